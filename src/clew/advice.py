@@ -144,10 +144,11 @@ def resume(
     workspace: str = "",
     store: str = "",
 ) -> str:
-    """Return the shell command that goes on with a thread, with these values as its options.
+    """Return the shell command that goes on with a thread, with these values as its argument PROMPT and its options. A
+    value that is None, empty or False is left out.
 
-    `budget` has values of --budget, such as `2usd`, as `budget_words` returns them. `tools` has values of --tool,
-    written `module:function`.
+    `answer` is a value of --answer: JSON, or a plain text. `budget` has values of --budget, such as `2usd`, as
+    `budget_words` returns them. `tools` has values of --tool, written `module:function`.
     """
     options: list[str] = []
     options += [] if answer is None else ["--answer", answer]
@@ -165,8 +166,8 @@ def resume(
 def resume_in_program(
     thread_id: str, prompt: str | None = None, *, answer: Any = None, max_turns: int | None = None
 ) -> str:
-    """Return the Python call that goes on with a thread. It is for a program that has a variable `agent`: the agent
-    with the thread's tools."""
+    """Return the Python call that goes on with a thread: `agent.resume(…)` with these values as arguments, as far as
+    they are not None. It is for a program that has a variable `agent`: the agent with the thread's tools."""
     given = [] if prompt is None else [repr(prompt)]
     given.append(f"thread_id={thread_id!r}")
     given += [] if answer is None else [f"answer={answer!r}"]
@@ -195,7 +196,8 @@ def unlock(thread_id: str, *, store: str = "") -> str:
 
 @_kind
 def take_over() -> str:
-    """Return the Python argument that takes a thread's lease from the process that holds it."""
+    """Return the argument `takeover=True`. Given to `Agent` or to `Thread.open`, it takes a thread's lease from the process
+    that holds it."""
     return "takeover=True"
 
 
@@ -316,8 +318,9 @@ _PACKAGES = {"claude_code": "@anthropic-ai/claude-code", "codex": "@openai/codex
 
 @_kind
 def install_program(provider: str, version: str = "") -> str:
-    """Return the shell command that installs the program of the coding agent `provider` with npm. `version` is the
-    number to install, or `latest`, which also replaces an older program. If it is empty, npm chooses."""
+    """Return the shell command that installs the program of `provider` with npm. `provider` is `claude_code`, `codex`
+    or `opencode`; another name raises `KeyError`. `version` is the number to install, or `latest`, which also replaces
+    an older program. If it is empty, npm chooses."""
     return f"npm install -g {_PACKAGES[provider]}{f'@{version}' if version else ''}"
 
 
@@ -326,7 +329,8 @@ _LOGINS = {"claude_code": "claude auth login", "codex": "codex login", "opencode
 
 @_kind
 def log_in(provider: str) -> str:
-    """Return the shell command that logs in with a coding agent's own program."""
+    """Return the shell command with which a user logs in to the program of `provider`: `claude_code`, `codex` or
+    `opencode`. Raises `KeyError` for another name."""
     return _LOGINS[provider]
 
 

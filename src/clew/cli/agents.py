@@ -38,8 +38,8 @@ that sets a price."""
 
 
 class ToolsMissing(UsageError):
-    """A thread has tools of the Python program that made it, and the command line does not know where to import them
-    from."""
+    """Raised if a thread has tools of the Python program that made it, and the command line does not know where to
+    import them from."""
 
     def __init__(self, thread_id: str, tools: Sequence[str], *, in_the_middle: bool) -> None:
         self.tools = tools
@@ -147,12 +147,13 @@ def _is_agent(value: Any) -> bool:
 
 
 def _missing(thread_id: str, before: Checkpoint | None, names: set[str], without: bool) -> list[str]:
-    """Return a list with one note, which names the tools that the thread had before and the agent lacks. The list is
-    empty if the agent lacks none.
+    """Find the tools that the thread had before and the agent lacks. Returns a list with one note for the user, which
+    names them; an empty list if the agent lacks none.
 
-    `names` are the agent's tools. Raises `ToolsMissing` for a missing tool whose call has no result yet. Raises it too
-    for tools that only the program which made the thread has, unless `without` is set. Tools that were given as options
-    of an earlier `clew` command may always be left out.
+    `before` is the stored state of the thread, None for a new one. `names` are the names of the agent's tools. Raises
+    `ToolsMissing` if a missing tool has a call without a result. Also raises it if a missing tool comes from the Python
+    program that made the thread, unless `without` is set. A missing tool that an earlier `clew` command got with --tool
+    or --mcp is only named in the note.
     """
     if before is None:
         return []
@@ -194,10 +195,10 @@ def importing_from(*folders: str) -> None:
 
 
 def find_tools(where: str) -> list[Any]:
-    """Import the object that `where` names as `module:function`: a function, a tool, an agent, or a list of these.
-    Always returns a list.
+    """Import the object that `where` names, written `module:function`. Returns it as a list with one element; it may be
+    a function, a tool or an agent. If the object is itself a list or a tuple of these, returns its elements.
 
-    Raises `InvalidInput` with the reason if it cannot be imported.
+    Raises `InvalidInput` with the reason if the object cannot be imported.
     """
     module, colon, name = where.partition(":")
     if not colon or not module or not name or module.endswith(".py"):
@@ -220,8 +221,9 @@ def find_tools(where: str) -> list[Any]:
 
 
 class _Server(NamedTuple):
-    """A value of the option --mcp, split into its parts. `given` has the NAME=VALUE pairs in front: environment
-    variables for a command, headers for a URL. `words` has the rest: the words of the command, or the URL alone."""
+    """A value of the option --mcp, split into its parts. It begins with any number of NAME=VALUE pairs, which are in
+    `given`: environment variables for a command, headers for a URL. `words` has what follows them: the words of the
+    command, or the URL alone."""
 
     given: dict[str, str]
     words: list[str]
@@ -283,7 +285,8 @@ def _secrets(server: _Server) -> Iterator[str]:
 
 
 def _pairs_of_url(url: str) -> Iterator[tuple[str, str]]:
-    """Yield the password and each query parameter of a URL, as pairs of name and value."""
+    """Yield the password of a URL and each of its query parameters, as pairs of name and value. The password has the
+    name `password`, and is empty if the URL has none."""
     parts = urlsplit(url)
     user = parts.netloc.rpartition("@")[0]
     yield "password", user.partition(":")[2]

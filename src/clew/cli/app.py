@@ -1,4 +1,4 @@
-"""The `clew` command: the table of its commands, its help, and how a command's module is found."""
+"""The `clew` command. This module has the table of its commands, makes the help texts, and finds a command's module."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ _BY_NAME = {
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code of a command that fails with this error."""
+    """Return the exit code of a command that fails with this error: that of its kind (`EXIT_CODES` lists them), or 1 if
+    its kind has none."""
     for kind in type(error).__mro__:
         if kind.__name__ in _BY_NAME and kind.__module__ in ("clew.errors", "clew.cli.stores"):
             return _BY_NAME[kind.__name__]
@@ -98,6 +99,6 @@ def _print_error(error: ClewError, store: Any) -> None:
 
 
 def _discard_output() -> None:
-    """Send what is still buffered for the standard output to the null device. Otherwise Python complains of the closed
-    pipe once more when it exits."""
+    """Send what is still buffered for the standard output to the null device. It is called after the reader of the
+    output has closed the pipe; Python would otherwise report the closed pipe once more when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -36,7 +36,7 @@ def _zero(text: str, option: str) -> timedelta:
 
 def since(given: str | None) -> datetime | None:
     """Parse a value of --since: a date such as `2025-01-31`, or a length of time such as `2d`, which is counted back
-    from now. Raises `InvalidInput` for anything else."""
+    from now. Returns None if the option was not given. Raises `InvalidInput` for anything else."""
     if given is None:
         return None
     try:

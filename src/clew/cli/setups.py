@@ -175,7 +175,8 @@ def _provider(name: str) -> str:
 
 
 def _refuse_for_provider(asked: Asked, provider: str) -> None:
-    """Raise `InvalidInput` if the user gave options that only the built-in agent takes, such as --tool."""
+    """Raise `InvalidInput` if the user gave options that only the built-in agent takes, such as --tool, although the
+    work is for a provider. `provider` is the provider's name, for the error."""
     from clew.providers.registry import BUILT_IN_AGENT
 
     given = {"--tool": asked.tool, "--mcp": asked.mcp, "--max-turns": asked.max_turns}

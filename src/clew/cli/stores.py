@@ -29,7 +29,7 @@ _SHOWN = 8
 
 
 class StoreNotFound(ClewError, LookupError):
-    """There is no store at this path, and the command is not one that makes a store."""
+    """Raised if there is no store at this path, and the command is not one that makes a store."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -39,10 +39,11 @@ class StoreNotFound(ClewError, LookupError):
 
 @asynccontextmanager
 async def opened(url: str | None, absent: Absent = "refused") -> AsyncIterator[Checkpointer]:
-    """Open the store at this URL, and close it on exit. `absent` says what happens if the store does not exist yet.
+    """Open the store at this URL (None for the default store), and close it on exit. `absent` says what happens if the
+    store does not exist yet: `refused` raises `StoreNotFound`, so that a mistyped URL leaves no database behind; `made`
+    makes the store; `empty` gives an empty store in memory instead.
 
-    By default that is the error `StoreNotFound`, so that a mistyped URL leaves no database behind. The user's default
-    store is never refused: as long as it does not exist, it is shown as empty.
+    The user's default store is never refused: as long as it does not exist, `refused` means the same as `empty` for it.
     """
     async with open_checkpointer(url) as store:
         if absent == "made" or not is_absent(store):
@@ -131,7 +132,8 @@ def _say_where_credentials_go() -> None:
 
 
 async def find_any(store: Checkpointer, given: Sequence[str]) -> list[str]:
-    """Return the ids of the threads that the texts in `given` name, each id once.
+    """Return the ids of the threads that the texts in `given` name, each id once. A text names a thread as in
+    `find_thread`, which also says what is raised if none or several match.
 
     A thread whose head is damaged is found by its complete id only.
     """

@@ -67,9 +67,11 @@ def resumed_job(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
 
 
 def work_on(job: Job, store: str | None, json: bool) -> None:
-    """Run the job and show its events, then exit the command: with 0 if the work is done, with 1 if it stopped before.
+    """Run the job on the store at the URL `store`, show its events (as JSON if `json` is set), and then exit the
+    command: with 0 if the work is done, with 1 if it stopped before.
 
-    On a terminal, questions of the agent are put to the user at once, and the work goes on with the answers.
+    On a terminal, questions of the agent are put to the user at once, and the work goes on with the answers. With
+    `json` nothing is asked.
     """
     with live_view(json) as view:
         ended = on_store(store, lambda opened: _work(opened, job, store, view), "made")

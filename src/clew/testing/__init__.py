@@ -49,7 +49,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import and return a public name when it is first used, so that pytest and the server are imported only if they
-    are needed."""
+    are needed. Raises `AttributeError` for any other name."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'clew.testing' has no attribute {name!r}")

@@ -61,8 +61,8 @@ def _folder(keep: Path | None) -> AbstractContextManager[str]:
 
 
 def _view(plain: bool) -> View:
-    """Return what shows the demo: plain lines if `plain` is set, in a pipe or on a dumb terminal, otherwise colours and
-    bars."""
+    """Return the `View` that shows the demo. It prints plain lines if `plain` is set, in a pipe, and on a terminal that
+    knows no control sequences. Otherwise it shows colours and progress bars."""
     from clew.demo.views import PlainView
 
     if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":

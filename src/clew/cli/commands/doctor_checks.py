@@ -104,8 +104,8 @@ def _version(package: str) -> str:
 
 
 def _clock() -> Finding:
-    """Check that this machine's clock is not more than a day behind the time at which Clew was installed. A wrong clock
-    breaks leases, and the time for which `clew gc` spares unused values."""
+    """Check that this machine's clock is not more than a day behind the time at which Clew was installed. If the clock
+    is wrong, leases expire too early or too late, and `clew gc` may delete unused values too early or too late."""
     now = time.time()
     installed = os.stat(clew.__file__).st_mtime
     shown = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -192,7 +192,8 @@ async def check_store(url: str | None) -> AsyncIterator[Finding]:
 
 
 def shown_url(url: str | None) -> str:
-    """Return the URL of a store without its credentials. None stands for the default store."""
+    """Return the URL of a store without its credentials, to show it to the user. For None, return the URL of the
+    default store."""
     given = default_url() if url is None else url
     return without_credentials(given) or f"{given.partition(':')[0]}:…"
 
@@ -229,7 +230,7 @@ async def _round_trip(store: Checkpointer) -> Finding:
 
 def _place(store: Checkpointer, url: str | None) -> Iterator[Finding]:
     """Check the disk of a store that keeps its data in files: free space, permissions and clock. Yields a finding for
-    each, and nothing for other kinds of store."""
+    each, and nothing for other kinds of store. `url` is the store's URL, for a command that a finding advises."""
     here = [path for path in store.own_files if path.exists()]
     if not here:
         return

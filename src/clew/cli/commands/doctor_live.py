@@ -25,8 +25,9 @@ process has asked the model once, for the last response, and has run no tool."""
 
 
 async def prove_resume(url: str | None) -> Finding:
-    """Run an agent on the store, kill it inside a tool, resume it in another process, and delete its thread. Returns a
-    `Finding`, a line of the report of `clew doctor`, which says whether anything was asked or run twice."""
+    """Run an agent on the store at `url` (None for the default store), kill it inside a tool, resume it in another
+    process, and delete its thread. Returns a `Finding`, a line of the report of `clew doctor`, which says whether the
+    model was asked or a tool run a second time."""
     given = default_url() if url is None else url
     if given.lower().startswith("memory:"):
         return Finding("resume", "warning", "a store in memory ends with its process", "Name another with --store.")
@@ -50,7 +51,7 @@ async def prove_resume(url: str | None) -> Finding:
 
 
 async def _remove(url: str, thread_id: str) -> str:
-    """Delete the thread of the test. Returns what went wrong; empty if nothing did."""
+    """Delete the thread that the test made in the store at `url`. Returns what went wrong; empty if nothing did."""
     try:
         async with open_checkpointer(url) as store:
             await store.delete(thread_id)
@@ -60,8 +61,8 @@ async def _remove(url: str, thread_id: str) -> str:
 
 
 async def _start_and_kill(thread_id: str, env: Mapping[str, str]) -> str:
-    """Start a worker process on this thread, and kill it inside its second tool. Returns what went wrong; empty if
-    nothing did."""
+    """Start a worker process on this thread with the environment `env`, and kill it inside its second tool. Returns
+    what went wrong; empty if nothing did."""
     worker = await _worker(thread_id, env)
     try:
         line = (await _line(worker)).strip()
@@ -73,8 +74,8 @@ async def _start_and_kill(thread_id: str, env: Mapping[str, str]) -> str:
 
 
 async def _resume(thread_id: str, env: Mapping[str, str]) -> str:
-    """Start a worker process that resumes the thread, and wait for its report. Returns how the report differs from
-    `_WANTED`; empty if it does not."""
+    """Start a worker process that resumes the thread, with the environment `env`, and wait for its report. Returns in
+    words how the report differs from the expected one, `_WANTED`; empty if it does not."""
     worker = await _worker(thread_id, env)
     try:
         output, said = await worker.communicate()

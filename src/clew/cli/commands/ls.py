@@ -114,7 +114,8 @@ def _tags(given: Sequence[str]) -> dict[str, str]:
 
 
 class _Listed(NamedTuple):
-    """The result of listing threads once: heads, and what else there is to say about them."""
+    """The result of listing threads once: their heads, whether more threads match, and the error about damaged heads,
+    if there are any."""
 
     heads: list[Head]
     more: bool

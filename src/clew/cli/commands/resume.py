@@ -1,4 +1,4 @@
-"""`clew resume`: go on with a thread where it stopped, with the setup that it was started with."""
+"""`clew resume`: go on with a thread where it stopped, with the options for its agent that are stored with the thread."""
 
 from __future__ import annotations
 
@@ -168,10 +168,11 @@ class _Found(NamedTuple):
 async def _find(
     store: Checkpointer, given: str | None, last: bool, prompt: str | None, asked: Asked, url: str | None
 ) -> _Found:
-    """Find the thread or session that `given` names, or with `last` the thread that changed last. `url` is the URL of
-    the store, for messages.
+    """Find the thread or session that `given` names. If `given` is None, find the thread that changed last, which needs
+    `last`. `prompt` is the prompt to go on with, None if there is none. `asked` has the options that the user gave for
+    the agent. `url` is the URL of the store, for messages.
 
-    Raises `UsageError` if nothing is named, and if the thread has no prompt and none is given.
+    Raises `UsageError` if `given` is None and `last` is not set, and if neither the thread nor the user has a prompt.
     """
     from clew.agent.prompts import prompts_waiting
     from clew.agent.way_forward import way_of
@@ -206,7 +207,8 @@ async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
 
 async def _last(store: Checkpointer, url: str | None) -> str:
     """Return the id of the last changed thread that no live process holds, which is what --last means. If there is
-    none, print an error and exit the command with the code for "not found"."""
+    none, print an error and exit the command with the code for "not found". `url` is the URL of the store, for the
+    command in the error."""
     async for head in _resumable(store):
         return head.thread_id
     start = advice.start(store=shown_store(url))
@@ -229,8 +231,9 @@ async def _unnamed(store: Checkpointer) -> str:
 
 
 def _by_handle(given: str, asked: Asked) -> Job | None:
-    """Return the job of resuming a provider's session that is not in the store. `given` is the session's handle.
-    Returns None if `given` is not the handle of a provider's session."""
+    """Return the job of resuming a provider's session that is not in the store. `given` is the session's handle,
+    `asked` has the options that the user gave for the agent. Returns None if `given` is not the handle of a provider's
+    session."""
     from clew.agent.handles import read_handle
     from clew.agent.settings import Setup
     from clew.cli.work import Job
@@ -245,7 +248,7 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
 
 def _standing(found: _Found, job: Job, store: str) -> Ended | None:
     """Return the summary of a thread on which the job has nothing to run, because the thread is done or waits for an
-    answer. The summary is printed instead of a run.
+    answer. The summary is printed instead of a run. `store` is the URL that the commands in the summary name.
 
     Returns None if the job has something to run. A job with an answer or a prompt always has: if the thread waits, the
     prompt is stored for later.

@@ -175,8 +175,9 @@ def _point(asked: _Asked) -> str:
 
 
 def _undo(done: RewindDone, folder: Path | None, asked: _Asked, url: str | None) -> list[str]:
-    """Return the shell commands that undo a rewind: one to fork the old conversation, and one to restore the old files.
-    The first is left out if the conversation did not change, the second if no file did."""
+    """Return the shell commands that undo the rewind `done`: one forks the thread as it was before, the other restores
+    the old files into `folder`. The first is left out if the conversation did not change, the second if no file did.
+    The commands name the store at `url`."""
     commands = []
     if not asked.files and asked.turn is not None and asked.turn < done.turns:
         commands.append(advice.fork(done.thread_id, done.frames, store=shown_store(url)))

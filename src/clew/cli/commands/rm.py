@@ -116,7 +116,8 @@ async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
 async def _delete(
     store: Checkpointer, thread_id: str, head: Head | None, purge: bool, url: str | None
 ) -> dict[str, Any]:
-    """Delete a thread and, with `purge`, its large values. Returns the object that --json prints.
+    """Delete a thread and, with `purge`, its large values. Returns the object that --json prints. `url` is the URL of
+    the store, for a command that an error advises.
 
     First takes the lease, if the thread's head is still `head`. If another process has opened the thread meanwhile,
     that process keeps it, and this raises an error.

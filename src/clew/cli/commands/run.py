@@ -110,8 +110,9 @@ def _new(asked: Asked) -> Job:
 
 
 async def _job(store: Checkpointer, thread_id: str, asked: Asked) -> Job:
-    """Return the job of `clew run` for the thread with this id, which need not exist. For an existing thread, options
-    that are not given keep their stored values, so the same command can be repeated after a crash."""
+    """Return the job of `clew run` for the thread with this id, which need not exist. `asked` has the options that the
+    user gave for the agent. If the thread exists, options that are not given keep their stored values, so the same
+    command can be repeated after a crash."""
     from clew.cli.work import resumed_job
 
     try:

@@ -150,7 +150,7 @@ async def _by_scan(
 @contextmanager
 def _working(out: Console) -> Iterator[Progress]:
     """Show a progress bar for the length of the block: below the results on a terminal, else on the standard error.
-    Yields the function that moves the bar."""
+    Yields the function that moves the bar. It is called with how many threads were searched and how many there are."""
     if not out.is_terminal:
         with working("Searching") as tick:
             yield tick

@@ -97,7 +97,6 @@ def _object(session: NativeSession) -> dict[str, Any]:
 
 
 def _row(session: NativeSession) -> list[Cell]:
-    """Return a coding agent's session as a row of the printed table."""
     changed = session.updated_at or session.created_at
     return [
         Cell(session.provider, "cyan"),

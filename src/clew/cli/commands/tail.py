@@ -118,8 +118,8 @@ async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follo
 
 
 async def _patiently(store: Checkpointer, thread_id: str) -> Head | None:
-    """Return the thread's head. If the store cannot be reached, try again for `_PATIENCE` seconds, and then raise
-    `Unavailable`."""
+    """Return the thread's head; None if there is no such thread. If the store cannot be reached, try again for
+    `_PATIENCE` seconds, and then raise `Unavailable`."""
     until, hinted = time.monotonic() + _PATIENCE, False
     while True:
         try:
@@ -135,7 +135,7 @@ async def _patiently(store: Checkpointer, thread_id: str) -> Head | None:
 
 def _say_end(head: Head, store: str) -> None:
     """Print the status of a thread on which no process works any more, and the command that explains it. Prints nothing
-    if the thread is done."""
+    if the thread is done. `store` is the URL that the command names."""
     status = shown_status(head)
     if status != "done":
         hint(
@@ -167,8 +167,8 @@ class Follower:
         self._reader = TimelineReader(thread_id)
 
     async def catch_up(self, head: Head) -> bool:
-        """Show the frames that were appended since the last call, as many as `head` counts. The first call shows the
-        last turns of the thread instead. Returns whether there was anything new."""
+        """Show the frames that were appended since the last call, up to the last one that `head` knows of. The first
+        call shows the last turns of the thread instead. Returns whether there was anything new."""
         reader = self._reader
         if head.frames == reader.frames:
             return False

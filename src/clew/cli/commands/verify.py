@@ -101,7 +101,8 @@ async def _verdicts(
     store: Checkpointer, given: list[str], tick: Callable[[int, int | None], None]
 ) -> AsyncIterator[Verdict]:
     """Check the threads that `given` names, or all if it is empty, and yield a `Verdict`, the result of the check, for
-    each. `tick` is called with the amount done and the total, to show progress."""
+    each. After each thread, `tick` is called with how many threads are checked and how many there are, to show
+    progress."""
     if not given:
         async for verdict in Thread.verify_all(store, progress=tick):
             yield verdict

@@ -54,8 +54,9 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def working(what: str, total: int | None = None) -> Iterator[Any]:
-    """Show a progress bar on the standard error for the length of the block, if that is a terminal. Yields the function
-    `tick(done, total)`, which moves the bar."""
+    """Show a progress bar on the standard error for the length of the block, if the standard error is a terminal.
+    `what` is the text in front of the bar, `total` the number of steps if it is known. Yields a function `tick(done,
+    total)`, which sets how many steps are done and how many there are."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]

@@ -88,7 +88,7 @@ class Pen:
 
     def command(self, label: str, words: str, style: str = "bold") -> None:
         """Print a label and a command on one line. The line is not wrapped, so that the command can be copied. Control
-        characters are not removed, because `advice` has quoted those in the command."""
+        characters are not removed, because `clew.advice`, which makes such commands, has quoted them."""
         self._last = "text"
         self._out.print(Styled(label + words, style), soft_wrap=True)
 
@@ -151,7 +151,8 @@ class Pen:
         self.line(" · ".join(facts), "dim")
 
     def words(self, blocks: Iterable[Block], turn: int, style: str = "") -> None:
-        """Print the text and thinking of a response, without its tool calls."""
+        """Print the text and thinking of a response, without its tool calls. Long thinking is cut; `turn` is the number
+        of the turn, for the command that shows all of it."""
         for block in blocks:
             if isinstance(block, Thinking):
                 self.shortened(_words(block), turn, "dim italic")
@@ -266,7 +267,7 @@ def entry_text(line: Line) -> str:
 
 
 def _filled(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an entry without those that are empty, in nested objects too. False counts as a value, and
-    so does 0 in the fields of `_PLACES`."""
+    """Return the fields of an entry without those that are empty, in nested objects too. False is kept, and 0 is kept
+    in the fields `message`, `index` and `turn`, where it is a position."""
     said = {name: _filled(value) if isinstance(value, dict) else value for name, value in fields.items()}
     return {name: value for name, value in said.items() if value or value is False or name in _PLACES}

@@ -172,7 +172,7 @@ class LiveView:
 
     def _print_command(self, command: str) -> None:
         """Print a line that contains a command. The line is not wrapped. Control characters are not removed, because
-        `advice` has quoted those in the command."""
+        `clew.advice`, which makes such commands, has quoted them."""
         self.pause()
         self._out.print(Styled(command, "dim"), soft_wrap=True)
 

@@ -51,7 +51,8 @@ def is_plain() -> bool:
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print a table with its heading: fitted and coloured on a terminal, plain and uncut in a pipe."""
+    """Print a table with its heading. Each row has a cell for every column. On a terminal the table is coloured and
+    fitted to the width; in a pipe it is plain and uncut."""
     if is_plain():
         sys.stdout.write("".join(_plain(line) + "\n" for line in laid_out(columns, rows, None)))
         sys.stdout.flush()
@@ -74,8 +75,8 @@ def styled(line: Line) -> Text:
 
 
 def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[Line]:
-    """Return the lines of a table: the heading, then one for each row. No line is wider than `width` characters; None
-    is no limit."""
+    """Return the lines of a table: the heading, then one for each row. A line is a list of cells, which hold the texts
+    and the spaces between them, each with its style. No line is wider than `width` characters; None is no limit."""
     from rich.cells import cell_len
 
     widths = [

@@ -48,7 +48,8 @@ async def thread_events(
     stopping: Callable[[], bool],
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events with the pieces of a thread's page that change. The page already shows the thread's
-    first `known` frames.
+    first `known` frames; `viewer` is the person who looks at it. `open_store` opens the store for one look. `readers`
+    is the cache of timelines, in which `namespace` is the namespace of that store.
 
     The stream ends when `stopping` returns True, when the thread is gone, or when the store is unreachable. In the last
     case the browser connects again by itself.
@@ -141,7 +142,11 @@ async def threads_events(
     open_store: Callable[[], Use], asked: Mapping[str, str], stopping: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events with the rows of the page of all threads, whenever these rows have changed. `asked` has
-    the page's filters."""
+    the page's filters, by name. `open_store` opens the store for one look.
+
+    The stream ends when `stopping` returns True, when the threads cannot be read, or when the store is unreachable. In
+    the last case the browser connects again by itself.
+    """
     yield b"retry: 3000\n\n"
     before: str | None = None
     quiet = 0.0

@@ -51,7 +51,8 @@ def with_session(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def cookie_for(session: Session, *, secure: bool) -> str:
-    """Return the value of the `Set-Cookie` header that stores a login session in the browser.
+    """Return the value of the `Set-Cookie` header that stores a login session in the browser. Raises `InvalidInput` if
+    the session's token has characters that are not ASCII.
 
     The browser deletes the cookie when it is closed. Scripts cannot read the cookie, other sites cannot send it, and
     with `secure` the browser sends it over TLS only.
@@ -63,7 +64,8 @@ def cookie_for(session: Session, *, secure: bool) -> str:
 
 
 def no_cookie(*, secure: bool) -> str:
-    """Return the value of the `Set-Cookie` header that deletes the login cookie."""
+    """Return the value of the `Set-Cookie` header that deletes the login cookie. `secure` has the same meaning as in
+    `cookie_for`."""
     return f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
 
 

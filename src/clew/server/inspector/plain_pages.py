@@ -1,4 +1,4 @@
-"""Pages that say one thing: the login, an error, and the forms that fork, rewind and describe a thread."""
+"""Small pages: the login, an error, and the forms that fork, rewind and describe a thread."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["describe_page", "error_page", "fork_page", "login_page", "rewind_pag
 
 
 def login_page(csrf: str, next_path: str, *, needs_token: bool, wrong: str = "") -> Markup:
-    """Return the page with the login form. After the login the browser goes to `next_path`. `wrong` says why the last
-    try failed; empty at the first try. `csrf` is a text in the form which proves that a page of this service made the
-    form."""
+    """Return the page with the login form, which asks for a namespace and, if `needs_token` is set, for a token. After
+    the login the browser goes to `next_path`. `wrong` says why the last try failed; empty at the first try. `csrf` is a
+    text in the form which proves that a page of this service made the form."""
     return render(
         "login.html",
         viewer=None,
@@ -29,15 +29,16 @@ def login_page(csrf: str, next_path: str, *, needs_token: bool, wrong: str = "")
 
 
 def error_page(viewer: Viewer | None, status: int, title: str, text: str, verdict: Verdict | None = None) -> Markup:
-    """Return an error page. If there is a `verdict`, the result of `clew verify` for the thread, the page lists what
-    was found and how to repair it."""
+    """Return an error page with the HTTP status code `status`, a title and a text. `viewer` is None if it is not known
+    who asks. If there is a `verdict`, the result of `clew verify` for the thread, the page lists what was found and how
+    to repair it."""
     repair = advice.repair(store=viewer.store if viewer else "")
     return render("error.html", viewer=viewer, status=status, title=title, text=text, verdict=verdict, repair=repair)
 
 
 def fork_page(viewer: Viewer, thread_id: str, turn: int, suggested: str) -> Markup:
-    """Return the page with the form that forks a thread after `turn`. `suggested` is the id that the form proposes for
-    the new thread."""
+    """Return the page with the form that forks a thread after the turn with the number `turn`. `suggested` is the id
+    that the form proposes for the new thread."""
     return _action_page(
         viewer,
         thread_id,

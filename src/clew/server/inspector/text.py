@@ -53,7 +53,8 @@ def compact(value: Any, longest: int = 120) -> str:
 
 
 def pretty(value: Any) -> str:
-    """Write any value from a log as indented JSON. A very long value is cut, with a note that says so."""
+    """Write any value from a log as indented JSON. Only the first 20,000 characters are kept; a note then says how many
+    are left out."""
     text = json.dumps(_plain(value), indent=2, ensure_ascii=False, default=repr)
     if len(text) > _LONGEST_VALUE:
         return (

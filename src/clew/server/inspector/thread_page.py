@@ -68,8 +68,10 @@ class _Window(NamedTuple):
 def thread_page(
     viewer: Viewer, reader: TimelineReader, head: Head, forks: list[Head], way: Way, position: int | None
 ) -> Markup:
-    """Return the page of a thread with its newest turns, or with the turns around `position`; at most `WINDOW` turns.
-    `way` says what is needed to go on with the thread, such as an answer or a higher limit."""
+    """Return the page of a thread with its newest turns, or with the turns around `position`; at most `WINDOW` turns. A
+    position counts all turns of the thread from 0, including rewound ones. `reader` has read the thread's log. `forks`
+    are the heads of the thread's forks. `way` says what is needed to go on with the thread, such as an answer or a
+    higher limit."""
     thread_id, abandoned = head.thread_id, is_crashed(head)
     start, stop = _window_at(reader, position)
     whole = reader.timeline(abandoned=abandoned)

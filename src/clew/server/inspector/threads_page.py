@@ -40,7 +40,8 @@ class Listing(msgspec.Struct, frozen=True):
 
 async def list_threads(store: Checkpointer, given: Mapping[str, str]) -> Listing:
     """Return one page of the threads that match the filters in `given`, the parameters of the request: at most `PAGE`
-    threads. The filter `q` is a text to find in titles and ids. With it, at most `_MOST_SCANNED` heads are read."""
+    threads. The filter `q` is a text to find in titles and ids. With it, at most `_MOST_SCANNED` heads are read, so the
+    page may have fewer threads than match. Raises `InvalidInput` for a filter with a wrong value."""
     asked = {name: given[name].strip() for name in _FIELDS if given.get(name, "").strip()}
     query = _query(asked)
     text = asked.get("q", "").casefold()
