@@ -343,12 +343,12 @@ def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> byt
 def _with_blobs(
     flags: int, body: bytes, blobs: Mapping[str, bytes], keys: Keyring | None, stored: int
 ) -> tuple[bytes, set[str], set[str]]:
-    """Return a frame's body (its encoded entries) with the values of blobs in place of references. `flags` are the
-    frame's.
+    """Return a frame's body (its encoded entries) with the values of blobs in place of references.
 
     Returns also the digests of all blobs that the frame refers to, and those of them that are not in `blobs`. If any is
-    missing, the returned body is empty. `stored` is the size of the frame in bytes. Raises `TooHeavy` if the body would
-    take far more memory than the size of the frame and its blobs allows.
+    missing, the returned body is empty. `flags` is the frame's second byte, which says whether the body or values of it
+    are in blobs. `stored` is the size of the frame in bytes. Raises `TooHeavy` if the body would take far more memory
+    than the size of the frame and its blobs allows.
     """
     refs: set[str] = set()
     if flags & _BODY_IN_BLOB:

@@ -45,7 +45,8 @@ Data that would shrink further is padded with zeros. So a few hostile bytes cann
 
 
 class NotCompressed(Exception):
-    """The bytes are not valid zstd data, or would unpack to more than `ALWAYS` and `MAX_RATIO` allow."""
+    """The bytes are not valid zstd data, or would unpack to too much: more than 64 KiB (`ALWAYS`) and more than 40
+    times their size (`MAX_RATIO`)."""
 
 
 class Zstd:
@@ -67,7 +68,8 @@ class Zstd:
         return small.ljust(len(data) // MAX_RATIO, b"\0") if len(data) > ALWAYS else small
 
     def decompress(self, data: bytes) -> bytes:
-        """Undo `compress`. Raises `NotCompressed` if `compress` could not have made these bytes."""
+        """Undo `compress`. Raises `NotCompressed` if the data is not valid, or would unpack to more than 64 KiB and
+        more than 40 times its size."""
         try:
             _check_size(data)
             return self._decompressor().decompress(data)
@@ -75,8 +77,8 @@ class Zstd:
             raise NotCompressed(str(error)) from error
 
     def decompress_many(self, data: list[bytes]) -> bytes:
-        """Decompress each item of `pieces`, which must unpack to at most `ALWAYS` bytes each, and return the results
-        joined.
+        """Decompress each item of `data` and return the results joined. Each item must unpack to at most 64 KiB
+        (`ALWAYS`).
 
         Raises `NotCompressed` if an item is not valid or unpacks to more. Measured on frames of 3 KB: unpacking and
         decoding them together takes half the time of doing it one by one.

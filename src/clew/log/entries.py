@@ -218,7 +218,8 @@ class LeaseTaken(_Entry, tag="lease", frozen=True):
 class Rewound(_Entry, tag="rewound", frozen=True):
     """The conversation continues from an earlier point.
 
-    That is the end of turn `turn`, or the point after the first `messages` of the messages that the model sees.
+    If `turn` is set, that is the end of this turn. Otherwise it is the point after the first `messages` of the messages
+    that the model sees.
     """
 
     turn: int | None = None
@@ -254,7 +255,7 @@ class Described(_Entry, tag="described", frozen=True):
 
 
 class Spend(_Entry, tag="spend", frozen=True):
-    """Tokens and money that no recorded message accounts for, and seconds of work since the last `Spend` entry."""
+    """Adds tokens and money that no recorded message accounts for, and seconds of work, to the thread's totals."""
 
     usage: Usage = Usage()
     cost_usd: float | None = None

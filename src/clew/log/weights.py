@@ -71,7 +71,7 @@ class TooHeavy(Exception):
 
 
 def allowed(stored: int) -> int:
-    """Return how many bytes of memory data may take when decoded, given its stored size in bytes."""
+    """Return how many bytes of memory a value may take when decoded, if its stored size is `stored` bytes."""
     return TIMES * stored + FLOOR
 
 
@@ -168,7 +168,8 @@ def weigh_leaf(data: bytes, text: bool) -> int:
 
 
 def bound(body: bytes) -> int:
-    """Return a coarser upper estimate than `weigh`, ten times faster.
+    """Return an upper estimate of the bytes of memory that a body takes when decoded. Coarser than `weigh`, ten times
+    faster.
 
     A byte may begin values of several types. Each byte is counted as the one of these types that takes the most memory.
     """

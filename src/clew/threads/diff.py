@@ -43,9 +43,9 @@ def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]
     """Return the entries that lead from the state `old` to the state `new`.
 
     If `old` has messages that `new` lacks, the first entries rewind to the last message that both have. The others add
-    everything that is new. Spend and history never shrink: where `new` has less of them than `old`, nothing is taken
-    away. Raises `InvalidInput` if the entries would not lead to `new`. The error names every field that would differ,
-    so that nothing is lost silently.
+    everything that is new. Spend and history never shrink: if `old` has more of them than `new`, the thread keeps them,
+    and that is not an error. Raises `InvalidInput` if anything else of `new` would not be reached. The error names
+    every field that would differ, so that nothing is lost silently.
     """
     if missing := old.state.keys() - new.state.keys():
         raise InvalidInput(
@@ -131,8 +131,9 @@ def _conversation(draft: _Draft, old: Checkpoint, new: Checkpoint) -> None:
 def _common(old: Checkpoint, new: Checkpoint) -> int:
     """Return how many messages at the start of the two conversations are the same.
 
-    If the history of `new` begins with all of the history of `old`, messages are compared by their indices in the
-    history, because the same words said again are another message. Otherwise they are compared by content.
+    The history of a state holds every message ever recorded. If the history of `new` begins with all of the history of
+    `old`, messages are compared by their indices in the history, because the same words said again are another message.
+    Otherwise they are compared by content.
     """
     before: Sequence[Any] = old.messages
     after: Sequence[Any] = new.messages
@@ -155,7 +156,8 @@ def _id(fact: Fact) -> tuple[int, Kind, str]:
 
 
 def _facts(draft: _Draft, coming: list[Fact]) -> list[Fact]:
-    """Add entries to the draft for those facts in `coming` that belong to its current turn, and return the other facts.
+    """Add entries to the draft for those facts in `coming` that belong to the draft's last turn, and return the other
+    facts.
 
     A fact is a value that holds from a turn on. `coming` are the facts that have not been added yet.
     """
@@ -165,7 +167,7 @@ def _facts(draft: _Draft, coming: list[Fact]) -> list[Fact]:
 
 
 def _setting(fact: Fact) -> Logged:
-    """Make the entry whose fold records this fact.
+    """Return the entry that records this fact in a log.
 
     A fact is a value that holds from a turn on, such as a file snapshot.
     """
@@ -181,7 +183,8 @@ def _setting(fact: Fact) -> Logged:
 def _calls(draft: _Draft, new: Checkpoint) -> None:
     """Add entries to the draft for what `new` has and the draft lacks: intents, steps and results of tool calls.
 
-    Only the last turn is looked at, and only while its calls are not all done.
+    A step is a section of a tool's code whose outcome is recorded by itself. Only the last turn is looked at, and only
+    while its calls are not all done.
     """
     known = {call.index: call for call in draft.state().calls}
     for call in new.calls:

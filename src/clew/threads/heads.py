@@ -16,9 +16,9 @@ __all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "new_head", "w
 
 
 def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
-    """Return the head `base` with all fields set that follow from the state, such as status, turns and cost.
+    """Return the head `base` with all fields set that follow from the thread's state, such as status, turns and cost.
 
-    The head of an encrypted thread gets no title.
+    `encrypted` says whether the thread is encrypted. If so, its title is left empty, because heads are not encrypted.
     """
     return msgspec.structs.replace(
         base,
@@ -36,9 +36,9 @@ def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
 
 
 def new_head(thread_id: str, status: Status = "interrupted", created_at: datetime | None = None) -> Head:
-    """Return the head of a new log without any frames.
+    """Return the head of a new log without any frames. `created_at` is by default the current time.
 
-    It gets a random log id, by which a thread that is deleted and made again is recognised.
+    The head gets a random log id. If a thread is deleted and made again under the same id, its log id shows that.
     """
     now = datetime.now(UTC)
     return Head(
@@ -64,7 +64,8 @@ _OWN = "clew:"
 
 
 def is_part(head: Head) -> bool:
-    """Return whether this thread is incomplete: a copy, repair or purge is writing it, or was interrupted."""
+    """Return whether this thread is incomplete, because a copy, repair or purge is still writing it or was interrupted
+    while writing it."""
     return PART in head.tags
 
 

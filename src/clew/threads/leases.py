@@ -1,7 +1,8 @@
 """Leases: which process may append to a thread.
 
-A lease is stored in the head, so that stores need no support for it. Who may write is decided only by whether the
-writer knows the end of the log; clocks only decide when another process may try to take over.
+A lease is stored in the head, so that stores need no support for it. An append succeeds only if the writer names the
+current end of the log. This alone keeps two processes from writing at once. Clocks only decide when another process may
+try to take over.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ RENEW_AFTER = LEASE_TIME / 3
 
 
 def new_lease(label: str = "") -> Lease:
-    """Return a lease of this process with a new random token, valid for `LEASE_TIME`. `label` says what the process
-    does."""
+    """Return a lease of this process with a new random token, valid for 30 seconds (`LEASE_TIME`). `label` says in a
+    few words what the process does."""
     return Lease(owner=this_process(label), token=secrets.token_hex(8), expires_at=datetime.now(UTC) + LEASE_TIME)
 
 

@@ -59,8 +59,8 @@ Measured on 1,000 turns: small batches reuse freed memory and take a tenth less 
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A thread as it is in the store: its head, its state, and the sizes that decide when to write a folded state to
-    its log."""
+    """A thread as it is in the store: its head, its state, and the sizes that decide when its whole state is next
+    written to its log."""
 
     head: Head
     state: Checkpoint = EMPTY
@@ -117,8 +117,8 @@ async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
 async def catch_up(checkpointer: Checkpointer, loaded: Loaded) -> Loaded:
     """Read what was appended to a thread after it was loaded, and return the thread as it is now.
 
-    Reads only the new frames, unless the thread was deleted and made again or a new folded state lets reading start
-    later.
+    Reads only the new frames. Reads the thread anew if it was deleted and made again, or if its whole state was written
+    to its log since (a folded state), because then reading can start there.
     """
     thread_id = loaded.head.thread_id
     head = await checkpointer.head(thread_id)
@@ -319,9 +319,10 @@ async def frames(
 ) -> AsyncIterator[tuple[int, bytes]]:
     """Read the frames of the log that this head describes, and yield the number and the bytes of each.
 
-    Checks that each follows the one before it; `previous` is the digest of the frame before `start`, or None if it is
-    unknown. Frames that are appended meanwhile are not read. Raises `Corrupt` for damage, and `Conflict` if the thread
-    is deleted or recreated meanwhile.
+    Reads from frame `start` up to, but not including, frame `stop`; without `stop`, up to the last frame that the head
+    names. Frames that are appended meanwhile are not read. Checks that each frame follows the one before it; `previous`
+    is the digest of the frame before `start`, or None if it is unknown. Raises `Corrupt` for damage, and `Conflict` if
+    the thread is deleted or recreated meanwhile.
     """
     stop = head.frames if stop is None else stop
     number, window = start, _FEWEST * 4
@@ -370,7 +371,10 @@ async def decoded(source: Source, thread_id: str, number: int, data: bytes) -> F
 
 
 async def state_at(source: Source, head: Head) -> Checkpoint:
-    """Return the state that the log with this head folds to. Reading starts at the newest folded state in the log."""
+    """Return the state that the log with this head folds to.
+
+    Reading starts at the newest folded state: a frame that holds the thread's whole state up to there.
+    """
     start = max(head.snapshot, 0)
     fold = Fold(EMPTY)
     async for number, data in frames(source, head, start=start, previous=None if start else FIRST):

@@ -63,7 +63,10 @@ A text that goes into such a value was redacted before.
 
 
 def both(first: Redact | None, second: Redact | None) -> Redact | None:
-    """Return a redaction that applies `first` and then `second`. None stands for no redaction."""
+    """Return a redaction that applies `first` and then `second`. None stands for no redaction.
+
+    A redaction is a function from text to text, or a list of regular expressions whose matches are replaced.
+    """
     if first is None or second is None:
         return first or second
     one, other = (given if callable(given) else _replacing(given) for given in (first, second))
@@ -71,11 +74,13 @@ def both(first: Redact | None, second: Redact | None) -> Redact | None:
 
 
 def redactor(redact: Redact | None) -> Callable[[Sequence[Logged]], Sequence[Logged]] | None:
-    """Return a function that returns entries with their texts redacted, or None if `redact` is None.
+    """Return a function that takes entries and returns them with their texts redacted. Returns None if `redact` is
+    None.
 
-    It changes every text in them: messages, arguments, results, state, titles, and keys of dictionaries. Clew's and the
-    vendors' own names and keys stay, and so do the bytes of images and files. It raises `InvalidInput` for an entry of
-    an unknown kind.
+    `redact` is a function from text to text, or a list of regular expressions whose matches are replaced. Every text in
+    an entry is changed: messages, arguments, results, state, titles, and keys of dictionaries. Clew's and the vendors'
+    own names and keys stay, and so do the bytes of images and files. The returned function raises `InvalidInput` for an
+    entry of an unknown kind.
     """
     if redact is None:
         return None

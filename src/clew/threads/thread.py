@@ -122,7 +122,7 @@ class Thread:
     async def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
         """Return the state of a thread, now or at the end of turn `at_turn`. Takes no lease and changes nothing.
 
-        Raises `ThreadNotFound` if there is no such thread.
+        Raises `ThreadNotFound` if there is no such thread, and `InvalidInput` if there is no such turn.
         """
         loaded = await load(checkpointer, thread_id)
         state = loaded.state
@@ -230,7 +230,8 @@ class Thread:
 
     @property
     def messages(self) -> int:
-        """Number of messages in the history, which is also the place of the next one. Cheap to read."""
+        """Number of messages in the history, which is also the index that the next message will have there. Cheap to
+        read."""
         return self._open_writer().fold.messages
 
     async def append(self, *entries: Logged) -> None:
@@ -301,7 +302,8 @@ class Thread:
     async def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
         """Create a new thread that continues from the end of a turn of this thread, by default the current turn.
 
-        Returns the new thread's head.
+        Returns the new thread's head. Raises `Conflict` if a thread with the id `new_id` exists, and `InvalidInput` if
+        there is no such turn.
         """
         await self.flush()
         return await forking.fork(self._checkpointer, self._thread_id, self.checkpoint, new_id, at_turn)

@@ -82,9 +82,10 @@ class TreeMover:
     def __init__(
         self, source: Source, keys: Keyring | None, put: Callable[[dict[str, bytes]], Awaitable[None]], thread_id: str
     ) -> None:
-        """`keys` are the target's. A blob that is already encrypted as the target wants it is copied byte for byte.
+        """Prepare to copy trees from `source`; `move` copies them.
 
-        `put` stores blobs, given as bytes by digest. `thread_id` names the thread in errors.
+        `keys` are the keys of the target. A blob that is already encrypted as the target wants it is copied byte for
+        byte. `put` is called with blobs to store, as bytes by digest. `thread_id` names the thread in errors.
         """
         self._source = source
         self._keys = keys

@@ -381,12 +381,14 @@ class LogSize(msgspec.Struct, frozen=True, gc=False):
         return LogSize(self.since + size, self.snapshot, self.kept + size * kept)
 
     def may_pay(self) -> bool:
-        """Return whether writing a folded state now may be worth its size.
+        """Return whether writing the thread's whole state to the log now may be worth its size, because readers can
+        start there.
 
         This is a cheap guess, because encoding a large state to find out is expensive.
         """
         return self.since > LEAST and self.since > RATIO * max(self.snapshot, self.kept / 2)
 
     def pays(self, snapshot: int) -> bool:
-        """Return whether a folded state is worth writing if the frame that holds it has `snapshot` bytes."""
+        """Return whether writing the thread's whole state to the log is worth it, if the frame that holds it has
+        `snapshot` bytes."""
         return self.since > RATIO * snapshot

@@ -247,9 +247,10 @@ def _remove(folders: Folders, path: bytes, was: Node) -> None:
 
 
 def _remove_folder(plan: Plan, folders: Folders, path: bytes, was: FolderNode, rules: Node | None) -> list[Skipped]:
-    """Remove a folder. If `rules`, the folder's `.clewignore`, is given, it is removed together with the folder. The
-    folder has to stay if it holds files that are in no snapshot, or if something is mounted there; then its
-    `.clewignore` stays too. Returns the names that had to stay, with the reasons."""
+    """Remove a folder. `was` is the folder as the last snapshot saw it. If `rules`, the folder's `.clewignore`, is
+    given, it is removed together with the folder. The folder has to stay if it holds files that are in no snapshot, or
+    if something is mounted there; then its mode is set back to that of `was`, and its `.clewignore` stays too. Returns
+    the names that had to stay, with the reasons."""
     if rules is not None:
         with suppress(FileNotFoundError):
             if set(os.listdir(folders.at(path))) <= {IGNORE_FILE}:
@@ -383,8 +384,9 @@ class Output:
     """
 
     def __init__(self, path: bytes, node: FileNode, was: Node | None) -> None:
-        """`was` is the file or link that has the name `path` now, or None if nothing has. If the name has changed by
-        the time of `finish`, `finish` raises `Unavailable` and replaces nothing."""
+        """Prepare to write the file at `path` with the size, mode and time that `node` gives. `was` is the file or link
+        that is at `path` now, or None if nothing is. If that has changed by the time of `finish`, `finish` raises
+        `Unavailable` and replaces nothing."""
         self._path = path
         self._node = node
         self._was = was

@@ -113,7 +113,7 @@ async def compare(
 ) -> Difference:
     """Return what changed from snapshot `a` to snapshot `b`, without a workspace folder. None stands for an empty
     snapshot, so that a thread's first snapshot can be shown as a change too. With `text=True`, changes of text files
-    come with a unified diff."""
+    come with a unified diff. Raises `InvalidInput` if a snapshot has more names than `limits` allows."""
     limits = limits or Limits()
     with span("clew.diff") as current:
         was = None if a is None else await read_root(checkpointer, a, limits)

@@ -125,8 +125,9 @@ def _pattern(line: str) -> GitIgnoreSpecPattern:
 
 
 def _linear(regex: str) -> str:
-    """Return pathspec's regular expression for an ignore pattern, rewritten so that matching takes at most the length
-    of the path times the length of the pattern. Otherwise a pattern with many stars could take practically forever.
+    """Return pathspec's regular expression for an ignore pattern, rewritten so that a match takes few steps: at most
+    the length of the path times the length of the pattern. Otherwise a pattern with many stars could take practically
+    forever.
 
     The text between two stars may be matched at its first occurrence: if the rest of the pattern does not match after
     that one, it does not match after a later one either. So the match never has to go back, and `(?>…)` keeps it from

@@ -224,7 +224,8 @@ class SnapshotRef(msgspec.Struct, frozen=True):
 
 
 def shown(path: bytes) -> str:
-    """Return a path as text that can be printed and encoded, whatever bytes it has. Other bytes are shown as escapes."""
+    """Return a path as text that can be printed and encoded, whatever bytes it has. Bytes that are not printable text
+    are shown as escapes."""
     text = os.fsdecode(path)
     if text.isprintable():
         return text
@@ -248,6 +249,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_too_deep(folder: bytes) -> bool:
-    """Return whether a folder with this path from the root cannot be part of a snapshot, because it is more than
-    `DEEPEST` levels deep or its path has more than `LONGEST` bytes."""
+    """Return whether a folder with this path from the root cannot be part of a snapshot, because it is more than 2,000
+    levels deep (`DEEPEST`) or its path has more than 32 KiB (`LONGEST`)."""
     return len(folder) > DEEPEST and (len(folder) > LONGEST or folder.count(b"/") >= DEEPEST)

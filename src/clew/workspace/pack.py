@@ -41,7 +41,8 @@ _FILE = (
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """The result of reading one file or link for a snapshot."""
+    """The result of reading one file or link for a snapshot: how the snapshot lists it, the digests of its chunks, and
+    the problem if there was one."""
 
     node: FileNode | LinkNode | None = None
     """The file or link as the snapshot lists it. None if it is not part of the snapshot."""
@@ -121,9 +122,9 @@ class Reader:
         """Read a file or link that the walk over the workspace has seen, put its chunks into the outbox, and return the
         result.
 
-        `seen` are the facts that the walk saw. A name that is gone by now gives a result without a node. If it cannot
-        be read, the result names the problem. A file that changes while it is read is read again; if it keeps changing,
-        the last version read is kept, and the result says so.
+        `seen` are the facts, such as name, size and times, that the walk saw. If the name is gone by now, the result is
+        empty. If the file or link cannot be read, the result names the problem. A file that changes while it is read is
+        read again; if it keeps changing, the last version read is kept, and the result says so.
         """
         path = folder.at(seen[0])
         content: Content | None = None
@@ -279,7 +280,8 @@ class Threads:
             raise Stopped
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run one function on an OS thread and return its result. Failures are handled as by `run_all`."""
+        """Run one function on an OS thread and return its result. If the function fails or this call is cancelled,
+        `stop` is set, and the error is raised once the function has ended."""
         return (await self.run_all([work]))[0]
 
     async def run_all(

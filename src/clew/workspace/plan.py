@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def made(self) -> int:
-        """The number of files, links, further names and folders to be made or replaced."""
+        """The number of files, symbolic links, hard links and folders to be made or replaced."""
         return len(self.new_folders) + len(self.files) + len(self.names) + len(self.links)
 
     @property

@@ -102,8 +102,9 @@ class Root(NamedTuple):
 
 
 def digest_of(ref: Ref) -> str:
-    """Return the digest of a snapshot from a reference to it. Raises `InvalidInput` for anything that is not a
-    reference. That includes None, which callers have if a thread has no snapshot."""
+    """Return the digest of a snapshot. `ref` is the result of taking the snapshot, the entry of a log that names it, or
+    the digest itself. Raises `InvalidInput` for anything else. That includes None, which callers have if a thread has
+    no snapshot."""
     if isinstance(ref, str):
         return ref
     if not isinstance(ref, SnapshotRef | WorkspaceSnapshot):
@@ -118,7 +119,8 @@ def digest_of(ref: Ref) -> str:
 
 async def read_root(checkpointer: Checkpointer, ref: Ref, limits: Limits) -> Root:
     """Read the root folder of a snapshot. Raises `InvalidInput` if the reference leads to a folder within a snapshot,
-    and the errors of `read_tree`."""
+    or if the snapshot is hostile or over the limits, `MissingBlob` if the store does not have it, and `Corrupt` if it
+    is damaged."""
     digest = digest_of(ref)
     top = await read_tree(checkpointer, digest, limits)
     if len(top.nodes) != 1 or not isinstance(top.nodes[0], FolderNode):
@@ -127,8 +129,8 @@ async def read_root(checkpointer: Checkpointer, ref: Ref, limits: Limits) -> Roo
 
 
 async def read_tree(checkpointer: Checkpointer, digest: str, limits: Limits) -> Tree:
-    """Read the content of one folder of a snapshot. Raises `MissingBlob` if the store does not have it, and the errors
-    of `unpack_folder`."""
+    """Read the content of one folder of a snapshot. Raises `MissingBlob` if the store does not have it, `Corrupt` if it
+    is damaged, and `InvalidInput` if it is not a folder, is hostile or has more names than the limits allow."""
     packed = await fetch(checkpointer, [digest])
     return await asyncio.to_thread(unpack_folder, digest, packed[digest], checkpointer.keys, limits.names)
 
@@ -259,7 +261,8 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_snapshot(checkpointer: Checkpointer, ref: Ref, limits: Limits | None = None) -> list[Listed]:
-    """Return all files, folders and links in a snapshot, sorted by path. A folder comes before its content."""
+    """Return all files, folders and links in a snapshot, sorted by path. A folder comes before its content. Raises
+    `InvalidInput` if there are more than `limits` allows."""
     limits = limits or Limits()
     root = await read_root(checkpointer, ref, limits)
     bounds = Bounds(limits)

@@ -30,7 +30,8 @@ _log = logging.getLogger("clew.workspace")
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a restore."""
+    """The result of a restore: the snapshot from before it, the numbers of names written, touched and deleted, and what
+    had to stay."""
 
     before_restore: SnapshotRef | None
     """A snapshot of the folder as it was before the restore. None if the folder was empty. gc keeps the snapshot for at
@@ -173,8 +174,8 @@ async def _plan(
     place: Workspace, root: int, before: SnapshotRef | None, target: Root, leftovers: tuple[bytes, ...]
 ) -> Plan:
     """Make the plan of a restore and check it against the folder, the free space and the store. `before` is the
-    snapshot of the folder as it is now, `target` the one to restore. Raises `MissingBlob` if the store lacks a blob
-    that the plan needs."""
+    snapshot of the folder as it is now, `target` the one to restore. `leftovers` are the paths of temporary files of an
+    interrupted restore, which are to be removed. Raises `MissingBlob` if the store lacks a blob that the plan needs."""
     checkpointer, limits = place.checkpointer, place.limits
     was = await read_root(checkpointer, before, limits) if before is not None else None
     plan = await make_plan(checkpointer, was, target, limits)

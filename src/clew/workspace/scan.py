@@ -70,23 +70,23 @@ class Root:
             os.close(self._fd)
 
     def open(self, path: bytes, flags: int) -> int:
-        """Open a path below the root and return its descriptor. The caller has to compare the opened file with what the
-        walk saw, because a folder on the way may have become a link meanwhile."""
+        """Open a path below the root, with flags as for `os.open`, and return its descriptor. The caller has to compare
+        the opened file with what the walk saw, because a folder on the way may have become a link meanwhile."""
         if not _BY_FD:
             return os.open(self.full(path), flags)
         return os.open(path, flags, dir_fd=self._fd) if len(path) < _LONGEST else self.open_strictly(path, flags)
 
     def open_strictly(self, path: bytes, flags: int) -> int:
-        """Open a path below the root one folder at a time, never through a link, and return its descriptor. It is
-        slower than `open`. It is for paths that are too long for one step, and for files that may have been replaced.
-        """
+        """Open a path below the root one folder at a time, never through a link, and return its descriptor. `flags` are
+        as for `os.open`. This is slower than `open`. It is for paths that are too long for one step, and for files that
+        may have been replaced."""
         if not _BY_FD:
             return os.open(self.full(path), flags)
         with self._above(path) as (above, name):
             return os.open(name, flags, dir_fd=above)
 
     def read_link(self, path: bytes) -> tuple[bytes, os.stat_result]:
-        """Return the target of a symbolic link and its stat result."""
+        """Return the target of a symbolic link, and the stat result of the link itself."""
         if not _BY_FD:
             return os.fsencode(os.readlink(self.full(path))), os.lstat(self.full(path))
         with self._above(path) as (above, name):

@@ -86,8 +86,10 @@ async def snapshot(
     known: StatCache | None,
     progress: Progress | None = None,
 ) -> tuple[SnapshotRef, StatCache, Walked]:
-    """Take a snapshot of the folder and store it durably. `known` is the cache that the last call returned, or None to
-    load it from the disk. Returns the snapshot, the cache for the next call, and what a restore needs to know.
+    """Take a snapshot of the folder and store it durably. `ignore` are patterns of names to leave out. `known` is the
+    cache that the last call returned, or None to load it from the disk. Returns the snapshot, the cache for the next
+    call, and what a restore needs to know. `progress` is called with the number of files read so far and the number of
+    files to read.
 
     Cancelling stops it within a file or a chunk. It leaves nothing behind but blobs in the store, which gc removes.
     """

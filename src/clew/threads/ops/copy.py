@@ -35,7 +35,8 @@ PART_SIZE = MAX_APPEND
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """The result of `copy_all`."""
+    """The result of `copy_all`: which threads were copied, which were up to date already and which failed, and the
+    bytes written."""
 
     ids: tuple[str, ...] = ()
     """Ids of the threads that were copied, or whose earlier copy was brought up to date."""
@@ -68,7 +69,7 @@ async def copy(
 ) -> Head:
     """Copy one thread to another store, namespace, key or id, and return the head of the copy.
 
-    Its entries and their times do not change.
+    The copy gets the id `new_id`, by default the same id. Its entries and their times do not change.
 
     - **Hidden until complete.** The copy is written in parts of up to 16 MiB; the last step makes it visible.
     - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
@@ -78,7 +79,8 @@ async def copy(
       key holds no plain frame.
 
     A thread that is being worked on is copied as it was when the copy began. Leases are never copied: a running thread
-    is interrupted in the copy.
+    is interrupted in the copy. `progress` is called with the number of frames copied so far and the number of all
+    frames.
     """
     return (await transfer(source, target, thread_id, thread_id if new_id is None else new_id, progress)).head
 
@@ -127,10 +129,12 @@ async def transfer(
     *,
     extend: bool = True,
 ) -> Transfer:
-    """Copy a thread like `copy`, from a store or a `.clew` file.
+    """Copy the thread `thread_id` from a store or a `.clew` file to the id `new_id` in the target, and check the copy.
 
-    With `extend=False`, a complete copy that the target already has is not brought up to date: `Conflict` is raised if
-    the source has more frames.
+    The copy stays hidden until it is complete. If this is interrupted, the next call continues it. Returns the head of
+    the copy and what was written. If the target has a complete copy of an earlier state of the thread, the copy is
+    brought up to date; with `extend=False`, `Conflict` is raised instead. `progress` is called with the number of
+    frames copied so far and the number of all frames.
     """
     head = await source.head(thread_id)
     if head is None or is_part(head):
@@ -209,9 +213,11 @@ async def _common(source: Source, head: Head, target: Checkpointer, there: Head,
 
 
 async def _common_entries(source: Source, head: Head, target: Checkpointer, there: Head) -> bytes | None:
-    """Do what `_common` does for logs whose bytes differ, for example because they are encrypted with different keys.
+    """Compare the target's log with the source's by the entries and times of their frames, instead of by bytes.
 
-    Compares the entries and times of the frames instead of their bytes.
+    The bytes differ if, for example, the logs are encrypted with different keys. Returns the digest, in the source, of
+    the last frame that both logs have. Returns None if the source's log does not begin with the whole log of the
+    target. `head` is the source's head and `there` the target's.
     """
     wanted = None if target.keys is None else target.keys.current
     previous = FIRST

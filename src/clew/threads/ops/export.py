@@ -78,8 +78,9 @@ async def export(
     needs no key for the export. With `plain=True` it is decrypted, and anyone who has the file can read it.
 
     `file` is a path or an open file. A path gets the complete file or nothing: the file is written under another name,
-    synced and renamed, and only its owner can read it. An existing file is not replaced unless `overwrite=True`;
-    `InvalidInput` is raised instead. At most the largest value is in memory.
+    synced and renamed, and only its owner can read it. If the path exists, `InvalidInput` is raised unless
+    `overwrite=True`. The thread is written piece by piece, so it need not fit in memory as a whole. `progress` is
+    called with the number of frames and blobs written so far and their total; with `plain=True`, it counts frames only.
     """
     head = await checkpointer.head(thread_id)
     if head is None or is_part(head):
@@ -101,18 +102,20 @@ async def import_(
     trust: bool = False,
     progress: Progress | None = None,
 ) -> Head:
-    """Import a thread from a `.clew` file, under its own id or another one. Returns its head.
+    """Import a thread from a `.clew` file, under its own id or the id `thread_id`. Returns its head.
 
     Everything is checked before anything becomes visible: the file's members, sizes and digests, the chain of frames,
     the state they fold to, and the head. A damaged or hostile file raises `Corrupt` or `InvalidInput` that names the
-    member. An encrypted file needs its key in the checkpointer's keyring, else `WrongKey`. It is encrypted again for
-    another id or key. A checkpointer without a key accepts only plain files.
+    member. To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise `WrongKey` is
+    raised. If the id is another, or the checkpointer encrypts with another key, the thread is encrypted again. A
+    checkpointer without a key accepts only plain files.
 
     Raises `InvalidInput` if the import would take more memory than 50 times the file's size plus 8 MiB, because a few
     kilobytes can be made to fill any machine. `trust=True` allows it, for a file of your own with highly repetitive
     values.
 
-    If an equal thread of that id exists, nothing is written. Any other thread of that id raises `Conflict`.
+    If an equal thread of that id exists, nothing is written. Any other thread of that id raises `Conflict`. `progress`
+    is called with the number of frames imported so far and the number of all frames.
     """
     name = str(file) if isinstance(file, str | os.PathLike) else str(getattr(file, "name", "the file"))
     with _explained(Path(name)), contextlib.ExitStack() as opened:
@@ -128,7 +131,8 @@ async def import_(
 async def _write(
     checkpointer: Checkpointer, head: Head, out: IO[bytes], plain: bool, folder: Path | None, progress: Progress | None
 ) -> Exported:
-    """Write the members of the `.clew` file to `out`: `clew.json`, then the frames, then the blobs.
+    """Write the members of the `.clew` file to `out`: `clew.json`, then the frames, then the blobs. Returns figures
+    about the file.
 
     With `plain`, everything is decrypted. The decrypted frames and blobs go to temporary files in `folder` first,
     because `clew.json` comes before them in `out` and holds the digest of the last frame.

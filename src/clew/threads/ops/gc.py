@@ -26,7 +26,8 @@ _BATCH = 16
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """What `gc` deleted, or would delete with `dry_run`."""
+    """What `gc` deleted, or would delete with `dry_run`: the numbers of blobs examined, kept and deleted, and the bytes
+    freed."""
 
     examined: int
     """Number of blobs that nobody had touched (stored or asked for as a writer) during the grace period given to `gc`.
@@ -110,7 +111,8 @@ class Cutoff:
         self._steady = time.monotonic() - ago.total_seconds()
 
     def elapsed(self) -> timedelta:
-        """Return how much time has passed since this moment. If the two clocks disagree, the longer of their times."""
+        """Return how much time has passed since this moment. If the two clocks disagree, return the longer of the two
+        times."""
         return timedelta(seconds=max(0.0, time.time() - self._wall, time.monotonic() - self._steady))
 
     def until(self, later: Cutoff) -> float:
@@ -202,7 +204,7 @@ async def remove_blobs(
     caller has read which blobs each thread needs, and found that no thread except the one with the id `but` reaches
     these. A store measures the age of a touch from the time of the deletion, so a slow deletion moves the cutoff
     forward. That is safe while the cutoff stays before `listing`. Beyond it a thread may already point at a deleted
-    blob; such a blob is put back.
+    blob; such a blob is put back. `steps` counts the threads and blobs that are examined for this.
 
     A tree (a blob that points at others) is deleted before the blobs it points at. A tree that stays because it was
     touched keeps all blobs below it. So every tree in the store is complete, even if the deletion is interrupted.

@@ -18,7 +18,7 @@ __all__ = ["Pruned", "prune"]
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """What `prune` deleted, or would delete with `dry_run`."""
+    """What `prune` deleted, or would delete with `dry_run`: the ids of the threads, and which threads stayed."""
 
     deleted: tuple[str, ...]
     kept: int
@@ -41,10 +41,12 @@ async def prune(
     dry_run: bool = False,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Pruned:
-    """Delete the threads that meet all given conditions. At least one condition must be given.
+    """Delete the threads that meet all given conditions. Raises `InvalidInput` if no condition is given.
 
-    `status`, `tags` and `prefix` select threads. Of these, the newest `keep` stay, and so do those that changed within
-    `older_than`. A thread that was running when its process died counts as interrupted.
+    `status`, `tags` and `prefix` (of the thread's id) select threads. Of these, the newest `keep` stay, and so do those
+    that changed within `older_than`. A thread that was running when its process died counts as interrupted. With
+    `dry_run`, nothing is deleted, and the result says what would be. `progress` is called with the number of threads
+    handled so far and the number of threads to delete.
 
     A thread with a live lease is never deleted. Before each deletion its lease is taken at exactly the position where
     the thread was listed, so a thread that was opened or changed meanwhile stays. Hidden threads that are still being

@@ -33,7 +33,7 @@ _OLD_LOG, _NEW_LOG = "clew:old-log", "clew:new-log"
 
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):
-    """What `purge` or `purge_rewound` erased."""
+    """What `purge` or `purge_rewound` erased: the thread's id, the numbers of messages and blobs, and the bytes freed."""
 
     thread_id: str
     messages: int = 0

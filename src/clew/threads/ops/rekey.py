@@ -24,7 +24,8 @@ thread's log, and the number of frames copied."""
 
 
 class Rekeyed(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `rekey`."""
+    """The result of `rekey`: which threads were encrypted again, how many already had the current key, and which were
+    in use."""
 
     sealed: tuple[str, ...] = ()
     """Ids of the threads that were encrypted with the current key now."""
@@ -41,7 +42,8 @@ async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) ->
     A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
     moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
     copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. Blobs of the old key are left
-    to gc. Threads that a process works on are left out and reported.
+    to gc. Threads that a process works on are left out and reported. `progress` is called with the number of threads
+    looked at so far and the number of all threads. Raises `InvalidInput` if the checkpointer has no key.
     """
     if checkpointer.keys is None:
         raise InvalidInput("rekey needs a key: open_checkpointer(url, key=[new, old])")

@@ -51,7 +51,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `verify` for one thread."""
+    """The result of `verify` for one thread: whether it is sound, its problems, and how many of its frames can be read."""
 
     thread_id: str
     frames: int
@@ -90,16 +90,16 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
-    """Check everything that a store holds of a thread. Takes no lease and changes nothing.
+    """Check everything that a store holds of a thread, and return what is wrong. Takes no lease and changes nothing.
 
-    Checks the digest and content of every frame, the chain from frame 0 on, every folded state against the fold of the
-    frames before it, every field of the head that follows from the log, and that the thread's list of needed blobs
-    names all that frames refer to. Checks also that each of these blobs, and each that they point at, exists, is intact
-    and can be unpacked.
-    The head's `log_id`, lease and times do not follow from the log, so they cannot be checked.
+    Checks the digest and content of every frame, the chain from frame 0 on, every folded state (the thread's whole
+    state, stored in its log) against the fold of the frames before it, and every field of the head that follows from
+    the log. Checks also that the thread's list of needed blobs names all blobs that its frames refer to, and that each
+    of these, and each that they point at, exists, is intact and can be unpacked. The head's `log_id`, lease and times
+    do not follow from the log, so they cannot be checked.
 
-    Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read a
-    stretch of the log, its frames are tried one by one. An encrypted thread without its key is checked as far as
+    Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read
+    several frames together, they are read one by one. An encrypted thread without its key is checked as far as
     possible: digests, chain and blobs.
     """
     while True:
@@ -199,8 +199,8 @@ class _Check:
     def _take(self, seen: Seen) -> None:
         """Record a frame's problems and fold its entries, unless a frame before it is damaged.
 
-        After damage, folding starts again at the next folded state. A folded state that differs from the fold of the
-        frames before it is a problem too.
+        After damage, folding starts again at the next folded state (an entry that holds the thread's whole state). One
+        that differs from the fold of the frames before it is a problem too.
         """
         self._problems += seen.problems
         if isinstance(seen.error, WrongKey) and seen.error.key_id is not None:
@@ -295,7 +295,8 @@ class _Check:
 def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tuple[str, object, object]]:
     """Return the head's fields that differ from the folded log, as (field, value in the head, value from the log).
 
-    `snapshot` is the number of the newest frame with a folded state, and `sealed` says that the thread is encrypted.
+    `snapshot` is the number of the newest frame that holds the thread's whole state (a folded state). `sealed` says
+    that the thread is encrypted.
     """
     usage = fold.usage
     crashed = fold.status == "running" and head.lease is None  # copies drop the lease and say "interrupted"
@@ -468,9 +469,9 @@ def _own_digest(data: bytes) -> bytes | None:
 
 
 async def _get_blobs(checkpointer: Checkpointer, digests: Collection[str]) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Return the intact blobs among these as their bytes, and for each damaged one a text that says what is wrong.
+    """Return two dictionaries by digest: the bytes of the intact blobs among these, and a text for each damaged one.
 
-    Both by digest. Missing blobs are in neither.
+    The text says what is wrong. Missing blobs are in neither dictionary.
     """
     try:
         return await checkpointer.get_blobs(digests), {}

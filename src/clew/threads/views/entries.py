@@ -31,7 +31,8 @@ class Line(msgspec.Struct, frozen=True):
     def fields(self) -> dict[str, Any]:
         """Return the entry's fields as values for JSON. Secrets are left out.
 
-        Of a folded state, only the number of its turns and messages and its status are shown.
+        For an entry that holds the thread's whole state (a folded state), returns only the status and the numbers of
+        turns and messages. For an entry of an unknown kind, returns only its number of bytes.
         """
         if isinstance(self.entry, FoldedState):
             state = self.entry.state

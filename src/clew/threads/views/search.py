@@ -65,8 +65,9 @@ async def search(
     """Yield the threads that contain this text, ignoring case and kinds of white space.
 
     Threads with the text in their title come first, then all others, each time the newest first. Rewound messages are
-    searched too. `unreadable` is called for threads that cannot be read. `progress` gets the number of threads searched
-    and their total.
+    searched too. If a thread cannot be read, `unreadable` is called with its head and the error, and the search goes
+    on. `progress` is called with the number of threads searched so far and the number of all threads. Raises
+    `InvalidInput` if `text` is blank.
     """
     pattern = pattern_of(text)
     heads = [head async for head in Thread.list(checkpointer, query)]
@@ -81,7 +82,7 @@ async def search(
 def pattern_of(text: str) -> re.Pattern[str]:
     """Return a pattern that finds this text, ignoring case and kinds of white space.
 
-    Raises `InvalidInput` if it has no word.
+    Raises `InvalidInput` if the text is blank.
     """
     words = text.split()
     if not words:

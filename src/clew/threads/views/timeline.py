@@ -139,7 +139,8 @@ class TimelineReader:
         return len(self._turns)
 
     def position_of(self, number: int) -> int | None:
-        """Return the position, which counts rewound turns too, of turn `number` of the current conversation.
+        """Return the position of turn `number` of the current conversation. Positions count from 0 and include rewound
+        turns.
 
         None if there is no such turn.
         """
@@ -247,7 +248,7 @@ class TimelineReader:
             self._touch(turn)
 
     def _results(self, message: Tool) -> None:
-        """Record tool results that came as a message. Agents that record no intents write them so."""
+        """Record tool results that came as a message. Agents that record no intents record their results in this way."""
         if not self._line:
             return
         waiting = [call for call in self._line[-1].calls if call.open]
@@ -270,7 +271,7 @@ class TimelineReader:
             call.finish(entry.result, self._now)
 
     def _step(self, entry: StepOutcome) -> None:
-        """Add the mark "answered" if this outcome is a person's answer: only then is there no intent for the step
+        """Add the mark "answered" if a person's answer was recorded as this outcome. Such an outcome has no intent
         before it."""
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
@@ -377,7 +378,7 @@ class TimelineReader:
             self._first_snapshot = entry
 
     def _inherit(self, state: Checkpoint) -> None:
-        """Take over the turns of a folded state with which the log begins, as in a fork. They have no times."""
+        """Take over the turns of `state`, with which the log of a fork, for example, begins. They have no times."""
         self._fold.push([FoldedState(state)])
         self._provider = str(state.limits.get("provider") or "clew")
         end = 0
