@@ -1,4 +1,5 @@
-"""Helpers for asyncio: work that finishes although its waiter is cancelled, worker threads, and a lock for each key."""
+"""Helpers for asyncio. They let work finish although its caller is cancelled, run work on other OS threads, and provide
+a lock for each key."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Settling(asyncio.Task[T]):
-    """A task that `asyncio.run` waits for when it ends, instead of cancelling it.
+    """An asyncio task that `asyncio.run` waits for when it ends, instead of cancelling it.
 
     When `asyncio.run` ends, for example after a second Ctrl+C, it cancels every task and then runs the loop until all
     tasks have ended. It calls `cancel` while the loop is not running; this class ignores such a call. A call of
@@ -185,8 +186,8 @@ class WorkerPool:
 
 
 class Calls:
-    """The tasks that one store has started on one event loop and that have not ended yet. `drain` waits until all have
-    ended."""
+    """The asyncio tasks that one store has started on one event loop and that have not ended yet. `drain` waits until
+    all have ended."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -206,7 +207,8 @@ class Calls:
         return await asyncio.shield(self.start(work))
 
     async def drain(self) -> None:
-        """Wait until every task that was started here has ended, including those that are started during the wait."""
+        """Wait until every asyncio task that was started with this object has ended, including tasks that are started
+        during the wait."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -233,8 +235,8 @@ async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 class Locks:
     """One asyncio lock for each key: `async with locks[key]`. Stores hold the lock while they change the object with
-    that key on a server. So the tasks of one process never compete for an object, where a conflict would cost a slow
-    retry."""
+    that key on a server. So the asyncio tasks of one process never compete for an object, where a conflict would cost a
+    slow retry."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

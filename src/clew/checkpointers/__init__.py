@@ -1,4 +1,4 @@
-"""Stores of threads: the contract that every store keeps, and the stores that come with Clew."""
+"""The stores in which threads are kept, and `Checkpointer`, the base class that says what every store promises."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a store on first use, if it needs a server: most programs need at most one of these."""
+    """Return the store class with this name, for the stores that need a server. Its module is imported only now,
+    because most programs use at most one of these classes. Raises `AttributeError` for any other name."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'clew.checkpointers' has no attribute {name!r}")

@@ -94,11 +94,10 @@ class Guard:
         """Mark the guarded object as closed. Returns True if the caller now has to close the object's files and
         connections.
 
-        Returns False if the object was closed before or belongs to a parent process. Connections belong to the event
-        loop on which the object was first used. If that loop is not the running one, it matters whether the loop is
-        closed. If it is, the connections ended with it, and the result is False. If it is not, this raises `UsageError`
-        and does not mark the object. Pass `on_any_loop=True` for an object without such connections: then loops are not
-        compared.
+        Returns False if there is nothing to close: the object was closed before, it belongs to a parent process, or the
+        event loop on which it was first used is another one and is closed, which ended its connections. If that other
+        loop is not closed, this raises `UsageError` and marks nothing. Pass `on_any_loop=True` for an object whose
+        connections belong to no event loop: then loops are not compared.
         """
         first = not self._closed and not self.is_inherited
         elsewhere = first and not on_any_loop and self._loop not in (None, asyncio.get_running_loop())
@@ -172,8 +171,8 @@ def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, r
 
 def _check_slowly(thread_id: str, frames: Sequence[bytes], at: int, head: Head) -> None:
     """Find out what is wrong with the arguments of an append that did not pass the quick check in `check_append`, and
-    raise `InvalidInput` with the reason. Returns if nothing is wrong: an append whose frames together are larger than a
-    single frame may be is allowed, but does not pass the quick check."""
+    raise `InvalidInput` with the reason. Returns if nothing is wrong. That happens because the quick check applies the
+    limit for one frame to all frames together."""
     if at < 0:
         raise InvalidInput(f"thread {thread_id!r}: a position is 0 or more, not {at}")
     if head.thread_id != thread_id:

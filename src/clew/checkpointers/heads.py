@@ -112,8 +112,8 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
     in which it is set. None lists from the start."""
 
     def after(self, head: Head) -> HeadQuery:
-        """Return a copy of this query that lists only what comes after this head. With the last head of a page, it is
-        the query for the next page."""
+        """Return a copy of this query that lists only the heads that come after `head` in the listing. Given the last
+        head of a page, the copy is the query for the next page."""
         moment, key = self.position(head)
         return msgspec.structs.replace(self, cursor=f"{moment}:{key}")
 
@@ -175,7 +175,8 @@ def micros(moment: datetime) -> int:
 
 
 def grace_micros(untouched_for: timedelta) -> int:
-    """Return this length of time in microseconds, at most 2**62 of them, so that a moment minus it fits 64 bits."""
+    """Return this length of time in microseconds. The result is 2**62 for any longer time, so that a moment in
+    microseconds minus the result still fits into 64 bits."""
     return min(untouched_for // _MICROSECOND, 2**62)
 
 

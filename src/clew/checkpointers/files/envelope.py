@@ -116,8 +116,8 @@ class Header(NamedTuple):
     @classmethod
     def unpack(cls, data: bytes | memoryview, offset: int) -> Header:
         """Decode and check the header in the first bytes of `data`, which were read from this offset of the file.
-        Raises `BadRecord` if they are no header or a damaged one, and `NewerRecord` if it has a later format version.
-        """
+        Raises `BadRecord` if these bytes are too few, damaged or something else than a header, and `NewerRecord` if the
+        header has a later format version than this code can read."""
         data = bytes(data[:HEADER])
         if len(data) < HEADER:
             raise BadRecord("a record's header is cut short")
@@ -190,9 +190,9 @@ def trailing(data: bytes) -> tuple[int, bytes]:
 
 
 def begins(data: bytes, *, at: int, offset: int, before: bytes) -> bool:
-    """Return whether these bytes can be an incomplete header of the next record of a log. `at` is the number of that
-    record's first frame, `offset` its place in the file, and `before` the mark (header checksum) of the record before
-    it."""
+    """Return whether `data` is the start of a header that was cut short, as a crash leaves it at the end of a log. The
+    other arguments are what this header must say: the number of the record's first frame (`at`), the record's place in
+    the file (`offset`), and the mark (header checksum) of the record before it (`before`)."""
     start = _START.pack(_MAGIC, VERSION, offset, at, before)
     return len(data) < HEADER and data[: len(start)] == start[: len(data)]
 

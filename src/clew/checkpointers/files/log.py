@@ -1,8 +1,9 @@
 """One thread's log in one file: finds its records (one for each append), reads frames, and writes the next record.
 
 The caller opens and locks the file. The positions of records are remembered, so that an append costs the same whatever
-the length of the log. Before they are used, the last bytes of the known part of the file are compared: another process
-may have deleted the thread and made it again, even under the same inode number.
+the length of the log. Before they are used, the bytes at the end of the last known record are compared with those that
+were there before. If they differ, everything is forgotten: another process has deleted the thread and made it again,
+perhaps even under the same inode number.
 """
 
 from __future__ import annotations

@@ -156,7 +156,9 @@ class ThreadFiles:
 
 def _holds_already(fd: int, log: Log, thread_id: str, frames: Sequence[bytes], at: int, head: Head) -> bool:
     """Return True if the log already holds the frames of this append at position `at`, and False if they must be
-    written now. Raises `Conflict` if the log cannot take the append."""
+    written now. `fd` is the open file of the log. Raises `Conflict` if the log has another `log_id` than `head`, or
+    does not have exactly `at` frames. If the thread does not exist, raises `Conflict` unless `at` is 0 and there are
+    frames."""
     if not log.end:
         if at > 0 or not frames:
             raise Conflict(thread_id, f"there is no such log to go on from frame {at}")

@@ -55,8 +55,8 @@ _decode_failure = msgspec.json.Decoder(Failure).decode
 
 
 class Reply:
-    """An answer of the server with its body. If the body is a stream of records, they are in `reader`; otherwise its
-    bytes are in `body`."""
+    """The server's answer to a call, with its body. If the body is a stream of records, they are in `reader`, which is
+    a `RecordReader`; otherwise the body's bytes are in `body`."""
 
     def __init__(self, answer: Answer) -> None:
         self.status = answer.status
@@ -112,12 +112,13 @@ class Client:
         thread_id: str | None = None,
         absent: bool = False,
     ) -> Reply | None:
-        """Make a call and return the server's reply. With `absent`, return None if the server says that the thread does
-        not exist.
+        """Make a call and return the server's reply, whose status is 200. With `absent`, return None if the server says
+        that the thread does not exist.
 
-        After a failure, the call is repeated if `safe` says that repeating does no harm. Otherwise it is repeated only
-        if the server has not seen it, or says that it did nothing. Raises the error that the server reports, or
-        `Unavailable`. `kind` is the content type of `body`. `thread_id` is named in errors.
+        A call that fails is repeated up to as many times as the client's `retries` says, if `safe` says that repeating
+        does no harm. Otherwise it is repeated only if the server has not seen it, or says that it did nothing. Raises
+        the error that the server reports, or `Unavailable`. `kind` is the content type of `body`. `thread_id` is named
+        in errors.
         """
         all_headers = [*self._headers, *headers, *([("content-type", kind)] if method in ("POST", "PUT") else [])]
         self._active += 1
@@ -144,10 +145,12 @@ class Client:
     async def _attempt(
         self, method: str, path: str, headers: list[tuple[str, str]], body: bytes, safe: bool
     ) -> tuple[Reply | None, str, float | None]:
-        """Make one attempt of a call. `safe` says that repeating the call does no harm.
+        """Send the request of a call once. `safe` says that repeating the call does no harm.
 
-        Returns the reply, the problem in words, and the seconds to wait at least before the next attempt. With a reply
-        there is no problem. If the reply is None and the seconds are None, the call must not be repeated.
+        Returns three values: the reply, the problem, and the seconds to wait. If the call is answered, these are the
+        reply, an empty text and None. If not, the reply is None, the problem is said in words, and the seconds are how
+        long to wait at least before the next attempt, or None if the call must not be repeated. Raises a `ClewError`
+        where another attempt cannot help.
         """
         replies: list[Reply] = []
 
@@ -247,7 +250,7 @@ Headers = Sequence[tuple[str, str]]
 
 
 class NotSent(Exception):
-    """No connection could be made, so the server has seen nothing of this request."""
+    """Raised if no connection could be made, so that the server has seen nothing of the request."""
 
 
 class Address:
@@ -260,8 +263,8 @@ class Address:
 
 
 class Answer:
-    """The status and headers of an answer. The body is not kept here: as it arrives, it is passed to the function that
-    `Begin` describes."""
+    """The status and the headers of an HTTP answer. The body is not kept here: each piece of it is passed on as it
+    arrives, as `Pool.exchange` describes."""
 
     def __init__(self, response: h11.Response) -> None:
         self.status = response.status_code
@@ -283,12 +286,12 @@ class Pool:
         self._slots = asyncio.Semaphore(MOST_OPEN)
 
     async def exchange(self, method: str, target: str, headers: Headers, body: bytes, begin: Begin) -> Answer:
-        """Send an HTTP request and return its answer. `begin` is called when the headers of the answer have arrived;
-        the function that it returns receives the body. The timeout of the pool limits the time without any progress,
-        not the whole time.
+        """Send an HTTP request and return the status and headers of its answer. As soon as these have arrived, `begin`
+        is called with them. It returns a function, which is then called with each piece of the answer's body.
 
-        Raises `NotSent` if the server has seen nothing of the request. Raises OSError, EOFError, TimeoutError or an h11
-        error if it is unknown whether the server handled the request.
+        Raises `NotSent` if no connection could be made. Raises OSError, EOFError, TimeoutError or an h11 error if it is
+        unknown whether the server handled the request. The pool's timeout limits the time in which nothing is sent or
+        received, not the whole time.
         """
         async with self._slots:
             connection = self._reusable() or await self._connect()

@@ -172,8 +172,8 @@ def failure_record(failure: Failure) -> bytes:
 
 
 class Broken(Exception):
-    """A stream of records is malformed or was cut. `failure` is set if the server reported in the stream why it could
-    not go on."""
+    """Raised if a stream of records is malformed or was cut, or if the server reports in the stream that it cannot go
+    on. `failure` is the server's report in that last case, and None otherwise."""
 
     def __init__(self, reason: str, failure: Failure | None = None) -> None:
         super().__init__(reason)

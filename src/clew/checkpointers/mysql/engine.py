@@ -79,13 +79,14 @@ class Engine:
         return job
 
     async def write(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Call `work` with an open connection and return its result. If the caller is cancelled, its cancellation is
-        raised only after the work has finished."""
+        """Call `work` with an open connection and return its result. After a temporary failure `work` is called again,
+        so it must be safe to repeat. If the caller is cancelled, its cancellation is raised only after the work has
+        finished."""
         return await self._calls.settle(self._try(work))
 
     async def read(self, statement: bytes) -> Any:
-        """Run a statement and return its rows. If the caller is cancelled, it stops waiting at once; the answer is read
-        in the background and dropped."""
+        """Run a query and return its rows, each as a tuple. If the caller is cancelled, it stops waiting at once; the
+        answer is read in the background and dropped."""
 
         async def work(connection: Connection) -> Any:
             [result] = await connection.run(statement)

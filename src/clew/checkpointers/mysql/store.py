@@ -1,4 +1,5 @@
-"""The MySQL and MariaDB checkpointer: durable at every append, shared by any number of processes and machines."""
+"""The MySQL and MariaDB checkpointer. Every append is durable, and any number of processes and machines can share a
+store."""
 
 from __future__ import annotations
 
@@ -47,10 +48,10 @@ class MySQLCheckpointer(Checkpointer):
     """Keeps threads in tables of one MySQL or MariaDB database. The tables are created on first use.
 
     An append is one round trip and one transaction. It takes two or more round trips if it names blobs, or has more
-    than 16 frames or 256 KiB. The appends of many tasks share a transaction. All checkpointers of one event loop on the
-    same store share connections. An append is durable once it returns if the server has
-    `innodb_flush_log_at_trx_commit` at 1, its default; otherwise a warning is logged. If the server restarts, calls
-    wait up to ten seconds for it; after that they raise `Unavailable`.
+    than 16 frames or 256 KiB. Appends that many asyncio tasks make at the same time share a transaction. All
+    checkpointers of one event loop on the same store share connections. An append is durable once it returns if the
+    server has `innodb_flush_log_at_trx_commit` at 1, its default; otherwise a warning is logged. If the server
+    restarts, calls wait up to ten seconds for it; after that they raise `Unavailable`.
     """
 
     def __init__(

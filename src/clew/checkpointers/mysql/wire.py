@@ -1,8 +1,8 @@
 """One connection to MySQL or MariaDB, which sends several statements in one round trip, with values as literals.
 
 MySQL's binary protocol takes one statement at a time, and a stored procedure needs a right that managed services often
-withhold. So several statements are joined into one text, which works without either. The database session is set to
-read strings as bytes with backslash escapes, whatever the server's defaults, so that a literal is exactly the bytes it
+withhold. So this module uses neither: it joins several statements into one text. The database session is set to read
+strings as bytes with backslash escapes, whatever the server's defaults, so that a literal is exactly the bytes it
 stands for.
 """
 
@@ -38,8 +38,9 @@ _LOST = frozenset(
 
 
 class Failure(Exception):
-    """A statement failed, and its transaction with it. `code` is the server's error code, or `LOST`, `LATE` or
-    `TOO_LARGE`."""
+    """Raised if a statement or a connection failed. `code` is the server's error code or one of three constants: `LOST`
+    (the connection broke or could not be made), `LATE` (no answer came in time), `TOO_LARGE` (the statement has more
+    bytes than the server accepts)."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code

@@ -62,8 +62,9 @@ REMEMBERED = 4 * 2**20
 
 
 class ObjectBlobs:
-    """The blobs of one namespace of a bucket. The record of a blob (the small object that says when it was last used)
-    is remembered with its tag, so that setting that time takes one request."""
+    """The blobs of one namespace of a bucket. Each blob has a record, a small object that says when the blob was last
+    used. Records are remembered, each with the tag that identifies its state. So to set the time of last use takes only
+    one request, a put on condition that the record still has this tag."""
 
     def __init__(self, bucket: PatientBucket, root: str, where: str) -> None:
         self._bucket = bucket
@@ -151,8 +152,8 @@ class ObjectBlobs:
         the blob's bytes, or `name`, the name of the object that holds them. Returns True if it was written. Returns
         False if the blob exists already; then its time of last use is set to now.
 
-        Waits while another process is deleting the blob. Replaces a damaged record. `began` is when the put began; if
-        that is more than an hour ago, this raises `Unavailable`.
+        Waits while another process is deleting the blob. Replaces a damaged record. `began` is when the put began, in
+        seconds since 1970; if that is more than an hour ago, this raises `Unavailable`.
         """
         when: Tag | None = None
         while True:
@@ -279,9 +280,9 @@ class ObjectBlobs:
         return [self._key(digest)]
 
     async def _finish(self, keys: Sequence[str], began: float) -> None:
-        """Delete the objects with these keys, which belong to blobs that were marked as deleted. Does nothing if more
-        than `IN_TIME` seconds have passed since `began`, the moment just before they were marked; a later cleanup then
-        deletes them."""
+        """Delete the objects with these keys, which belong to blobs that were marked as deleted. `began` is a time just
+        before they were marked, as `time.monotonic` gives it. Does nothing if that is more than `IN_TIME` seconds ago:
+        a later cleanup then deletes the objects."""
         if time.monotonic() - began <= IN_TIME:
             await self._bucket.delete(keys)
 

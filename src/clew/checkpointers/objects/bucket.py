@@ -48,7 +48,8 @@ class Tag(msgspec.Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """An object that was read from a bucket."""
+    """An object that was read from a bucket: its bytes (or the part of them that was asked for), the tag that
+    identifies its state, and the time when it was last written."""
 
     data: bytes
     tag: Tag
@@ -57,7 +58,7 @@ class Found(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An object in a listing of a bucket."""
+    """An object in a listing of a bucket: its key, its size in bytes, its ETag, and the time when it was last written."""
 
     key: str
     size: int
@@ -85,14 +86,15 @@ class Bucket(Protocol):
 
     async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
         """Write an object atomically, and return its new tag. If `when` is a tag, raises `Refused` unless the object is
-        in the state of that tag. If it is `"absent"`, raises `Refused` if the object exists."""
+        in the state of that tag. If `when` is `"absent"`, raises `Refused` if the object exists. If `when` is None,
+        writes in any case."""
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete these objects. Objects that do not exist are ignored."""
 
     def list(self, prefix: str, after: str = "") -> AsyncIterator[Sequence[Listed]]:
-        """Yield the objects whose key starts with `prefix` and a slash, in pages and sorted by key. With `after`, only
-        those with a higher key than that."""
+        """Yield the objects whose key starts with `prefix` and a slash, sorted by key, as sequences of many objects
+        each. With `after`, only objects whose key sorts after that text are listed."""
 
     async def close(self) -> None: ...
 

@@ -186,8 +186,10 @@ class _OCIBucket:
 def _client(
     oci: Any, where: str, auth: Auth, profile: str, config_file: str, region: str | None, endpoint: str | None
 ) -> Any:
-    """Make a client of Oracle's SDK. Its retries and circuit breaker are off, because the checkpointer retries by
-    itself. Raises `InvalidInput`, which names the bucket with `where`, if there are no credentials for `auth`."""
+    """Make a client of Oracle's SDK, whose module is `oci`. The client's retries and circuit breaker are off, because
+    the checkpointer retries by itself. `auth` selects the credentials; `profile` and `config_file` are used only if it
+    is `config`. `region` and `endpoint` replace the defaults. Raises `InvalidInput`, which names the bucket with
+    `where`, if the credentials cannot be used."""
     given: dict[str, Any] = {
         "timeout": TIMEOUTS,
         "retry_strategy": oci.retry.NoneRetryStrategy(),

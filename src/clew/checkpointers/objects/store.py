@@ -1,4 +1,5 @@
-"""The store for S3 and compatible servers, Google Cloud Storage and Azure Blob Storage; and URLs of buckets."""
+"""The store for S3 and compatible servers, Google Cloud Storage and Azure Blob Storage. Also parses the URLs of all
+buckets."""
 
 from __future__ import annotations
 

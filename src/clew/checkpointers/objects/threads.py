@@ -1,5 +1,5 @@
-"""The threads of a bucket: one object each, its packs, and the conditional put that commits an append. Packs hold the
-older frames of a thread.
+"""Reads and writes the threads of a bucket. A thread is one object and its packs, which hold its older frames. A
+conditional put of the object (a write that is refused if the object has changed) commits an append.
 
 `packed.log` makes the appends, and describes how the object, the newest frames in it and the packs work together.
 """
@@ -97,8 +97,8 @@ class ObjectThreads:
                 await self.packs.delete(key, parts.contents.packs)
 
     async def load(self, key: str) -> Log[Tag] | None:
-        """Read and check the object of a thread. `key` is the hash of the thread's id. Returns None if the thread does
-        not exist. Raises `Corrupt` if the object is damaged."""
+        """Read and check the object of a thread, and return the log that it describes. `key` is the hash of the
+        thread's id. Returns None if the thread does not exist. Raises `Corrupt` if the object is damaged."""
         name = f"{self.folder}/{key}"
         found = await self._bucket.get(name)
         if found is None:
@@ -158,7 +158,8 @@ class ObjectPacks:
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack]:
         """Write a new pack that holds the content of the packs `older`, followed by these frames and refs (digests of
-        blobs). Returns the entry of the new pack for the thread's list of packs."""
+        blobs). Returns the entry of the new pack for the thread's list of packs. `thread` is the thread's key, the hash
+        of its id."""
         whole = await together([self._whole(thread, pack) for pack in older])
         all_frames = [frame for found, _ in whole for frame in found] + list(frames)
         all_refs = dict.fromkeys([ref for _, found in whole for ref in found] + list(refs))
@@ -167,24 +168,24 @@ class ObjectPacks:
         return (pack,)
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
-        """Return frames from packs, in order. Each item of `wanted` is a pack, the number of the first frame wanted,
-        and the number of the frame before which to stop. The first frame of a pack has the number 0."""
+        """Return frames from packs (stored groups of a thread's older frames), in order. Each item of `wanted` is a
+        pack, the number of the first frame wanted, and the number of the frame before which to stop. The first frame of
+        a pack has the number 0. `thread` is the thread's key, the hash of its id."""
         found = await together([self._frames(thread, *part) for part in wanted])
         return [frame for frames in found for frame in frames]
 
     async def refs(self, thread: str, packs: Sequence[Pack]) -> set[str]:
         """Return the digests of all blobs that the frames in these packs refer to. Packs hold the older frames of a
-        thread."""
+        thread. `thread` is the thread's key, the hash of its id."""
         tables = await together([self._table(thread, pack) for pack in packs if pack.refs])
         return {ref for table in tables for ref in table.refs}
 
     async def delete(self, thread: str, packs: Sequence[Pack]) -> None:
-        """Delete these packs, which hold older frames of a thread. Packs that do not exist are ignored."""
+        """Delete these packs, which hold older frames of a thread. Packs that do not exist are ignored. `thread` is the
+        thread's key, the hash of its id."""
         await self._bucket.delete([self.key(thread, pack) for pack in packs])
 
     async def _frames(self, thread: str, pack: Pack, start: int, stop: int) -> list[bytes]:
-        """Read frames of a pack, from number `start` up to, not including, `stop`. The first frame of the pack has the
-        number 0."""
         if pack.size <= WHOLE or 2 * (stop - start) >= pack.frames:
             frames, _ = await self._whole(thread, pack)
             return frames[start:stop]

@@ -125,7 +125,8 @@ class Engine:
 
     async def search(self, body: Answer, index: str | None = None) -> Answer:
         """Search an index and return the cluster's answer. Without an index, search the point in time (a frozen view of
-        an index) that `body` names. Never returns partial results: raises if a shard does not answer."""
+        an index) that `body`, the search request, names. Never returns partial results: if a shard does not answer,
+        this raises a `ClewError`."""
         params = {"allow_partial_search_results": "false"}
         if index is None:
             return await self.call("POST", "/_search", params, body)
@@ -163,7 +164,9 @@ class Engine:
         *,
         also: Collection[int] = (),
     ) -> Answer:
-        """Make a request like `call`, but without opening the store first. Used while the store is being opened."""
+        """Make this request and return the answer. Answers with the statuses 404, 409 and those in `also` are returned;
+        every other error is raised. Unlike `call`, this does not open the store first, so that it can be used while the
+        store is being opened."""
         data = body if body is None or isinstance(body, bytes) else _encode(body)
         self._asking += 1
         try:

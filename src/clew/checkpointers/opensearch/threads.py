@@ -1,5 +1,5 @@
-"""The threads of an OpenSearch store: one document each, its packs, and the conditional write that commits an append.
-Packs hold the older frames of a thread.
+"""Reads and writes the threads of an OpenSearch store. A thread is one document and its packs, which hold its older
+frames. A conditional write of the document, which is refused if the document has changed, commits an append.
 
 `packed.log` makes the appends, and describes how the document, the newest frames in it and the packs work together.
 Packs have at most 8 MiB: so the document lists a few dozen packs for a log of 100 MB, and grows by a hundred bytes for
@@ -126,7 +126,8 @@ class Threads:
         return all(item["status"] != 409 for item in items)
 
     async def set_text(self, thread_id: str, text: str) -> None:
-        """Set the text by which searches find this thread. Replaces a text that was set before."""
+        """Set the text by which searches find this thread. Replaces a text that was set before. Does not check that the
+        thread exists."""
         key = thread_key(thread_id)
         document = {"text_of": self._ns, "key": key, "text": text}
         await self._engine.put(self._indices.threads, self.text_document(key), document)
@@ -138,8 +139,8 @@ class Threads:
         return f"{self._ns}.{key}.text"
 
     async def load(self, key: str) -> Log[State] | None:
-        """Read and check the document of a thread. `key` is the hash of the thread's id. Returns None if the thread
-        does not exist. Raises `Corrupt` if the document is damaged."""
+        """Read and check the document of a thread, and return the log that it describes. `key` is the hash of the
+        thread's id. Returns None if the thread does not exist. Raises `Corrupt` if the document is damaged."""
         found = await self._engine.get(self._indices.threads, self.document(key), LOG)
         if found is None:
             return None
@@ -179,9 +180,12 @@ class DocumentPacks:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of these packs (older frames of a thread, from old to new) are to be merged with `new` bytes
-        of new frames into one pack; these are always the newest packs. The number is that of `merged_with`, or less if
-        the result would be larger than `LARGEST`."""
+        """Return how many of these packs are to be merged with `new` bytes of new frames into one pack; these are
+        always the newest packs. Packs hold the older frames of a thread, and are given from old to new.
+
+        The number is what `merged_with` returns for the sizes of the packs. It is lower, down to 0, if the merged pack
+        would otherwise have more than `LARGEST` bytes.
+        """
         count = merged_with([pack.size for pack in packs], new)
         while count and new + sum(pack.size for pack in packs[len(packs) - count :]) > LARGEST:
             count -= 1
@@ -192,7 +196,7 @@ class DocumentPacks:
     ) -> tuple[Pack, ...]:
         """Write a new pack that holds the content of the packs `older`, followed by these frames and refs (digests of
         blobs); several packs if one would be too large. Returns the entries of the new packs for the thread's list of
-        packs."""
+        packs. `thread` is the thread's key, the hash of its id."""
         whole = await self._whole(thread, older)
         all_frames = [frame for found, _ in whole for frame in found] + list(frames)
         all_refs = list(dict.fromkeys([ref for _, found in whole for ref in found] + list(refs)))
@@ -204,21 +208,23 @@ class DocumentPacks:
         return tuple(pack for pack, _ in made)
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
-        """Return frames from packs, in order. Each item of `wanted` is a pack, the number of the first frame wanted,
-        and the number of the frame before which to stop. The first frame of a pack has the number 0."""
+        """Return frames from packs (stored groups of a thread's older frames), in order. Each item of `wanted` is a
+        pack, the number of the first frame wanted, and the number of the frame before which to stop. The first frame of
+        a pack has the number 0. `thread` is the thread's key, the hash of its id."""
         whole = await self._whole(thread, [pack for pack, _, _ in wanted])
         return [frame for (frames, _), (_, low, high) in zip(whole, wanted, strict=True) for frame in frames[low:high]]
 
     async def refs(self, thread: str, packs: Sequence[Pack]) -> set[str]:
         """Return the digests of all blobs that the frames in these packs refer to. Packs hold the older frames of a
-        thread."""
+        thread. `thread` is the thread's key, the hash of its id."""
         named = [pack for pack in packs if pack.refs]
         documents = await self._get(thread, named, "table")
         tables = [self._table(thread, pack, found) for pack, found in zip(named, documents, strict=True)]
         return {ref for table in tables for ref in table.refs}
 
     async def delete(self, thread: str, packs: Sequence[Pack]) -> None:
-        """Delete these packs, which hold older frames of a thread. Packs that do not exist are ignored."""
+        """Delete these packs, which hold older frames of a thread. Packs that do not exist are ignored. `thread` is the
+        thread's key, the hash of its id."""
         await self._engine.bulk(
             self._indices.data, [("delete", {"_id": self.key(thread, pack.name)}, None) for pack in packs]
         )

@@ -1,4 +1,5 @@
-"""The Oracle Database checkpointer: durable at every append, shared by any number of processes and machines."""
+"""The Oracle Database checkpointer. Every append is durable, and any number of processes and machines can share a
+store."""
 
 from __future__ import annotations
 

@@ -91,8 +91,9 @@ class Records(Protocol[S]):
     document that holds its head, its newest frames and the list of its packs."""
 
     async def load(self, key: str) -> Log[S] | None:
-        """Read and check the record of a thread: the object or document with its newest frames and its list of packs.
-        `key` is the hash of the thread's id. Returns None if the thread does not exist."""
+        """Read and check the record of a thread (the object or document with its newest frames and its list of packs),
+        and return the log that it describes. `key` is the hash of the thread's id. Returns None if the thread does not
+        exist."""
 
     async def commit(self, key: str, when: S | None, append: Append, tail: Tail) -> S | None:
         """Write the record of a thread, its one object or document: the head of `append`, and `tail`, which has its
@@ -119,18 +120,21 @@ class Packs(Protocol):
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack, ...]:
         """Write one or more new packs that hold the content of the packs `older`, followed by these frames and refs
-        (digests of blobs). Returns the entries of the new packs for the thread's list of packs."""
+        (digests of blobs). Returns the entries of the new packs for the thread's list of packs. `thread` is the
+        thread's key, the hash of its id."""
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
-        """Return frames from packs, in order. Each item of `wanted` is a pack, the number of the first frame wanted,
-        and the number of the frame before which to stop. The first frame of a pack has the number 0."""
+        """Return frames from packs (stored groups of a thread's older frames), in order. Each item of `wanted` is a
+        pack, the number of the first frame wanted, and the number of the frame before which to stop. The first frame of
+        a pack has the number 0. `thread` is the thread's key, the hash of its id."""
 
     async def refs(self, thread: str, packs: Sequence[Pack]) -> set[str]:
         """Return the digests of all blobs that the frames in these packs refer to. Packs hold the older frames of a
-        thread."""
+        thread. `thread` is the thread's key, the hash of its id."""
 
     async def delete(self, thread: str, packs: Sequence[Pack]) -> None:
-        """Delete these packs, which hold older frames of a thread. Packs that do not exist are ignored."""
+        """Delete these packs, which hold older frames of a thread. Packs that do not exist are ignored. `thread` is the
+        thread's key, the hash of its id."""
 
 
 class PackedLogs(Generic[S]):
@@ -138,9 +142,9 @@ class PackedLogs(Generic[S]):
     packs.
 
     `largest_tail` is the most bytes of frames and refs (digests of blobs) that a thread keeps outside packs. Each
-    append writes these frames and refs again; when it has written `most_rewritten` bytes since the last pack, they
-    become a pack too. `touch` sets the time of last use of blobs to now, and returns the digests of those that do not
-    exist. `where` names the store in errors.
+    append writes these frames and refs again. When the appends since the last pack have together written more than
+    `most_rewritten` bytes, the frames and refs become a pack too. `touch` sets the time of last use of blobs to now,
+    and returns the digests of those that do not exist. `where` names the store in errors.
     """
 
     def __init__(
@@ -166,9 +170,13 @@ class PackedLogs(Generic[S]):
         self._size = 0
 
     async def append(self, append: Append) -> None:
-        """Append as `Checkpointer.append` promises. What is remembered of the log is trusted at first. If the append
-        does not fit it, or the store refuses the write, the thread's record (its one object or document) is read again,
-        and decides."""
+        """Add frames, refs and a head to a thread in one atomic step. Raises `Conflict` if the log does not have
+        exactly `append.at` frames or is another log, and `MissingBlob` if a ref names a blob that does not exist. Does
+        nothing if the log already holds exactly these frames at that position.
+
+        These checks use what is remembered of the log. If it does not allow the append, or the store refuses the write,
+        the thread's record (its one object or document) is read again, and the checks are made with that.
+        """
         key = thread_key(append.thread_id)
         async with self.locks[key]:
             known, sure, touched = self._logs.get(key), False, False
@@ -202,7 +210,9 @@ class PackedLogs(Generic[S]):
                     await self._contradicted(append.thread_id, contradicted)
 
     async def read(self, thread_id: str, start: int, stop: int | None) -> list[bytes]:
-        """Return frames of a thread, as `Checkpointer.read` promises."""
+        """Return the frames of a thread from number `start` up to, not including, `stop`, or up to the end of the log
+        if `stop` is None. Frames are numbered from 0; numbers past the end are ignored. Returns an empty list if the
+        thread does not exist."""
         key = thread_key(thread_id)
         found = await self._load(key)
         while found is not None:
@@ -214,7 +224,7 @@ class PackedLogs(Generic[S]):
         return []
 
     async def refs(self, thread_id: str) -> set[str]:
-        """Return the digests of all blobs that a thread refers to, as `Checkpointer.refs` promises."""
+        """Return the digests of all blobs that a thread refers to. Returns an empty set if the thread does not exist."""
         key = thread_key(thread_id)
         found = await self._load(key)
         while found is not None:
@@ -318,8 +328,8 @@ class PackedLogs(Generic[S]):
         await asyncio.sleep(0.05 * times)
 
     async def _load(self, key: str) -> Log[S] | None:
-        """Read the record of a thread (its one object or document), and keep it in memory. `key` is the hash of the
-        thread's id. Returns None if the thread does not exist."""
+        """Read the record of a thread (its one object or document), and return the log that it describes, which is also
+        kept in memory. `key` is the hash of the thread's id. Returns None if the thread does not exist."""
         found = await self._records.load(key)
         if found is None:
             self.forget(key)

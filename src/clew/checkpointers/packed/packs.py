@@ -1,10 +1,10 @@
-"""Packs hold the older frames of a thread and their refs (digests of blobs): the format of packs, and when they are
-merged. Pure: bytes in, bytes out.
+"""The format of packs, and the rule by which small packs are merged. A pack holds older frames of a thread and the refs
+(digests of blobs) of these frames. Pure: bytes in, bytes out.
 
     pack        for each frame its length and its CRC-32 (4 bytes each), the refs (32 bytes each), the frames
 
 Integers are unsigned and little-endian. The thread's record lists its packs, each with a sum of everything before the
-frames. A sum is the first 16 bytes of a blake3. Small packs are merged into larger ones, so that there are few.
+frames. A sum is the first 16 bytes of a blake3.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ def pack_table(pack: Pack, data: bytes) -> PackTable:
 
 def merged_with(sizes: Sequence[int], new: int) -> int:
     """Return how many of the newest packs should be merged into a new pack of `new` bytes. `sizes` are the sizes of the
-    existing packs, from old to new.
+    existing packs in bytes, from old to new.
 
     The level of a pack is log₄ of its size. A new pack takes in the packs before it that are of a lower level; together
     with three packs of its own level it becomes one of the next level. So there are at most three packs of each level,
     levels fall from old to new, and a byte rises one level each time it is written again. A log of n bytes therefore
-    has at most 3·log₄(n) packs, and each of its bytes is written at most log₄(n) times. No merged pack is larger than
-    `LARGEST`.
+    has at most 3·log₄(n) packs, and each of its bytes is written at most log₄(n) times. All this ends at packs of
+    `LARGEST` bytes: packs are not merged into one that is larger, so a longer log has more packs.
     """
     total, first = new, len(sizes)
     while True:

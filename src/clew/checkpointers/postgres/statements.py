@@ -1,4 +1,4 @@
-"""The SQL statements of a PostgreSQL store: reads, listings, blobs and appends."""
+"""Makes the SQL statements of a PostgreSQL store, for reads, listings, blobs and appends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The PostgreSQL checkpointer: durable at every append, shared by any number of processes and machines."""
+"""The PostgreSQL checkpointer. Every append is durable, and any number of processes and machines can share a store."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ class PostgresCheckpointer(Checkpointer):
     """Keeps threads in one schema of a PostgreSQL database. The schema is created on first use.
 
     An append is one round trip and one transaction. Its `synchronous_commit` is on, even if the server's default is
-    off. The appends of many tasks share a transaction. All checkpointers of one event loop on the same store share
-    connections. No state is kept in a database session, so a pooler in transaction mode may stand between Clew and the
-    server. If the server restarts, calls wait up to ten seconds for it; after that they raise `Unavailable`.
+    off. Appends that many asyncio tasks make at the same time share a transaction. All checkpointers of one event loop
+    on the same store share connections. No state is kept in a database session, so a pooler in transaction mode may
+    stand between Clew and the server. If the server restarts, calls wait up to ten seconds for it; after that they
+    raise `Unavailable`.
     """
 
     def __init__(

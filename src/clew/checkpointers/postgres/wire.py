@@ -35,8 +35,9 @@ _OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 class Failure(Exception):
-    """A statement failed. `code` is the server's SQLSTATE, or `LOST` or `LATE`. After `LOST` and `LATE` it is unknown
-    whether the statement ran."""
+    """Raised if a statement or a connection failed. `code` is the server's SQLSTATE or one of two constants: `LOST`
+    (the connection broke or could not be made) or `LATE` (no answer came in time). With these two it is unknown whether
+    the statement ran."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
@@ -70,8 +71,9 @@ class Connection:
         loop.add_reader(self._fd, self._readable)
 
     def start(self, statement: Statement, values: Sequence[bytes | None], timeout: float, done: Done) -> None:
-        """Send a statement and return without waiting. The event loop later calls `done` with the result or the
-        failure."""
+        """Send a statement with the values of its parameters, and return without waiting. The event loop later calls
+        `done(result, failure)`, one of which is None. If no answer comes within `timeout` seconds, the connection is
+        closed, and the failure has the code `LATE`."""
         self._done = done
         self._timer = self._loop.call_later(timeout, self._fail, f"no answer within {timeout:g} s", LATE)
         try:
@@ -84,8 +86,9 @@ class Connection:
             self._loop.call_soon(self._fail, str(error))
 
     async def run(self, statement: Statement, values: Sequence[bytes | None], timeout: float) -> pq.abc.PGresult:
-        """Send a statement and return its result. Raises `Failure` if it fails. Do not cancel this call: the connection
-        stays busy until the answer has come."""
+        """Send a statement with the values of its parameters, and return its result. Raises `Failure` if it fails or if
+        no answer comes within `timeout` seconds. Do not cancel this call: the connection stays busy until the answer
+        has come."""
         answer: asyncio.Future[pq.abc.PGresult] = self._loop.create_future()
 
         def done(result: pq.abc.PGresult | None, failure: Failure | None) -> None:

@@ -91,15 +91,15 @@ class Engine:
                 self._idle.set()
 
     async def run(self, call: Call, *, wait: bool = False) -> Any:
-        """Run a script and return its result. With `wait`, return only once enough replicas have what the script wrote.
-        The option `wait_replicas` says how many are enough."""
+        """Run a script and return its result. With `wait`, return only once as many replicas as the option
+        `wait_replicas` says have what the script wrote. Raises `Unavailable` if they do not confirm that in time."""
         [result] = await self.run_all([call], wait=wait)
         return result
 
     async def run_all(self, calls: Sequence[Call], *, wait: bool = False) -> list[Any]:
         """Send these scripts together and return the result of each, in order. Each script is atomic, but scripts of
         other callers may run between them. With `wait`, return only once as many replicas as the option `wait_replicas`
-        says have what the scripts wrote."""
+        says have what the scripts wrote. Raises `Unavailable` if they do not confirm that in time."""
         replicas = self._options.wait_replicas if wait else 0
 
         async def work(client: Any) -> list[Any]:
@@ -114,7 +114,7 @@ class Engine:
         return await self._attempt(work) if calls else []
 
     async def commands(self, commands: Sequence[Command]) -> list[Any]:
-        """Send these Redis commands together and return the result of each."""
+        """Send these Redis commands together and return the result of each, in order."""
         return await self._attempt(lambda client: self._talk(client, commands))
 
     async def _talk(self, client: Any, commands: Sequence[Command], replicas: int = 0) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The Redis and Valkey checkpointer: an append is one script, on one server or on a cluster."""
+"""The Redis and Valkey checkpointer. An append is one Lua script, on a single server or on a cluster."""
 
 from __future__ import annotations
 

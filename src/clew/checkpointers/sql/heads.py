@@ -1,5 +1,5 @@
-"""Heads as columns of a database table, for every SQL store; and appends as column values, for the SQL stores on a
-server.
+"""Turns heads into columns of a database table, for every SQL store, and appends into column values, for the SQL stores
+on a server.
 
 Thread ids, log ids, agents and parents are stored as digests of a fixed length. So they fit an index, are never empty
 (which Oracle takes for NULL) and differ whenever the text differs, whatever the collation. The text itself is in the
@@ -41,8 +41,9 @@ _decode = msgspec.msgpack.Decoder(Head).decode
 
 
 class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The arguments of `Checkpointer.append` as values for SQL. Each frame and each ref becomes a row of its own. `id`
-    and `size` are not stored. The other fields select or fill the row of the thread's head."""
+    """The arguments of one call of `Checkpointer.append` as values for SQL. Each frame and each ref becomes a row of
+    its own. The other fields select or fill the row of the thread's head, except for `id` (the thread's id as text) and
+    `size` (the bytes of frames and head together), which are not stored."""
 
     id: str
     """The thread id as text, for errors."""

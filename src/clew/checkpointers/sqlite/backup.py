@@ -41,7 +41,8 @@ def backup(
     The copy is the store as it was at one moment, and has every append that was acknowledged before the call. Writers
     are not held up, and they do not make the copy start over: it is made in one read transaction. `target` is a private
     file that appears only when it is complete. Raises `InvalidInput` if `target` exists already or `store` does not.
-    `progress` is called with two numbers: the pages copied so far, and all pages.
+    `progress` is called from time to time with two numbers: the pages copied so far, and the pages in total, which are
+    never None here.
     """
     source, path = Path(os.path.abspath(Path(store).expanduser())), Path(os.path.abspath(Path(target).expanduser()))
     if not source.is_file():

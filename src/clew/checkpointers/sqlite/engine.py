@@ -1,5 +1,5 @@
-"""One SQLite file as one process uses it: its connections, the one writer that commits requests in groups, and its
-errors."""
+"""One SQLite file as this process uses it. Opens the connections, commits requests in groups through one writer, and
+explains SQLite's errors."""
 
 from __future__ import annotations
 
@@ -92,19 +92,19 @@ class Engine:
 
     async def write(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
         """Run this function, with a cursor, inside the next transaction. Returns the function's result when the
-        transaction is on the disk."""
+        transaction is on the disk. `loop` is the event loop of the caller."""
         result: T = await self.submit(work, loop)
         return result
 
     def submit(self, work: Append | Callable[[sqlite3.Cursor], Any], loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
-        """Add this work to the next transaction. `work` is an append, or a function that is called with a cursor.
-        Awaiting the job that is returned gives the result of the work, or raises its error, when the transaction is on
-        the disk.
+        """Add this work to the next transaction, and return a job. `work` is an append, or a function that is called
+        with a cursor; `loop` is the event loop of the caller. When the transaction is on the disk, awaiting the job
+        gives the result of the work, or raises its error.
 
         If the writer's last transaction had a single request and commits are slow, the work goes to the writer thread
-        at once. Otherwise it waits until the loop's other tasks have added theirs. With 64 sessions, passing on each
-        request at once makes the writer compete with the loop for the interpreter lock, and an append takes twice as
-        long (measured).
+        at once. Otherwise it waits until the loop's other asyncio tasks have added theirs. With 64 sessions, passing on
+        each request at once makes the writer compete with the loop for the interpreter lock, and an append takes twice
+        as long (measured).
         """
         job = new_job(work, loop)
         if (gathered := self._gathered.get(loop)) is not None:
@@ -158,8 +158,8 @@ class Engine:
         return True
 
     async def read(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Run this function, with a cursor, on a reader thread, and return its result. It runs in a read transaction of
-        its own, so that it sees one state of the database."""
+        """Run this function, with a cursor, on a reader thread, and return its result. The function runs in a read
+        transaction of its own, so that it sees one state of the database. `loop` is the event loop of the caller."""
 
         def isolated(connection: sqlite3.Connection) -> T:
             db = connection.cursor()
@@ -306,8 +306,9 @@ class Engine:
             raise files.explain(error, self.path) from error
 
     def _connect_writer(self) -> sqlite3.Connection:
-        """Open the connection that writes. Unless a statement turns it on, this connection does not wait for locks of
-        other processes, and SQLite does not move its write-ahead log into the database by itself."""
+        """Open the connection that writes. On this connection, a statement fails at once if another process has locked
+        the database, and SQLite does not move its write-ahead log into the database by itself. `_setting` changes
+        either of these for single statements."""
         connection = self._connect()
         connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
