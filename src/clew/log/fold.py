@@ -268,8 +268,8 @@ class Fold:
             self._open_steps.clear()
 
     def _answer(self, message: Tool) -> None:
-        """Take in tool results that come as a message. It is kept unchanged if it answers every open call or none is
-        open; otherwise each result is recorded for its call."""
+        """Take in tool results that come as a message. The message is kept as it is if it answers every open call, or
+        if no call is open; otherwise each result is recorded for its call."""
         if self._open < 0:
             self._add(message)
             self._turn_grows = True

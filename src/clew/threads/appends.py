@@ -1,4 +1,5 @@
-"""Append frames to a log that this process does not hold open: for forks, copies, repairs, purges and rekeying.
+"""Functions that append frames to a log which this process does not hold open, for forks, copies, repairs, purges and
+rekeying.
 
 The log of an open thread is written by `LogWriter`. These functions make single appends without one.
 """

@@ -99,8 +99,8 @@ class _Draft:
 
 
 def _start(old: Checkpoint, new: Checkpoint) -> list[Logged]:
-    """Return a list of one `ThreadStarted` entry if agent, model, prompt, tools, limits or parent differ, else an empty
-    list."""
+    """Return a list of one `ThreadStarted` entry with the agent, model, prompt, tools, limits and parent of `new`, if
+    any of them differs in `old`. Otherwise return an empty list."""
 
     def start(state: Checkpoint) -> ThreadStarted:
         return ThreadStarted(state.agent, state.model, state.system_prompt, state.tools, state.limits, state.parent)

@@ -1,4 +1,5 @@
-"""Hold or change a thread for a moment without running it: to restore its files, to unlock it, to leave entries on it."""
+"""Hold or change a thread for a moment without running an agent on it: to restore its files, to unlock it, or to leave
+entries on it."""
 
 from __future__ import annotations
 

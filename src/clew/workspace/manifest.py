@@ -70,8 +70,8 @@ class _Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class FileNode(_Node, tag="file", frozen=True):
     """A regular file in a snapshot. The bytes of a small file are in `inline`. The bytes of any other file are in
-    blobs, and `chunks` is the number of these. Their digests are in `Tree.leaves`, which lists those of all files of
-    the folder one after the other, in the order of the files."""
+    blobs, and `chunks` is the number of these. The digests of the blobs are in `Tree.leaves` of the folder, one file
+    after the other."""
 
     size: int = 0
     chunks: int = 0
@@ -85,9 +85,8 @@ class FileNode(_Node, tag="file", frozen=True):
 
 
 class FolderNode(_Node, tag="folder", frozen=True):
-    """A folder inside a folder of a snapshot. Its content is listed in a `Tree` (blob) of its own. The digest of that
-    blob is in `Tree.trees` of the folder above, which has one digest for each such folder, in the order of the folders.
-    """
+    """A folder inside a folder of a snapshot. Its content is listed in a blob of its own. The digest of that blob is in
+    `Tree.trees` of the folder above, which has one digest for each folder in it, in the order of their names."""
 
 
 class LinkNode(_Node, tag="link", frozen=True):

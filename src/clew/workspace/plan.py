@@ -29,8 +29,8 @@ this on average is refused as damaged."""
 
 
 class FileWork(NamedTuple):
-    """A file that a restore has to write. `node` and `item` are the file as the snapshot to restore lists it. `was` is
-    the file or link that has the path now, or None if nothing has."""
+    """A file that a restore has to write. `node` is the file as the snapshot to restore lists it, and `item` is the
+    same with the digests of its blobs. `was` is the file or link that has the path now, or None if nothing has."""
 
     path: bytes
     node: FileNode

@@ -63,6 +63,7 @@ async def restore(
       name changes in one step. After an interruption, run the same restore again: it continues from there.
     - `into` is created if it does not exist. If it holds files, it is treated like a workspace of its own.
 
+    `progress` is called with the number of files written so far and the number of files to write.
     Only one restore at a time works in a folder. Files are not synced to the disk: after a power cut, restore again.
     Restoring does not work on Windows, which cannot open a name relative to an open folder.
     """

@@ -111,7 +111,8 @@ class Workspace:
 
         A snapshot of the folder to change is taken first; the result has it as `before_restore`. Only names that differ
         are touched. Files that were never part of a snapshot, such as ignored ones, stay. After an interruption at any
-        point, make the same call again: it completes the restore.
+        point, make the same call again: it completes the restore. `progress` is called with the number of files
+        written so far and the number of files to write.
         """
         return await restore(self, ref, into, progress)
 

@@ -1,6 +1,6 @@
 """Read and write the `.clew` file format: a tar of `clew.json`, `frames/…` and `blobs/…`, in this order.
 
-The reader accepts only this: one header block at a time, regular files with the expected names and sizes. It refuses
+The reader accepts only regular files with the expected names and sizes, each with one plain header block. It refuses
 other members, links, long names, sparse files and all other features of tar, so that a hostile file cannot use them.
 """
 

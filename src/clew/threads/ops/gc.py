@@ -62,10 +62,10 @@ async def gc(
        deletion, and the time that this run has taken is added to the grace period. Otherwise a run that takes longer
        than the grace period could delete a blob that was touched during the run.
     3. Suppose that a blob is deleted and a thread points at it. The append that made the thread point at it touched the
-       blob, and by (2) did so before that moment. So the append was made before the refs were read, the thread was
-       listed (a thread that exists throughout is listed), its refs were read, and the blob was kept: a contradiction.
-       If the thread was deleted meanwhile, it points at nothing. If it was forked before that, the fork put its blobs
-       again, which is a touch.
+       blob, and by (2) did so more than a grace period before the listing began. So the append was made before the refs
+       were read, the thread was listed (a thread that exists throughout is listed), its refs were read, and the blob
+       was kept: a contradiction. If the thread was deleted meanwhile, it points at nothing. If it was forked before it
+       was deleted, the fork put its blobs again, which is a touch.
     4. If more than the grace period passes between a touch and its append, the blob may be gone. Then the append raises
        `MissingBlob` and writes nothing. So every writer in Clew puts values again before it appends them elsewhere.
     5. A tree protects the blobs below it; they are read from the tree without any key. A writer that points at a tree
@@ -73,9 +73,9 @@ async def gc(
        are deleted before the blobs they point at, and a tree that was touched meanwhile keeps them. So every tree in
        the store is complete.
 
-    A store must show an append in listings within the grace period after touching its refs. In memory, SQLite and files
-    both are one step. If a single `delete_blobs` takes longer than the grace period, reachability is computed again,
-    and deleted blobs that a thread reaches by then are put back from memory.
+    A store must show an append in listings within the grace period after touching its refs. In the stores in memory, in
+    SQLite and in files, the two are one step. If a single `delete_blobs` takes longer than the grace period,
+    reachability is computed again, and deleted blobs that a thread reaches by then are put back from memory.
 
     Hidden threads that are still being copied count like all others. Raises `Corrupt` and deletes nothing if a thread
     or tree cannot be read, since it is unknown what it reaches. `progress` gets the number of threads and blobs
@@ -103,8 +103,8 @@ async def gc(
 
 
 class Cutoff:
-    """A moment, by default now, measured by the wall clock and by the monotonic clock, in case the wall clock is
-    changed."""
+    """A moment, now or a given time ago, measured by the wall clock and by the monotonic clock, in case the wall clock
+    is changed."""
 
     def __init__(self, ago: timedelta = timedelta(0)) -> None:
         self._wall = time.time() - ago.total_seconds()

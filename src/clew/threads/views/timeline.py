@@ -81,7 +81,7 @@ async def reader_of(
 ) -> tuple[TimelineReader, Head]:
     """Return a `TimelineReader` that has read the thread's whole log, and the thread's head at that time.
 
-    If `reader` has already read an earlier part of this log, only the rest is read.
+    If `reader` has already read an earlier part of this log, only the rest is read. `head` spares reading the head.
     """
     head = head or await store.head(thread_id)
     if head is None:
