@@ -1,4 +1,5 @@
-"""Claude Code, Codex and opencode as agents: run, recorded, restored on any machine, and translated into each other."""
+"""Lets Claude Code, Codex and opencode work as agents of Clew. Their work is recorded in threads, can be continued on
+any machine, and can be moved from one program to another."""
 
 from __future__ import annotations
 

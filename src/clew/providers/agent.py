@@ -1,4 +1,5 @@
-"""The agent that works through a provider: the class that `Agent(provider=…)` returns."""
+"""The class `ProviderAgent`, which `Agent(provider=…)` returns: an agent whose work is done by an outside coding agent
+program."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ __all__ = ["ProviderAgent", "Ready"]
 
 
 class Ready(NamedTuple):
-    """A provider that can be asked a prompt, as far as this machine tells, and its installed program."""
+    """A provider, and its installed program. Its checks on this machine found nothing that prevents its use."""
 
     provider: Provider
     program: Program
@@ -95,14 +96,20 @@ class ProviderAgent(Agent):
         handle_signals: bool | Callable[[str], str] = False,
         **others: Any,
     ) -> None:
-        """`model` is the provider's own name of a model, or a dict of such names by provider. `env` is the whole
-        environment of the provider's program; by default it is that of this process. `workspace` is a folder to work in
-        that is snapshotted after each prompt, and brought along to other machines. With `restore_files` its recorded
-        files are put back before each prompt even if the folder is not empty. `cwd` is a folder to work in without
-        snapshots. `options` are further command line arguments for the program. `data_dir` is a folder to keep
-        everything in, in place of a `checkpointer`. `redact` removes secrets from what is recorded. `takeover` takes a
-        thread from a process that still holds it. With `handle_signals`, SIGTERM and Ctrl+C end the prompt, and then
-        this process once the end is on record. Any argument in `others` raises `InvalidInput`.
+        """`model` is the provider's own name of a model, or a dict of such names by provider. `name` is the agent's
+        name, by which `resume` finds its threads. `system_prompt` is added to the program's own. With
+        `permissions="read"` the program changes nothing, with `"edit"` it may change files in its working folder, with
+        `"full"` it may use all its tools. `workspace` is a folder to work in that is snapshotted after each prompt, and
+        brought along to other machines. With `restore_files` its recorded files are put back before each prompt even if
+        the folder is not empty. `cwd` is a folder to work in without snapshots.
+
+        `checkpointer` is a store or its URL, by default the default store; None keeps nothing beyond this process.
+        `data_dir` is a folder to keep everything in, in place of a `checkpointer`. `budget` limits what a thread spends
+        in all, and `timeout` the seconds of each prompt. `env` is the whole environment of the program, by default that
+        of this process, and `options` are further command line arguments for it. `redact` removes secrets from what is
+        recorded. `takeover` takes a thread from a process that still holds it. With `handle_signals`, SIGTERM and
+        Ctrl+C end the prompt, and then this process once the end is on record; a function given there returns the text
+        that is printed then. Any argument in `others` raises `InvalidInput`.
 
         With several providers the first that is installed and logged in is used. If a provider is missing, not logged
         in, or at its limit, in the first prompt or later, the next one takes over with the whole conversation.
@@ -223,7 +230,7 @@ class ProviderAgent(Agent):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask a prompt on the thread with this id, or on a new thread. The same as
+        """Ask a prompt on the thread with this id, or on a new thread if none is given. The same as
         `start_session(thread_id=…).send(prompt, prompt_id=…, timeout=…)`. A `max_turns` raises `UsageError`: a
         provider's program counts no turns."""
         refuse_turns(max_turns=max_turns)
@@ -240,13 +247,13 @@ class ProviderAgent(Agent):
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Continue a thread. A `prompt` is asked as by `run`; if it has a `prompt_id` that was answered before, the
-        recorded answer is returned. Without a `prompt` the provider is told to go on. `answer` and `max_turns` raise
-        `UsageError`.
+        recorded answer is returned. Without a `prompt` the provider is told to go on. After `timeout` seconds the work
+        is interrupted. `answer` and `max_turns` raise `UsageError`.
 
         Without a `thread_id` the thread on which this agent object worked last is continued, in the same folder and
-        store. An agent object that has run nothing continues the newest thread of its name, and the first event,
-        `RunStarted`, says which one that is. If several threads of that name are unfinished, a `UsageError` lists them
-        and nothing is run.
+        store. An agent object that has run nothing continues the newest thread on which an agent of the same name
+        worked; the first event, `RunStarted`, says which thread that is. If several threads of that name are
+        unfinished, a `UsageError` lists them and nothing is run.
         """
         refuse_turns(answer=answer, max_turns=max_turns)
         check_resumed(prompt, prompt_id)
@@ -260,8 +267,8 @@ class ProviderAgent(Agent):
         return Run(work)
 
     async def _last_thread(self) -> tuple[ProviderAgent, str]:
-        """Return a copy of this agent, and the id of the thread that `resume` continues if it is given none. The copy
-        uses the folder and store of that thread."""
+        """Return the thread that `resume` continues if no id is given: a copy of this agent that uses the folder and
+        store of that thread, and the thread's id."""
         found, agent = await self._worked_on.or_newest(self.name, self._store, self._provided), copy.copy(self)
         agent._store, agent._provided = found.store, found.settings
         return agent, found.thread_id
@@ -296,12 +303,14 @@ class ProviderAgent(Agent):
             self._tasks.discard(task)
 
     def began(self, thread_id: str) -> None:
-        """Remember this thread as the one that this agent object worked on last, for a `resume` without an id."""
+        """Remember this thread as the one on which this agent object worked last. `resume` continues it if no id is
+        given."""
         self._worked_on.ran = Ran(thread_id, self._store, self._provided)
 
     def stops(self, thread_id: str) -> AbstractContextManager[None]:
-        """Return a context manager for one prompt. Inside it, signals end the prompt and then the process if the agent
-        was made with `handle_signals`; otherwise it does nothing."""
+        """Return a context manager in which one prompt is asked. If the agent was made with `handle_signals`, SIGTERM
+        and Ctrl+C inside it end the prompt and then the process, which prints how to resume the thread with this id.
+        Otherwise the context manager does nothing."""
         return stops_for(thread_id, self._handle_signals, is_named=False)
 
     def order(self, first: str) -> list[str]:
@@ -355,8 +364,8 @@ class ProviderAgent(Agent):
         return self._redact
 
     def enter(self) -> None:
-        """Raise `UsageError` if no work may begin: after `aclose`, in a forked child, or on a second event loop.
-        Otherwise do nothing."""
+        """Raise `UsageError` if this agent may not begin work: it was closed by `aclose`, or was used before on another
+        event loop, or in the parent process before a fork. Otherwise do nothing."""
         self._store.enter()
 
     async def check_origin(self, thread_id: str, origin: Handle | None) -> None:
@@ -394,7 +403,8 @@ class ProviderAgent(Agent):
         await adopt_into(journal, self.store, source, origin.resume_key)
 
     async def take_in(self, journal: Journal) -> None:
-        """Append to the thread what the user did in its provider's program, without Clew, since the last prompt."""
+        """Append to the thread that `journal` writes to what the user did directly in its provider's program, without
+        Clew, since the last prompt."""
         await take_in(journal, self.store, self._provided.place, natively=self._redact is None)
 
     async def trajectory_and_key(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
@@ -408,8 +418,9 @@ class ProviderAgent(Agent):
         return found, state.provider_keys.get(provider, key)
 
     async def answer_to(self, thread_id: str, prompt: Asked) -> RunResult | None:
-        """Return the recorded answer to a prompt, found by the prompt's id. Returns None if the prompt was not answered
-        yet, so that it has to be asked. Takes no lease."""
+        """Return the recorded answer to a prompt; None if it was not answered yet, so that it has to be asked. An
+        `Asked` is a prompt with its id, by which the answer is found. Takes no lease. Raises `InvalidInput` if the id
+        is on record with another prompt text."""
         try:
             await self.check_thread(thread_id)
             state = await Thread.load(self.store, thread_id)
@@ -418,9 +429,9 @@ class ProviderAgent(Agent):
         return self.answer_in(thread_id, state, prompt)
 
     def answer_in(self, thread_id: str, state: Checkpoint, prompt: Asked) -> RunResult | None:
-        """Return the answer to a prompt that is recorded in this state of a thread, found by the prompt's id, as a
-        result that cost nothing. Returns None if there is no answer. Raises `InvalidInput` if the id is on record with
-        another prompt text."""
+        """Return the answer to a prompt from `state`, the state of the thread with this id. An `Asked` is a prompt with
+        its id, by which the answer is found. The result has no cost. Returns None if there is no answer. Raises
+        `InvalidInput` if the id is on record with another prompt text."""
         found = exchange_of(state, prompt.id)
         if found is None:
             return None
@@ -430,8 +441,8 @@ class ProviderAgent(Agent):
         return answer_on_record(thread_id, state, found)
 
     def moved_to(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
-        """Make an agent for another provider from this one. `settings` are arguments of `Agent`; those not given are
-        taken from this agent, and so is the store."""
+        """Make an agent for another provider, with this agent's store. `settings` are arguments of `Agent`; those not
+        given are taken from this agent."""
         mine = self._provided
         kept = {
             "name": mine.name,

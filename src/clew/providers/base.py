@@ -1,4 +1,5 @@
-"""The interface of a provider: a program that runs its own agent loop and keeps conversations in its own format."""
+"""The interface of a provider, which is an outside coding agent program that keeps conversations in its own format, and
+the types that its methods take and return."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ folder, and nowhere else. `full`: use all its tools without asking the user."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a provider works: its working folder, and the whole environment of its program. That environment also says
-    where the user's home is, and so where the program keeps its files."""
+    """Where a provider works: `cwd` is its working folder, and `env` is the whole environment of its program. The
+    environment also says where the user's home is, and so where the program keeps its files."""
 
     cwd: Path
     env: Mapping[str, str]
@@ -49,7 +50,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def cache(self) -> Path:
-        """The folder for Clew's own temporary copies. Everything in it may be deleted at any time."""
+        """The folder for Clew's own temporary copies of conversations. Everything in it may be deleted at any time."""
         return Path(self.env.get("XDG_CACHE_HOME") or self.home / ".cache") / "clew"
 
 
@@ -189,22 +190,25 @@ class Provider(ABC):
 
     @abstractmethod
     async def prepare(self, program: Program, job: Job) -> None:
-        """Make the conversation that has the job's key ready for a prompt. If the program needs a conversation to exist
-        on this machine before its first prompt, create an empty one under that key."""
+        """Make everything ready for `command`. A job is one prompt for the program, with the key of its conversation.
+        If the program needs a conversation to exist on this machine before its first prompt, an empty one is created
+        under that key."""
 
     @abstractmethod
     def command(self, program: Program, job: Job) -> Command:
-        """Return the command that runs the job's prompt. `prepare` must have been called before."""
+        """Return the command line that asks the job's prompt. A job is one prompt for the program, with the key of its
+        conversation. `prepare` must have been called with this job before."""
 
     @abstractmethod
     def reader(self, job: Job) -> Reader:
-        """Return a reader that turns what the command prints into events. Call it before the program starts: it may
-        note how many tokens the conversation has used so far, in order to subtract them later."""
+        """Return a reader that turns what the program prints while it works on this job, which is one prompt, into
+        events. Call it before the program starts: it may note how many tokens the conversation has used so far, in
+        order to subtract them later."""
 
     def watch(self, job: Job) -> Watch | None:
-        """Return a watch that finds tool calls as soon as they begin, or None if none is needed. A watch is for
-        programs that print a tool call only when it has ended. Call it before the program starts. The default is None.
-        """
+        """Return a watch that finds the tool calls of this job, which is one prompt, as soon as they begin. Returns
+        None, the default, if the program prints tool calls when they begin, so that no watch is needed. Call it before
+        the program starts."""
         return None
 
     # The conversation in the program's own format. A `folder` holds exactly one: it is what is stored and moved.
@@ -217,14 +221,15 @@ class Provider(ABC):
 
     @abstractmethod
     def standing(self, key: str, folder: Path) -> Standing:
-        """Return how the conversation of this key on this machine compares with `folder`, an export folder into which a
-        copy of it was written before."""
+        """Return how the conversation of this key on this machine compares with its copy in the export folder `folder`.
+        `absent`: it is not on this machine. `behind`: it is a beginning of the copy. `same`: it equals the copy.
+        `ahead`: it continues the copy. `apart`: anything else."""
 
     @abstractmethod
     def install_session(self, key: str, folder: Path) -> None:
-        """Put a conversation that was exported to `folder` where the program looks for it, for the working folder of
-        the place. It gets this key even if it had another. A different conversation that has this key on this machine
-        is renamed, not overwritten, unless it is only a beginning of the exported one."""
+        """Put the conversation in the export folder `folder` where the program looks for it, under this key even if it
+        had another. It will belong to the provider's working folder. A different conversation that has this key on this
+        machine is kept under another name, unless it is only a beginning of the exported one."""
 
     @abstractmethod
     def read(self, folder: Path) -> Conversation:
@@ -240,7 +245,8 @@ class Provider(ABC):
     @abstractmethod
     def find(self, session: str) -> str | None:
         """Return the key of a conversation on this machine. `session` is its key, a part of the key that no other has,
-        or the path of its file. Returns None if there is none."""
+        or the path of its file. Returns None if there is none. Raises `InvalidInput` if `session` fits several
+        conversations."""
 
     @abstractmethod
     def sessions(self) -> Iterator[NativeSession]:
@@ -249,5 +255,5 @@ class Provider(ABC):
 
     @abstractmethod
     def check(self, program: Program | None) -> Health:
-        """Return how the provider is installed and logged in, judged from files and the environment on this machine. No
-        network request is made."""
+        """Return how the provider is installed and logged in, judged from files and the environment on this machine.
+        `program` is what the method `program` returned. No network request is made."""

@@ -54,8 +54,8 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """The program reports that it tries a request again by itself. `seconds` is the pause before that; 0 if it is
-    unknown."""
+    """The program reports that a request to the model failed and that it will try it again by itself. `seconds` is the
+    pause before that; 0 if it is unknown."""
 
     reason: str
     seconds: float = 0.0

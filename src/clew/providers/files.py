@@ -1,7 +1,7 @@
-"""Writes and copies files for providers: whole or not at all, readable only by their owner, and copied again only when
-they have changed.
+"""Writes and copies files for providers.
 
-A file is first written under a temporary name, as a draft, and then renamed.
+A file is first written under a temporary name, as a draft, and then renamed, so that it is there whole or not at all.
+Only its owner can read it. A copy is written again only when the original has changed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def bring(source: Path, target: Path, fill: Callable[[Path, Path], object] = shutil.copyfile) -> bool:
-    """Bring `target`, a copy of `source`, up to date. Returns whether it had to be written again. `fill(source, draft)`
+    """Bring `target`, a copy of `source`, up to date. Returns whether it had to be written. `fill(source, draft)`
     writes the content of the copy to the temporary file `draft`; by default it copies the bytes.
 
     A copy gets the modification time of its original; equal times show later that it is up to date. If the original was

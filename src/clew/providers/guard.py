@@ -1,13 +1,13 @@
-"""Runs a program and makes sure that no process of it is left. Clew starts it as a script, in a process between itself
-and a provider's program:
+"""A script that runs a provider's program and makes sure that no process of it is left. Clew starts the script as a
+process of its own, which starts the program:
 
     python -I -S guard.py LIFELINE PARENT -- PROGRAM ARGUMENT…
 
-LIFELINE is the number of a file descriptor whose other end the starting process holds, and PARENT is the id of that
-process. When the other end is closed, for example because the starting process was killed, every process below this one
-is killed. A byte that is read from it is the number of a signal to send to the program. When the program ends, whatever
-it left running is killed too, and this process ends with the same status. It imports little, because every prompt
-starts one.
+LIFELINE is the number of a file descriptor, the reading end of a pipe. Clew's process holds the writing end, and PARENT
+is its process id. When the writing end is closed, for example because Clew's process was killed, the program and every
+process that it started are killed. A byte that comes through the pipe is the number of a signal to send to the program.
+When the program ends, whatever it left running is killed too, and the script ends with the same status. It imports
+little, because it is started for every prompt.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` imports enum: 9 of the 20 ms that this takes to start
@@ -75,8 +75,8 @@ def _below(root: int) -> list[int]:
 
 
 def _reap(program: int, status: int | None) -> int | None:
-    """Collect all child processes that have ended. Returns the exit status of `program` if it is among them, otherwise
-    the given `status`."""
+    """Collect all child processes that have ended. `program` is the process id of the program, and `status` its exit
+    status if it is known already. Returns the program's exit status if it has ended now, otherwise `status`."""
     while True:
         try:
             pid, found = os.waitpid(-1, os.WNOHANG)
@@ -90,7 +90,8 @@ def _reap(program: int, status: int | None) -> int | None:
 
 def _kill_all(program: int, status: int | None) -> int | None:
     """Kill all processes below this one, again and again until none is left, because new ones may be forked meanwhile.
-    Returns the exit status of `program` if it ended now, otherwise the given `status`."""
+    `program` is the process id of the program, and `status` its exit status if it is known already. Returns the
+    program's exit status if it has ended now, otherwise `status`."""
     while below := _below(os.getpid()):
         for pid in below:
             try:

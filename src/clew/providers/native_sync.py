@@ -45,9 +45,9 @@ log = logging.getLogger("clew.providers")
 
 
 async def take_in(journal: Journal, store: Checkpointer, place: Place, *, natively: bool = True) -> bool:
-    """Append to the thread the messages that its provider's session on this machine has and the thread lacks, and store
-    a copy of that session. Returns whether there were any. With `natively=False` the copy stays on this machine and is
-    not stored.
+    """Append to the thread that `journal` writes to the messages that its provider's session on this machine has and
+    the thread lacks, and put a copy of that session into `store`. Returns whether there were any. With `natively=False`
+    no copy is stored. `place` says where the provider keeps its sessions.
 
     A session that cannot be read is left alone and False is returned: the program itself reports the problem when it is
     used.
@@ -79,8 +79,9 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
 
 
 async def take_in_thread(store: Checkpointer, thread_id: str, place: Place) -> bool:
-    """Open a thread and do the same as `take_in`. It is called before an agent that does not know providers, such as
-    the built-in one, continues the thread."""
+    """Open the thread with this id, and append to it the messages that its provider's session on this machine has and
+    the thread lacks, as `take_in` does. Returns whether there were any. It is called before an agent that does not know
+    providers, such as the built-in one, continues the thread. `place` says where the provider keeps its sessions."""
     async with Thread.open(store, thread_id) as thread, Journal(thread) as journal:
         return await take_in(journal, store, place)
 
@@ -149,7 +150,7 @@ def _texts(asked: Sequence[Message]) -> list[set[str]]:
 
 def _place(texts: Sequence[set[str]], message: Message) -> int | None:
     """Return the index in `texts` of the prompt that a message repeats; None if the message repeats none of them.
-    `texts` has one set for each prompt: the texts under which the program's session may hold it."""
+    `texts` has one set for each prompt, with the texts under which the program's session may hold that prompt."""
     if type(message) is not User:
         return None
     words = _plain(plain_text(message))
@@ -163,9 +164,9 @@ def _plain(text: str) -> str:
 
 
 def _entries(messages: Sequence[Message], place: int, source: Provider, model: str) -> Iterator[Logged]:
-    """Yield the log entries for messages of exchanges that were asked in the program of `source` itself, not through
-    Clew. `place` is the index that the first message gets in the thread. A tool call without a result is recorded as
-    one that may have begun. `model` is recorded for an exchange whose last message names no model."""
+    """Yield the log entries for messages of exchanges that were asked in the program of the provider `source` itself,
+    not through Clew. `place` is the index that the first message gets in the thread. A tool call without a result is
+    recorded as one that may have begun. `model` is recorded for an exchange whose last message names no model."""
     for exchange in _exchanges(messages):
         asked = place
         blocks = [block for message in exchange for block in message.content]
@@ -180,10 +181,10 @@ def _entries(messages: Sequence[Message], place: int, source: Provider, model: s
 
 
 def _ended(asked: int, end: int, exchange: Sequence[Message], source: Provider, model: str) -> StateSet:
-    """Return the log entry that records the end of an exchange that was asked in the program of `source` itself. The
-    exchange has no cost, because it was not paid for through Clew, and counts for no budget. `asked` is the index in
-    the thread of the first message of the exchange, and `end` is that of its last message plus one. `model` is recorded
-    if the last message names none."""
+    """Return the log entry that records the end of an exchange that was asked in the program of the provider `source`
+    itself. The entry has no cost, because the exchange was not paid for through Clew and counts for no budget. `asked`
+    is the index in the thread of the first message of the exchange, and `end` is the index of its last message plus
+    one. `model` is recorded if the last message names none."""
     last = exchange[-1]
     status = "done" if type(last) is Assistant and not tool_calls(last) else "interrupted"
     answered_by = last.model if isinstance(last, Assistant) and last.model else model

@@ -49,7 +49,8 @@ def current_provider(state: Checkpoint) -> str:
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """The session of a provider in which a thread's conversation continues. `key` is the provider's id of it."""
+    """The session of a provider in which a thread's conversation continues. `key` is the provider's id of that session,
+    and `losses` is what did not fit its format."""
 
     key: str
     losses: tuple[Loss, ...] = ()
@@ -69,8 +70,9 @@ class Placing:
         """How many messages the program's session held after the last prompt; None if that was not looked up yet."""
 
     async def place(self, state: Checkpoint, asked_key: str = "") -> Placed:
-        """Put the thread's conversation where the program finds it, and return the key of the session, with what did
-        not fit. `asked_key` is the key that a handle names; it is used for a thread that is still empty."""
+        """Put the thread's conversation where the program finds it. Returns the key of the program's session, and what
+        did not fit its format. `state` is the thread's state. `asked_key` is the key that a handle names; it is used
+        for a thread that is still empty."""
         known = state.providers.get(self._provider.name)
         if known is None and not state.messages and not state.providers:
             return Placed(asked_key or self._provider.new_key())
@@ -100,7 +102,8 @@ class Placing:
 
     async def _standing(self, provider: Provider, known: ProviderKey) -> Standing:
         """Return how the session of this provider on this machine compares with the copy that was stored last. `known`
-        is the record of that copy. The results are explained at `Standing`."""
+        is the record of that copy. `absent`: it is not on this machine. `behind`: it is a beginning of the copy.
+        `same`: it equals the copy. `ahead`: it continues the copy. `apart`: anything else."""
         folder = staging_folder(provider, known.key)
         if not await asyncio.to_thread(provider.export, known.key, folder):
             return "absent"
@@ -187,9 +190,9 @@ class Placing:
         return tuple(call for message in last for call in tool_calls(message) if call.id not in done)
 
     async def has_kept(self, state: Checkpoint, key: str, prompt: str, answer: str) -> bool:
-        """Return whether the program's session holds this prompt and its answer. It may not: outdated versions write it
-        elsewhere, and some programs answer without writing anything if the disk is full. A damaged session counts as
-        holding them, because the program itself reports the damage."""
+        """Return whether the program's session of this key holds the prompt and its answer. Some programs do not write
+        them there: outdated versions write them elsewhere, and others write nothing if the disk is full. A damaged
+        session counts as holding them, because the program itself reports the damage. `state` is the thread's state."""
         folder = staging_folder(self._provider, key)
         known = state.providers.get(self._provider.name)
         try:

@@ -50,7 +50,7 @@ class CannotRun(Exception):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a program ended."""
+    """How a program ended: its exit status, and the end of what it wrote to its standard error."""
 
     status: int
     """The program's exit status, or the negative number of the signal that ended it."""
@@ -138,7 +138,8 @@ def _owner() -> str:
 
 async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asyncio.Future[Any]) -> None:
     """Interrupt the program as by Ctrl+C, and wait up to `GRACE` seconds for its end. Does not kill it. `lifeline` is
-    the pipe over which the guard, which runs the program, gets the signal."""
+    the pipe over which the guard, which runs the program, gets the signal. `talking` is the asyncio task that reads and
+    writes the program's streams, and is waited for too."""
     with suppress(BrokenPipeError):
         os.write(lifeline, bytes([signal.SIGINT]))
     await asyncio.wait([talking, asyncio.ensure_future(process.wait())], timeout=GRACE)
@@ -147,10 +148,10 @@ async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asy
 async def _let_go(
     process: asyncio.subprocess.Process, talking: asyncio.Future[Any], broken: asyncio.Future[None]
 ) -> None:
-    """Wait for the end of the program, and for the end of `talking`, the task that reads and writes its streams. The
-    pipe to the guard is closed by now, so the guard kills what still runs. `broken` is a future that may hold an error
-    for which the program was stopped. Errors of `talking` and `broken` are ignored here, because the caller has raised
-    the first of them already."""
+    """Wait for the end of the program, and for the end of `talking`, the asyncio task that reads and writes its
+    streams. The pipe to the guard is closed by now, so the guard kills what still runs. `broken` is a future that may
+    hold an error for which the program was stopped. Errors of `talking` and `broken` are ignored here, because the
+    caller has raised the first of them already."""
     await asyncio.wait([talking])
     if not talking.cancelled():
         talking.exception()
@@ -210,7 +211,7 @@ async def _read_end(process: asyncio.subprocess.Process) -> str:
 
 
 def signal_name(number: int) -> str:
-    """Return a signal's name, for example SIGKILL."""
+    """Return a signal's name, for example `SIGKILL`; a text such as `signal 99` if the number has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -221,12 +222,11 @@ def reap() -> list[int]:
     """Kill processes that were started for a provider by a process that no longer exists, and return the ids of the
     killed ones. Such processes are left only if their guard, which kills them otherwise, was killed too. Works on Linux
     only, since other systems do not show the environment of another process."""
-    spared = _line_of(os.getpid())
+    spared = _with_ancestors(os.getpid())
     return [pid for pid, owner in _marked() if pid not in spared and provably_dead(owner) and _kill(pid)]
 
 
-def _line_of(pid: int) -> set[int]:
-    """Return the ids of a process and of all its ancestors."""
+def _with_ancestors(pid: int) -> set[int]:
     found: set[int] = set()
     while pid > 0 and pid not in found:
         found.add(pid)

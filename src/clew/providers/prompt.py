@@ -69,7 +69,7 @@ _LOOK_AFTER = 1.0
 
 
 class _GaveUp(Exception):
-    """Raised to end the program: it reported that the prompt failed, but may keep trying for ever."""
+    """Raised to end a program that reported that the prompt failed, because it may keep trying for ever."""
 
 
 class Sending:
@@ -106,8 +106,8 @@ class Sending:
         self._files = Files(journal, workspace, emit)
 
     async def send(self, prompt: str, prompt_id: str, key: str, timeout: float | None) -> RunResult:
-        """Send the prompt and return the result of the exchange. `key` is the provider's id of the conversation, used
-        if the thread has none on record. An error of the provider is raised once everything is recorded."""
+        """Send the prompt, record it under `prompt_id`, and return the result. `key` is the provider's id of the
+        conversation if the thread has none on record. An error of the provider is raised once all is recorded."""
         self._prompt_id = prompt_id
         began = time.monotonic()
         await take_in(self._journal, self._store, self._provider.place, natively=self._redact is None)
@@ -143,7 +143,7 @@ class Sending:
         return result
 
     async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> RunResult:
-        """Record, and return as the result, that the provider is not asked: `reason` says which budget is spent."""
+        """Record, and return as the result, that a budget is spent and the provider not asked. `reason` says which."""
         await self._journal.record(StatusChanged("interrupted", reason))
         return RunResult(
             prompt=prompt,
@@ -175,7 +175,8 @@ class Sending:
         )
 
     async def _begin(self, before: Checkpoint, placed: Placed, told: User | None, prompt: str) -> None:
-        """Record in one write the note `told`, the prompt, and all that must be durable before the program starts."""
+        """Record in one write the note `told`, the prompt, and all that must be durable before the program starts.
+        `before` is the thread's state before this prompt, and `placed` is the provider's session that will be used."""
         entries: list[Logged] = [*self._started(before)]
         known = self._thread.checkpoint.providers.get(self._provider.name)
         if known is None or known.key != placed.key:
@@ -266,11 +267,11 @@ class Sending:
         standing: tuple[Any, str],
         problem: BaseException | None,
     ) -> RunResult:
-        """Record how the exchange ended, and return its result. `standing` is its status and reason.
+        """Record that the exchange ended after `seconds`, with the status and reason in `standing`. Returns its result.
 
-        Its outcome and cost are recorded first, then the program's own session and the files, then the thread's status.
-        If the prompt failed with `problem`, as much as possible is recorded. The caller raises the problem later, with
-        a note of what could not be recorded.
+        What the exchange cost is recorded first, then the session that the program keeps and the files, then the
+        thread's status. If the prompt failed with `problem`, as much as possible is recorded. The caller raises the
+        problem later, with a note of what could not be recorded.
         """
         status, reason = standing
         try:
@@ -297,7 +298,6 @@ class Sending:
         return result
 
     def _ended(self, result: RunResult) -> StateSet:
-        """Return the log entry that records how the exchange ended and what it cost."""
         reason = self._journal.as_recorded(StatusChanged("interrupted", result.reason)).reason
         spent = Spent(result.usage, result.cost, result.duration)
         return ended(
@@ -405,8 +405,8 @@ class Sending:
 
 
 def _joined(told: User | None, waiting: str) -> User | None:
-    """Return the note to put before the prompt: `told`, which says what was stopped, then the recorded text `waiting`.
-    Returns None if there is neither."""
+    """Return the note to put before the prompt: `told`, which says what was stopped, then `waiting`, a note that was
+    recorded for the next prompt. Returns None if there is neither."""
     if not waiting:
         return told
     return note(waiting) if told is None else user(f"{plain_text(told)} {waiting}")
@@ -418,7 +418,6 @@ def _take(recorder: Recorder, events: Iterable[ProviderEvent]) -> None:
 
 
 def _left_of(timeout: float | None, began: float) -> float | None:
-    """Return the seconds left of `timeout` since `began`, a monotonic time; None if there is no timeout."""
     return None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
 
 
@@ -428,8 +427,9 @@ _LONGEST_REASON = 500
 def standing_of(
     ending: Finished | Failed | None, timeout: float | None, failure: BaseException | None
 ) -> tuple[Any, str]:
-    """Return the status of the exchange and the reason for it, as they are recorded. `ending` is how the program says
-    that it ended, and `failure` is the error that stopped it from outside; each is None if there is none."""
+    """Return the status of the exchange (`done`, `interrupted` or `failed`) and the reason for it in words. `ending` is
+    how the program says that it ended, `failure` is the error that stopped it from outside, such as a `TimeoutError`;
+    None if there is none. `timeout` is named in the reason."""
     if isinstance(failure, TimeoutError):
         return "interrupted", f"timeout: {timeout:g} s"
     if isinstance(failure, asyncio.CancelledError):
@@ -444,7 +444,8 @@ def standing_of(
 
 
 def error_of(provider: str, ending: Finished | Failed | None, model: str, key: str) -> ClewError:
-    """Return the error to raise for a prompt that failed. `key` is the provider's id of the conversation."""
+    """Return the error to raise for a prompt that failed. `ending` is how the program says that it ended; None if it
+    said nothing. `key` is the provider's id of the conversation."""
     failed = ending if isinstance(ending, Failed) else Failed("failed", "its program ended without a word")
     if failed.kind == "login":
         return NotLoggedIn(provider, failed.reason)

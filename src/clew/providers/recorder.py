@@ -19,13 +19,13 @@ class Recorder:
     """Writes the events of one prompt to the thread's log and passes them on to the caller through `emit`.
 
     The program does not wait until its events are on disk, so the recorder does not wait either. Events become durable
-    a moment later; those that arrive during a write share the next one. So the cost of an event does not depend on the
-    length of the thread.
+    a moment later; those that arrive during a write are written together by the next one. So the cost of an event does
+    not depend on the length of the thread.
     """
 
     def __init__(self, journal: Journal, emit: Emit, *, pieces: bool = True) -> None:
-        """With `pieces=False` only complete blocks are recorded, and no streamed pieces of text: a secret that must be
-        removed before it is recorded could be split over two pieces."""
+        """With `pieces=False` only complete blocks are recorded, not the pieces of text in which a response is
+        streamed: a secret that must be removed before it is recorded could be split over two pieces."""
         self._pieces = pieces
         self._journal = journal
         self._thread = journal.thread
@@ -109,7 +109,8 @@ class Recorder:
             self._tell(block)
 
     def _tell(self, block: Block) -> None:
-        """Record and emit a complete block. Of text or thinking that was streamed before, only the rest is recorded."""
+        """Record and emit a complete block. Of a text or thinking that was streamed in part before, only what was not
+        streamed is recorded and emitted."""
         event: Event | None = None
         if isinstance(block, Text):
             known, self._said = self._said, ""
@@ -155,8 +156,8 @@ class Recorder:
                     self._settle_call(early)
 
     def _waiting_blocks(self) -> tuple[Block, ...]:
-        """Return the blocks that were received but are not yet in a message of the thread. Only tool calls are returned
-        if pieces of responses may not be recorded."""
+        """Return the blocks that were received but are not yet in a message of the thread. With `pieces=False`, which
+        forbids recording parts of a response, only tool calls are returned."""
         blocks = [*(block for message in self._whole for block in message.content), *self._blocks]
         return tuple(block for block in blocks if self._pieces or isinstance(block, ToolCall))
 

@@ -1,4 +1,4 @@
-"""Sessions at a provider: one conversation over several prompts, recorded in one thread."""
+"""The class `ProviderSession`: one conversation with a provider over several prompts, recorded in one thread."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ class ProviderSession(Session):
         return Run(lambda emit: self.ask(prompt, timeout, emit, prompt_id))
 
     async def ask(self, prompt: str, timeout: float | None, emit: Emit, prompt_id: str | None = None) -> RunResult:
-        """Do the work of `send`: ask the prompt and return its result. Events are passed to `emit` as they happen."""
+        """Ask a prompt and return its result. This is what `send` runs; its docstring explains `timeout` and
+        `prompt_id`. Events are passed to `emit` as they happen."""
         self._agent.enter()
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
@@ -114,7 +115,7 @@ class ProviderSession(Session):
             self._tasks.discard(task)
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """The same as `send`."""
+        """The same as `send`: ask a prompt, and return a run to await for its result or to iterate over for its events."""
         return self.send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     def resume(
@@ -126,8 +127,9 @@ class ProviderSession(Session):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Continue where the session was stopped. Without a `prompt` the provider is told to go on. Raises
-        `ThreadNotFound` if nothing was asked in this session yet.
+        """Continue where the session was stopped. Without a `prompt` the provider is told to go on. `prompt_id` and
+        `timeout` are those of `send`. Awaiting the returned run raises `ThreadNotFound` if nothing was asked in this
+        session yet.
 
         `answer` and `max_turns` raise `UsageError`: providers ask no questions that could be answered later, and count
         no turns.
@@ -205,7 +207,7 @@ class ProviderSession(Session):
     ) -> RunResult:
         """Send the prompt to the provider that has the conversation. If that provider is missing, not logged in or at
         its limit, send it to the next one, and so on. If all fail, the last error is raised, with notes of the earlier
-        ones."""
+        ones. `ready` is a provider that was checked already and need not be checked again."""
         failures: list[ProviderError] = []
         names = self._agent.order(self._who_has_it(journal))
         for number, name in enumerate(names):

@@ -68,8 +68,9 @@ def _look(provider: Provider) -> tuple[Program | None, Health]:
 
 
 async def _probed(provider: Provider, program: Program, health: Health, timeout: float) -> Health:
-    """Ask the provider one short prompt in a temporary folder, and return `health` with the outcome added: whether it
-    answered, whether it is logged in, and what went wrong."""
+    """Ask the provider one short prompt in a temporary folder, for at most `timeout` seconds. Returns `health`, what is
+    known of the provider so far, with the outcome added: whether it answered, whether it is logged in, and what went
+    wrong."""
     with tempfile.TemporaryDirectory(prefix="clew-check-") as folder:
         elsewhere = _moved(provider, folder)
         try:

@@ -120,9 +120,9 @@ def _corrupt(found: Rows, path: Path) -> Corrupt:
 
 
 def _parents(rows: list[Row]) -> dict[str, str | None]:
-    """Map each row's id to the id of its parent, the row before it in the conversation. A compaction can preserve some
-    earlier messages: they stay where they were in the file but count as said after the summary, so their parents are
-    changed here accordingly."""
+    """Map each row's id to the id of its parent, the row before it in the conversation. A compaction, which replaces
+    earlier messages by a summary, can preserve some of them: they stay where they were in the file but count as said
+    after the summary. Their parents are changed here accordingly."""
     parents: dict[str, str | None] = {}
     for row in rows:
         if isinstance(row.get("uuid"), str):
@@ -137,9 +137,9 @@ def _parents(rows: list[Row]) -> dict[str, str | None]:
 
 
 def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
-    """Yield the rows of `line`, which is a path through the tree of rows, and the rows beside that path that belong to
-    it. Those are the other rows of a response on the path, and the results of the response's tool calls. They are taken
-    from `said`, which are all message rows of the file."""
+    """Yield the rows of `line`, which are the rows from the root to the last message, and the rows beside that path
+    that belong to it: the other rows of each response on it, and the results of the response's tool calls. They are
+    taken from `said`, which are all message rows of the file."""
     taken = {row["uuid"] for row in line}
     responses: dict[str, list[Row]] = {}
     results: dict[str, list[Row]] = {}
@@ -164,7 +164,7 @@ def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
 
 
 def _response_of(row: Row) -> str:
-    """Return the id of the response that a row is a part of; the row's own id if it names no response."""
+    """Return the id of the model response that a row is a part of; the row's own id if it names no response."""
     found = values(row.get("message")).get("id")
     return found if isinstance(found, str) and found else row["uuid"]
 

@@ -122,8 +122,8 @@ class ClaudeReader:
 
 
 def _deltas(event: dict[str, Any]) -> list[Delta]:
-    """Return the pieces of text and thinking in a streamed event. Other streamed pieces, such as a tool call's
-    arguments, are ignored, because the program prints them again in complete blocks."""
+    """Return the pieces of text and thinking in a streamed event; an empty list for any other event. Streamed pieces of
+    a tool call's arguments are ignored, because the program prints the complete call later."""
     delta = values(values(event.get("event")).get("delta"))
     if delta.get("type") == "text_delta" and text(delta.get("text")):
         return [Delta(delta["text"], child=_child(event))]
@@ -136,7 +136,7 @@ def _results(event: dict[str, Any]) -> Iterator[Result]:
     """Yield the tool results in a printed event.
 
     When the program is interrupted, it reports the calls that it had begun as rejected by the user. Such a report is
-    left out: it is not the outcome of the call, and the program's own session does not hold it.
+    not yielded: it is not the outcome of the call, and the program's own session does not hold it.
     """
     if event.get("tool_use_result") == _REJECTED:
         return
@@ -185,7 +185,8 @@ def _died(status: int, stderr: str) -> tuple[Failure, str]:
 
 
 def _short(words: str) -> str:
-    """Shorten a long text to its end, where a program usually says what went wrong."""
+    """Return the text, or only its last 600 characters after an ellipsis if it is longer: the end is where a program
+    usually says what went wrong."""
     return words if len(words) <= _LONGEST_REASON else f"… {words[-_LONGEST_REASON:]}"
 
 
@@ -211,18 +212,18 @@ class Meter:
     subtracted. Create the meter before the program starts: it reads those totals then."""
 
     def __init__(self, place: Place | None = None, key: str = "") -> None:
-        """Read the session's totals so far from the session file of this key. If no `place` is given, the session is
-        taken as new."""
+        """Read the session's totals so far from the session file of this key. `place` gives the environment, which says
+        where that file is. If it is None, the session is taken as new."""
         self._place = place
         self._key = key
         self._before = self._kept()
 
     def read(self, result: dict[str, Any] | None) -> Spent:
-        """Return what the run used. Call it after the program has ended.
+        """Return the tokens that the run used, and their cost. Call it after the program has ended.
 
         `result` is the result that the program printed, which has the figures. It is None if the program was ended
-        before it printed one; then the totals in the session file are compared with those before the run. Both values
-        are None if the run was stopped before its first response was complete: it used tokens that nobody counted.
+        before it printed one; then the totals in the session file are compared with those before the run. Tokens and
+        cost are None if the run was stopped before its first response was complete: it used tokens that nobody counted.
         """
         if result is None:
             kept = self._kept()
@@ -244,12 +245,13 @@ class Meter:
 
 
 def _since(before: Spent | None, total: Spent, main: Usage | None) -> Spent:
-    """Return what this run used. `before` are the totals of the session before the run, `total` is what the program
-    printed, and `main` is the usage of the main conversation in this run, without sub-agents.
+    """Return what this run used. `before` are the totals of the session before the run, or None if they are unknown.
+    `total` is what the program printed, and `main` are the tokens that the main conversation used in this run, without
+    sub-agents.
 
-    Newer programs print totals of the whole session, older ones totals of the run. `total` is taken as the session's if
-    it is at least `before` and the difference is at least `main`; then the difference is returned. Otherwise `total`
-    itself is returned.
+    Newer programs print totals of the whole session, older ones totals of the run. So the difference of `total` and
+    `before` is returned if none of its counts is negative and it has at least the input and output tokens of `main`.
+    Otherwise `total` counts as that of the run, and is returned.
     """
     if before is None:
         return total
@@ -262,8 +264,8 @@ def _since(before: Spent | None, total: Spent, main: Usage | None) -> Spent:
 
 
 def _minus(total: Spent, before: Spent | None) -> Spent | None:
-    """Return `total` minus `before`. Returns `total` itself if `before` is unknown. Returns None if any count would be
-    negative: then the two are not totals of the same session."""
+    """Return `total` minus `before`, count by count. Returns `total` itself if the tokens of one of them are unknown,
+    and None if any count would be negative: then they are not totals of the same session."""
     if before is None or total.usage is None or before.usage is None:
         return total
     pairs = zip(msgspec.structs.astuple(total.usage), msgspec.structs.astuple(before.usage), strict=True)

@@ -126,8 +126,8 @@ def renamed(data: bytes, old: str, new: str) -> bytes:
 
 
 def _last_line(path: Path) -> tuple[int, bytes]:
-    """Return where the last line begins and its bytes, if it has no newline. If the file ends in a newline, return the
-    file's size and no bytes."""
+    """Return the last line of a file if it has no newline: the offset in bytes at which it begins, and its bytes. If
+    the file ends in a newline, return the file's size and no bytes."""
     with path.open("rb") as file:
         end = at = file.seek(0, os.SEEK_END)
         tail = b""

@@ -1,4 +1,4 @@
-"""How Claude Code is run: finding the program, and the command line for a prompt."""
+"""Finds the program of Claude Code, repairs what a killed one left, and builds the command line for a prompt."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ because Linux allows an argument at most 128 KiB."""
 
 
 def find_program(place: Place) -> Program | None:
-    """Find the program `claude` on the PATH of the place's environment. Returns None if it is not there. A program that
-    cannot be run is returned with its `problem`.
+    """Find the program `claude` on the PATH of the environment in `place`. Returns None if it is not there. If it is
+    there but cannot be run, `problem` of the result says why.
 
     If npm was not allowed to run install scripts, the entry on the PATH is only a stub. Then the real program is taken
     from npm's package for this system beside it.
@@ -55,8 +55,9 @@ def _beside(stub: Path) -> list[Path]:
 
 
 def _version(path: Path, place: Place) -> str:
-    """Return the program's version: as the npm package beside it says, or as its file name says if it was installed by
-    Claude Code's own installer. Otherwise run the program to ask it; empty if it does not answer."""
+    """Return the version of the program at `path`: as the npm package beside it says, or as its file name says if it
+    was installed by Claude Code's own installer. Otherwise run it, in the environment of `place`, to ask it; empty if
+    it does not answer."""
     for folder in path.parents[:2]:
         try:
             package = json.loads((folder / "package.json").read_text())
@@ -70,12 +71,13 @@ def _version(path: Path, place: Place) -> str:
 
 
 def prepare(place: Place, job: Job) -> None:
-    """Repair what a killed program left under the job's key, so that the next run can use it. A system prompt that is
-    too long for the command line is written to a file for this run.
+    """Make everything ready for `command`. A job is one prompt, with the key (the session id) of its conversation.
 
-    Claude Code refuses to begin a session if a file of that key exists, so a file without any message is renamed. If
-    the last line of a session file was cut off, a newline is appended to it; otherwise the next row would be joined to
-    it and lost. Raises `InvalidInput` if the job cannot be passed to the program.
+    Claude Code refuses to begin a session if a file of that key exists, so a file without any message, which a killed
+    program leaves, is renamed. If the last line of a session file was cut off, a newline is appended to it; otherwise
+    the next row would be joined to it and lost. A system prompt that is too long for the command line is written to a
+    file. Raises `InvalidInput` if the prompt is only white space, or if a text of the job holds characters that cannot
+    be passed to a program.
     """
     _check(job)
     for path in list(session_files(place, checked(job.key))):
@@ -88,7 +90,9 @@ def prepare(place: Place, job: Job) -> None:
 
 
 def command(place: Place, program: Program, job: Job) -> Command:
-    """Build the command line for the job's prompt. Raises `InvalidInput` if the job cannot be passed to the program.
+    """Build the command line for a job, which is one prompt with the key (the session id) of its conversation. Raises
+    `InvalidInput` if the prompt is only white space, or if a text of the job holds characters that cannot be passed to
+    a program.
 
     The prompt goes to the standard input, which takes any length and any first character. A session is named by the
     path of its file, because Claude Code finds a session by its id only from the folder in which it began.

@@ -39,7 +39,9 @@ class _Login(NamedTuple):
 
 
 def check(place: Place, program: Program | None, provider: str, install: str) -> Health:
-    """Return how Claude Code is installed and logged in on this machine, without asking its vendor."""
+    """Return how Claude Code is installed and logged in on this machine, without asking its vendor. `place` gives the
+    environment to judge by, and `program` is the installed program, or None. `provider` is the provider's name for the
+    result, and `install` is the shell command that installs the program, for the advice in it."""
     if program is None:
         return Health(provider=provider, problem=f"it is not installed, or not on the PATH. Install it: {install}")
     try:
@@ -57,8 +59,8 @@ def check(place: Place, program: Program | None, provider: str, install: str) ->
 
 
 def _login(place: Place) -> _Login:
-    """Return the login that Claude Code would use, looked for in the same places and order. Raises `Corrupt` if one of
-    its files cannot be read."""
+    """Return the login that Claude Code would use. It is looked for in the places in which Claude Code looks, in the
+    same order: the environment, then its files. Raises `Corrupt` if one of these files cannot be read."""
     for name, cloud in _CLOUDS.items():
         if place.env.get(name, "").lower() not in _OFF:
             return _Login(None, cloud)

@@ -1,6 +1,7 @@
-"""Where Claude Code keeps its sessions; copies them out of that place and back into it, and finds and lists them there.
+"""Knows where Claude Code keeps its sessions, copies them from there into export folders and back, and finds and lists
+them.
 
-A session is copied into an export folder:
+An export folder holds one session:
 
     session.jsonl            the rows of the conversation, one JSON object a line
     session/subagents/…      the rows of its sub-agents
@@ -87,8 +88,8 @@ def is_key(text: str) -> bool:
 
 
 def checked(key: str) -> str:
-    """Return the key if it is a session id as Claude Code makes them, a UUID; otherwise raise `InvalidInput`. It is
-    checked because it becomes part of a path."""
+    """Return the key if it is a session id as Claude Code makes them, a UUID; otherwise raise `InvalidInput`. Keys are
+    checked because they become parts of paths."""
     if not is_key(key):
         raise InvalidInput(f"{key!r} is not a session of Claude Code: its sessions are named by a UUID")
     return key
@@ -104,13 +105,13 @@ def projects_dir(place: Place) -> Path:
 
 
 def tasks_dir(place: Place, key: str) -> Path:
-    """Return the folder of a session's to-do list, which the model keeps with its tools. It has one file for each item
-    of the list."""
+    """Return the folder of a session's to-do list, which the model keeps with its tools. The folder has one file for
+    each item of the list."""
     return config_dir(place) / "tasks" / key
 
 
 def project_dir(place: Place) -> Path:
-    """Return the folder in which Claude Code keeps the sessions that begin in the place's working folder."""
+    """Return the folder in which Claude Code keeps the sessions that begin in the working folder of `place`."""
     return projects_dir(place) / slug(os.path.realpath(place.cwd))
 
 
@@ -140,17 +141,16 @@ def _hash(codes: list[int]) -> str:
 
 def session_files(place: Place, key: str) -> Iterator[Path]:
     """Yield the paths of all session files of this key, even of those without a message. Claude Code has a project
-    folder for each working folder, and each project folder can have one such file."""
+    folder for each working folder, and each project folder can have one such file. `place` says where the project
+    folders are."""
     return (path for project in _projects(place) if (path := project / f"{key}.jsonl").is_file())
 
 
 def side_folders(place: Place, key: str) -> Iterator[Path]:
-    """Yield the folders that hold the side files of a session: outputs of tools and the rows of sub-agents. Each
-    project folder, which stands for one working folder, has at most one.
-
-    There can be several: if a prompt is asked in another working folder than the first, its long outputs go to that
-    folder's project, while its rows and sub-agents stay in the project where the session began.
-    """
+    """Yield the folders that hold the side files of the session with this key: long outputs of tools, and the rows of
+    sub-agents. Claude Code has a project folder for each working folder, and each of them can have one such folder. If
+    a later prompt of the session is asked in another working folder than the first, its long outputs are put into the
+    project folder of that other working folder. `place` says where the project folders are."""
     return (path for project in _projects(place) if (path := project / key).is_dir())
 
 
@@ -163,7 +163,8 @@ def _projects(place: Place) -> list[Path]:
 
 def locate(place: Place, key: str) -> Path | None:
     """Return the session file of this key that holds at least one message. If several project folders have one, return
-    the one written last; if none has, return None. Raises `InvalidInput` if the key is not a session id."""
+    the one written last; if none has, return None. Raises `InvalidInput` if the key is not a session id. `place` says
+    where the project folders are."""
     found = [path for path in session_files(place, checked(key)) if has_conversation(path)]
     return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
@@ -233,8 +234,8 @@ def _files_in(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _under(key: str, folder: Path) -> Iterator[Path]:
-    """Yield an export folder in which the session has this key: `folder` itself, or, if its session has another key, a
-    temporary copy with the key replaced, which is deleted afterwards."""
+    """Yield an export folder in which the session has this key. That is `folder` itself, or, if its session has another
+    key, a temporary copy in which the key is replaced, and which is deleted when the context ends."""
     own = name_in(main_file(folder))
     if own in ("", key):
         yield folder
@@ -257,9 +258,12 @@ def standing(place: Place, key: str, folder: Path) -> Standing:
 
 
 def _standing(place: Place, key: str, folder: Path) -> Standing:
-    """Do the work of `standing` for a folder whose session has this key. Session file and side files are compared byte
-    by byte: they only grow, so the shorter one is older. The to-do list is left out, because its files change in place
-    and do not show which side is older."""
+    """Return how the session of this key on this machine compares with the copy in `folder`, which must have the same
+    key. The result is explained at `standing`.
+
+    Session file and side files are compared byte by byte: they only grow, so the shorter one is older. The to-do list
+    is left out, because its files change in place and do not show which side is older.
+    """
     path = locate(place, key)
     if path is None:
         return "absent"
@@ -293,11 +297,12 @@ def _begin_alike(one: Path, other: Path, size: int) -> bool:
 
 
 def install_session(place: Place, key: str, folder: Path) -> None:
-    """Put the session of an export folder where Claude Code looks for it, under this key.
+    """Put the session in an export folder where Claude Code looks for it, under this key.
 
-    If the session on this machine is a beginning of the folder's, its files are extended where they are. Any other
-    session of this key is renamed so that the program ignores it, and the folder's session is written for the place's
-    working folder. The session file is written last, so that a half-finished installation is not visible.
+    If the session of this key on this machine is a beginning of the exported one, its files are extended where they
+    are. Any other session of this key is renamed so that the program ignores it, and the exported one is written for
+    the working folder of `place`. The session file is written last, so that a half-finished installation is not
+    visible.
     """
     with _under(checked(key), folder) as kept:
         _install(place, key, kept)

@@ -68,8 +68,9 @@ def read(path: Path) -> Conversation:
 
 
 class _History:
-    """Collects the items that the model would get if the conversation continued, from the records of a rollout (Codex's
-    file of one conversation) one by one. Also notes the working folder, the model and the time of the last record."""
+    """Collects what the model would get if the conversation continued: messages, tool calls and results, here called
+    items. They are read from the records of a rollout (Codex's file of one conversation) one by one. Also notes the
+    working folder, the model and the time of the last record."""
 
     def __init__(self) -> None:
         self.items: list[Record] = []
@@ -91,7 +92,7 @@ class _History:
 
     def _compact(self, payload: Record) -> None:
         """Replace the items collected so far by the shorter history that a compaction recorded. Older versions of Codex
-        do not record it: then the prompts stay, and the summary replaces everything else."""
+        record only a summary: then the prompts stay, and the summary replaces everything else."""
         replaced = payload.get("replacement_history")
         if isinstance(replaced, list):
             self.items = [item for item in replaced if isinstance(item, dict)]
@@ -106,8 +107,8 @@ class _History:
 
 
 def _plain(item: Record) -> Iterator[Record]:
-    """Convert one item of a rollout (Codex's file of one conversation) to items of OpenAI's Responses API. Yields
-    nothing for an item that the program added for its own use.
+    """Convert one item of a rollout (Codex's file of one conversation), such as a message or a tool call, to items of
+    OpenAI's Responses API. Yields nothing for an item that the program added for its own use.
 
     Ids that have a meaning only in this conversation are left out. Special calls, such as a web search, become an
     ordinary call and its output.
@@ -141,8 +142,8 @@ def _plain(item: Record) -> Iterator[Record]:
 
 
 def _name(item: Record) -> Any:
-    """Return the name of the tool that an item calls. The name of an MCP tool gets its server before it, as with other
-    providers."""
+    """Return the name of the tool that an item calls. The name of an MCP tool gets its server before it, as in
+    `mcp__server__tool`."""
     name, space = item.get("name"), item.get("namespace")
     return f"{space}__{name}" if isinstance(space, str) and space.startswith("mcp__") else name
 

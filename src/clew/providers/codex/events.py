@@ -101,9 +101,10 @@ class CodexReader:
             yield Other(event)
 
     def _call(self, kind: str, item: dict[str, Any]) -> Iterator[ProviderEvent]:
-        """Report a tool call when its item starts, and its result when the item is completed. A plan is reported
-        differently: each change of it is a call with a result at once, because a plan stays open until the exchange
-        ends."""
+        """Yield the events of a tool call. `item` is what Codex printed about the call, and `kind` says whether the
+        call is started, updated or completed. Yields the call when it is first seen, and its result when it is
+        completed. A plan of the model is different: each change of it is yielded as a call and its result at once,
+        because a plan stays open until the exchange ends."""
         named = item.get("receiver_thread_ids")
         self._children |= {child for child in named if isinstance(child, str)} if isinstance(named, list) else set()
         known, plan = self._open.get(item["id"]), item["type"] == "todo_list"
@@ -200,7 +201,8 @@ def _status_in(info: Any) -> int | None:
 
 
 def words_of(message: str) -> str:
-    """Return an error message as plain text, shortened. If it is JSON from the vendor, the text is taken out of it."""
+    """Return an error message as plain text, cut to 600 characters. If the message is JSON from the vendor, only the
+    text in it is returned."""
     said = _refusal(message).get("message")
     return _short(said if isinstance(said, str) and said else message)
 
@@ -211,7 +213,7 @@ def _refusal(message: str) -> dict[str, Any]:
 
 def from_stderr(status: int, stderr: str) -> tuple[Failure, str]:
     """Return the kind of failure, and the reason in words, for a program that ended without reporting how the exchange
-    ended. The reason is the last error in its standard error, or else the last line."""
+    ended. The reason is the last error in its standard error, or else its exit status and the last line there."""
     errors = _ERROR.findall(stderr)
     if errors:
         reason = str(errors[-1])
@@ -382,9 +384,9 @@ class Meter:
 
 
 class _Turn:
-    """The usage, model and error in the records of one exchange. `data` are lines of a rollout, Codex's file of one
-    conversation. `root` is given for the rollout of a sub-agent: it is the id of the exchange that the sub-agent worked
-    for, and usage for other exchanges is not counted."""
+    """Collects the usage, model and error of one exchange. `data` are the lines of its records in a rollout, Codex's
+    file of one conversation. `root` is given for the rollout of a sub-agent: it is the id of the exchange that the
+    sub-agent worked for, and usage for other exchanges is not counted."""
 
     def __init__(self, data: bytes, root: str) -> None:
         self.id = ""

@@ -135,8 +135,9 @@ def record_of(row: bytes) -> Record | None:
 
 
 def records(data: bytes, path: Path) -> Iterator[Record]:
-    """Yield the records, one JSON object a line. A line that ends too early is skipped, as Codex itself does, because a
-    killed program leaves such lines. Any other damage raises `Corrupt`, which names `path`."""
+    """Yield the records in `data`, which is the content of a rollout file: one JSON object a line. A line that ends too
+    early is skipped, as Codex itself does, because a killed program leaves such lines. Any other damage raises
+    `Corrupt`, which names `path`, the path of that file."""
     for number, row in enumerate(data.split(b"\n"), 1):
         if not row.strip():
             continue
@@ -181,15 +182,16 @@ def meta_of(path: Path) -> Record:
 
 
 def line(kind: str, payload: Record, moment: datetime, ordinal: int | None = None) -> bytes:
-    """Encode one record of a rollout (Codex's file of one conversation) as a line of JSON. `ordinal` is the record's
-    number, which newer rollouts have."""
+    """Encode one record of a rollout (Codex's file of one conversation) as a line of JSON. `kind` is the record's type,
+    `payload` its content, and `moment` its time. `ordinal` is the record's number, which only newer rollouts have."""
     numbered = {} if ordinal is None else {"ordinal": ordinal}
     return msgspec.json.encode({"timestamp": format_time(moment), **numbered, "type": kind, "payload": payload}) + b"\n"
 
 
 def meta_line(key: str, cwd: str, moment: datetime, version: str) -> bytes:
-    """Return the first line of a new rollout (Codex's file of one conversation), which describes the session. `version`
-    is that of Codex. No model provider is named, so Codex uses the one in its configuration."""
+    """Return the first line of a new rollout (Codex's file of one conversation), which describes the session: its key,
+    working folder and time, and the version of Codex. No model provider is named, so Codex uses the one in its
+    configuration."""
     meta = {
         "id": key,
         "timestamp": format_time(moment),
@@ -202,8 +204,8 @@ def meta_line(key: str, cwd: str, moment: datetime, version: str) -> bytes:
 
 
 def append(path: Path, kind: str, payload: Record) -> None:
-    """Append a record to a rollout, Codex's file of one conversation. If the last line is cut off, it is ended first,
-    so that the record gets a line of its own."""
+    """Append a record to a rollout, Codex's file of one conversation. `kind` is the record's type and `payload` its
+    content. If the last line is cut off, it is ended first, so that the record gets a line of its own."""
     torn, ordinal = b"", None
     for at, row in enumerate(lines_from_end(path)):
         if at == 0 and row:
@@ -271,7 +273,7 @@ def locate(home: Path, key: str) -> Path | None:
     born = born_at(key)
     days = [born + timedelta(days=off) for off in (0, -1, 1)] if born else []
     for day in days:
-        for path in _rollout_files(home / _LIVE / f"{day:%Y/%m/%d}"):
+        for path in _files_below(home / _LIVE / f"{day:%Y/%m/%d}"):
             if key_of(path) == key:
                 return path
     return next((path for path in rollouts(home) if key_of(path) == key), None)
@@ -280,7 +282,7 @@ def locate(home: Path, key: str) -> Path | None:
 def rollouts(home: Path) -> Iterator[Path]:
     """Yield the paths of all rollouts (Codex's files of conversations), archived ones last."""
     for folder in (_LIVE, _ARCHIVED):
-        for path in _rollout_files(home / folder):
+        for path in _files_below(home / folder):
             if key_of(path) is not None:
                 yield path
 
@@ -298,7 +300,7 @@ def newest_first(home: Path) -> list[tuple[float, int, Path]]:
     return sorted(found, reverse=True)
 
 
-def _rollout_files(folder: Path) -> Iterator[Path]:
+def _files_below(folder: Path) -> Iterator[Path]:
     """Yield all files in a folder and its subfolders; none if the folder does not exist."""
     folders = [str(folder)]
     while folders:
@@ -337,8 +339,9 @@ Part = dict[str, Any]
 
 
 def said_parts(message: Part) -> list[Part]:
-    """Return the parts of a message that the program itself did not add. Everything in a response of the model counts.
-    In a developer message, only parts that are marked as the user's do."""
+    """Return the parts of a message's content, such as texts and pictures, without those that the program itself added.
+    Of a response of the model all parts are returned. Of a developer message, only parts that are marked as the user's
+    are."""
     content = message.get("content")
     if isinstance(content, str):
         content = [{"type": "input_text", "text": content}]
@@ -373,8 +376,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def is_prompt(item: Part) -> bool:
-    """Return whether an item of a conversation is a prompt of the user. The summary that a compaction wrote has the
-    user's role but is not a prompt."""
+    """Return whether an item of a conversation, which is a message or a tool call, is a prompt of the user. The summary
+    that a compaction wrote has the user's role but is not a prompt."""
     if item.get("type") != "message" or item.get("role") != "user" or not said_parts(item):
         return False
     return SUMMARY not in _listed(values(item.get(MARKS)).get("content_item_kinds"))

@@ -1,5 +1,5 @@
-"""How Codex is run: finding the program, preparing its rollout (its file of the conversation), and the command line for
-a prompt.
+"""Finds the program of Codex, prepares its rollout (its file of the conversation), and builds the command line for a
+prompt.
 
 Codex is always told to resume a conversation, never to begin one, so that the key is known before the first prompt. For
 a new conversation an empty rollout is written first.
@@ -63,7 +63,7 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)[\w.]*)?")
 
 def find_program(env: Mapping[str, str]) -> Program | None:
     """Find the native executable behind `codex` on the PATH of this environment. Returns None if `codex` is not there.
-    A program that cannot be run is returned with its `problem`."""
+    If it is there but cannot be run, `problem` of the result says why."""
     found = on_path("codex", env)
     if found is None:
         return None
@@ -104,11 +104,12 @@ def _version(native: Path, env: Mapping[str, str]) -> str:
 
 
 def prepare(place: Place, program: Program, job: Job) -> None:
-    """Make the conversation of the job's key ready for a prompt.
+    """Make everything ready for `command`. A job is one prompt, with the key of its conversation.
 
-    If it has no rollout (Codex's file of one conversation) on this machine, an empty one is created. Codex tells the
-    model the system prompt in the first exchange only, so a system prompt that has changed since is appended to the
-    rollout as a developer message. With permission `edit` the folder for temporary files is created.
+    If the conversation has no rollout (Codex's file of one conversation) on this machine, an empty one is created.
+    Codex tells the model the system prompt in the first exchange only, so a system prompt that has changed since is
+    appended to the rollout as a developer message. With permission `edit` the folder for the commands' temporary files
+    is created.
     """
     home = codex_home(place)
     path = locate(home, checked(job.key))
@@ -127,8 +128,8 @@ def prepare(place: Place, program: Program, job: Job) -> None:
 
 
 def _given_instructions(path: Path) -> str | None:
-    """Return the system prompt that the model was told last in the conversation of this file; empty if it was told
-    none. Returns None if no exchange has begun, because then Codex will still tell it by itself."""
+    """Return the system prompt that the model was told last in the conversation of this rollout file; empty if it was
+    told none. Returns None if no exchange has begun: then Codex will tell it with the first prompt."""
     told: str | None = None
     for row in contents(path).split(b"\n"):
         if b'"turn_context"' in row or b'"developer"' in row:
@@ -155,8 +156,8 @@ def _instructions(items: object, told: str | None) -> str | None:
 
 
 def command(place: Place, program: Program, job: Job) -> Command:
-    """Build the command line for the job's prompt. Raises `InvalidInput` if the prompt is empty or something cannot be
-    passed.
+    """Build the command line for a job, which is one prompt with the key of its conversation. Raises `InvalidInput` if
+    the prompt is empty, a text cannot be encoded as UTF-8, or the system prompt is too long for a command line.
 
     The prompt goes to the standard input, where it may have any size and begin with a dash. A system prompt is added to
     Codex's own instructions, and replaces `developer_instructions` in the user's configuration for this run.
@@ -173,8 +174,7 @@ def command(place: Place, program: Program, job: Job) -> Command:
 
 def _temporary_folder(place: Place, key: str) -> Path:
     """Return the folder for temporary files of one conversation. With permission `edit`, commands may write there and
-    in the working folder only. It lies beside Clew's copies of Codex conversations and is deleted with them when
-    unused."""
+    in the working folder only. The folder lies in Clew's cache and is deleted there after 14 days without use."""
     return place.cache / "providers" / "codex" / f"{checked(key)}.tmp"
 
 

@@ -35,7 +35,9 @@ class _Login(msgspec.Struct, frozen=True):
 
 
 def check(place: Place, program: Program | None, install: str) -> Health:
-    """Return how Codex is installed and logged in on this machine, without asking its vendor."""
+    """Return how Codex is installed and logged in on this machine, without asking its vendor. `place` gives the
+    environment to judge by, and `program` is the installed program, or None. `install` is the shell command that
+    installs it, for the advice in the result."""
     home = codex_home(place)
     login = _login(home, place.env)
     problem = login.problem if program else f"codex is not on the PATH. Install it: {install}"
@@ -105,8 +107,7 @@ def _stored(home: Path, config: Mapping[str, Any]) -> _Login:
 
 
 def _expiry(token: str) -> datetime | None:
-    """Return when a login token (a JSON web token) expires; None if it does not say. Codex renews it by itself if it
-    has a refresh token."""
+    """Return when a login token (a JSON web token) expires; None if it does not say."""
     claims = token.split(".")[1] if token.count(".") == 2 else ""
     try:
         moment = values(record_of(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))).get("exp")

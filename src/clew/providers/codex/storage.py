@@ -91,8 +91,9 @@ def _parent(path: Path) -> object:
 
 
 def standing(home: Path, key: str, folder: Path) -> Standing:
-    """Return how the conversation of this key on this machine compares with the copy in an export folder, byte by byte.
-    The files only grow, so if one is the beginning of the other, it is the older one. Sub-agents are not compared."""
+    """Return how the conversation of this key on this machine compares with the copy in an export folder. `absent`: it
+    is not on this machine. `behind`: it is a beginning of the copy. `same`: it equals the copy. `ahead`: it continues
+    the copy. `apart`: anything else. Sub-agents are not compared. `home` is Codex's home folder."""
     path = locate(home, checked(key))
     if path is None:
         return "absent"
@@ -115,7 +116,7 @@ def rollout_in(folder: Path) -> Path:
 
 def _kept(folder: Path, key: str) -> bytes:
     """Return the bytes of the rollout (Codex's file of one conversation) in an export folder, which holds Clew's copy
-    of it. Its own key is replaced by this one."""
+    of it. If that conversation has another key, it is replaced by this one."""
     file = rollout_in(folder)
     own = str(meta_of(file)["id"])
     data = portable(contents(file))
@@ -153,7 +154,7 @@ def _standing_of(home: Path, file: Path) -> Standing:
 def _place(home: Path, key: str, data: bytes, born: object) -> None:
     """Write `data`, the bytes of a rollout (Codex's file of one conversation), to where Codex looks for this key. An
     existing file of this key with other content is kept beside it, under a name that Codex ignores. `born` is the time,
-    as ISO text, that goes into the name of a new file; the current time is used if it is no time."""
+    as ISO text, that goes into the name of a new file; if it is anything else, the current time is used."""
     old = locate(home, key)
     if old is None:
         put(path_for(home, key, parse_time(born) or datetime.now(UTC)), data)
@@ -170,8 +171,8 @@ def _place(home: Path, key: str, data: bytes, born: object) -> None:
 
 def find(place: Place, session: str) -> str | None:
     """Return the key of a conversation on this machine. `session` is its key, the beginning of a key, the name that the
-    user gave it, or the path of its file. Returns None if there is none. Raises `InvalidInput` if several are meant, or
-    if the file is not in Codex's home folder."""
+    user gave it, or the path of its file. Returns None if there is none. Raises `InvalidInput` if several conversations
+    fit, or if the file is not in Codex's home folder. `place` says where that folder is."""
     home = codex_home(place)
     if not session.strip():
         raise InvalidInput("no session is named: give a key, the beginning of one, the session's name, or a path")

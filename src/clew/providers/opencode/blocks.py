@@ -45,8 +45,9 @@ def _data(url: str) -> bytes | None:
 
 
 def data_url(block: Image | File) -> str | None:
-    """Return the URL by which opencode can store this block: a `data:` URL with its bytes, or else its link. Returns
-    None if it has neither, or if opencode would take it for another type of file."""
+    """Return the URL by which opencode can store this block: a `data:` URL with the block's bytes, or else its link.
+    Returns None if the block has neither, or if its media type does not fit: it is no valid one, an image block has one
+    that is not `image/…`, or a file block has an `image/…` one."""
     if not _KIND.fullmatch(block.media_type) or block.media_type.startswith("image/") != isinstance(block, Image):
         return None
     if block.data is not None:

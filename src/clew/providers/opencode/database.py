@@ -1,5 +1,5 @@
-"""opencode's database: where it is, how it is opened, how its rows are encoded for export, how sessions and messages
-are named, and which folder a session belongs to.
+"""Finds and opens opencode's database. Also encodes its rows for export, makes ids for sessions and messages, and
+assigns sessions to working folders.
 
 Errors of SQLite are raised as `Unavailable` or `Corrupt`.
 """
@@ -191,13 +191,13 @@ _lines = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]])
 
 
 def opened(row: Row) -> dict[str, msgspec.Raw]:
-    """Convert a row to encoded JSON values by column name. A text that is itself JSON becomes that JSON value, not a
-    string."""
+    """Convert a row to a dict from column name to encoded JSON value. A text column that itself holds a JSON object or
+    list becomes that object or list, not a string."""
     return {column: msgspec.Raw(_encoder.encode(_embedded(value))) for column, value in row.items()}
 
 
 def sealed(row: Mapping[str, msgspec.Raw]) -> Row:
-    """Convert what `opened` returned back to the row."""
+    """Convert what `opened` returned back to the database row."""
     return {column: _plain(bytes(value)) for column, value in row.items()}
 
 
@@ -256,8 +256,8 @@ def is_session(name: str) -> bool:
 
 
 def checked(key: str) -> str:
-    """Return the key if it is a session key as opencode makes them, otherwise raise `InvalidInput`. It is checked
-    because it becomes part of file names."""
+    """Return the key if it is a session key as opencode makes them, otherwise raise `InvalidInput`. Keys are checked
+    because they become parts of file names."""
     if not is_session(key):
         raise InvalidInput(f"{key!r} is not a session key of opencode; OpenCode.new_key() makes one")
     return key

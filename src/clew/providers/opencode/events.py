@@ -245,8 +245,8 @@ class Spending:
 
     @property
     def cost_usd(self) -> float | None:
-        """The cost in dollars, or None if it is 0, which is then unknown: opencode reports 0 for models without a known
-        price and for subscriptions."""
+        """The cost in dollars; None if opencode reported 0, because it does so for models without a known price and for
+        subscriptions."""
         return self._cost or None
 
 
@@ -262,12 +262,12 @@ it."""
 
 
 class RunningCalls:
-    """Finds the tool calls of one session that are running, by reading opencode's database while opencode works. A
-    `Watch`. If the database has not changed, a `look` takes microseconds."""
+    """The `Watch` for opencode: finds the tool calls of one session that are running, by reading opencode's database
+    while opencode works. If the database has not changed, a `look` takes microseconds."""
 
     def __init__(self, path: Path, session: str) -> None:
-        """Note the newest message of the session, so that only later ones are searched. There may be no database at
-        `path` yet."""
+        """Note the newest message of the session, so that only later ones are searched. `path` is the path of
+        opencode's database, which need not exist yet."""
         self._path = path
         self._session = session
         self._connection: sqlite3.Connection | None = None
@@ -281,7 +281,7 @@ class RunningCalls:
 
     def look(self) -> list[bytes]:
         """Return a line, in the form that opencode prints, for each tool call that has begun to run since the last
-        look. The finished parts of the same response that stand before the call get lines too, so that the order is
+        `look`. Finished parts of the same response that come before such a call get lines too, so that the order is
         right. The list is empty if nothing is new or the database cannot be read."""
         try:
             connection = self._connected()
@@ -312,8 +312,8 @@ class RunningCalls:
         return found
 
     def _changes(self, connection: sqlite3.Connection) -> list[bytes]:
-        """Return the lines for tool calls of the newest messages that run and were not returned before, and for
-        finished parts that stand before them, in order. All are read by one query, so that they belong to the same
+        """Return the lines for running tool calls in the newest messages that were not returned before, and for
+        finished parts that come before them, in order. All are read by one query, so that they belong to the same
         moment."""
         rows = select(
             connection,

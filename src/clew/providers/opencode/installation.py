@@ -60,9 +60,9 @@ def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -
 
 
 def _check_strangers(connection: sqlite3.Connection, key: str, coming: set[str]) -> None:
-    """Check the sessions that an export folder would write into the database; `coming` are their keys. Raises `Corrupt`
-    if one of them is in the database already, but is neither the session `key` nor one of its sub-agents. The folder
-    may come from an untrusted source."""
+    """Raise `Corrupt` if a session that an export folder would write into the database is there already, but is neither
+    the session `key` nor one of its sub-agents. `coming` are the keys of the sessions in the folder. The check is
+    needed because the folder may come from an untrusted source."""
     for session in sorted(coming.difference(tree(connection, key))):
         if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
             raise Corrupt(f"the session {session} is here already, and does not belong to {key}. Nothing was changed.")
@@ -70,9 +70,9 @@ def _check_strangers(connection: sqlite3.Connection, key: str, coming: set[str])
 
 def _own_rows(connection: sqlite3.Connection, sheet: Sheet, folder: Path) -> Iterator[tuple[str, Row]]:
     """Yield the rows of one session that may be written into the database, each as table name and row. They come from
-    `sheet`, the entry for that session in an export folder's manifest. Rows of tables that do not belong to sessions
-    are skipped, because such tables hold the user's accounts and permissions. Raises `Corrupt`, naming `folder`, if a
-    row belongs to another session."""
+    `sheet`, the entry for that session in the manifest of the export folder `folder`. Rows of tables that do not belong
+    to sessions are skipped, because such tables hold the user's accounts and permissions. Raises `Corrupt`, naming the
+    folder, if a row belongs to another session."""
     tables = {"session": "id", **dict.fromkeys(small_tables(connection), "session_id")}
     for table, row in manifest_rows(sheet):
         if table in tables:

@@ -136,6 +136,5 @@ class OpenCode(Provider):
 
 
 def _last_model(connection: sqlite3.Connection, session: str) -> str:
-    """Return the model that the newest message of this session names; empty if it names none."""
     query = "SELECT * FROM message WHERE session_id = ? ORDER BY time_created DESC, id DESC LIMIT 1"
     return next((model_name(stored(row, ()).info) for row in select(connection, query, (session,))), "")

@@ -1,4 +1,4 @@
-"""How opencode is run: finding the program, preparing its session, and the command line and settings for a prompt."""
+"""Finds the program of opencode, prepares its session, and builds the command line and settings for a prompt."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ the general ones, so Clew's rules are added to those of each agent too."""
 
 
 def find_program(place: Place) -> Program | None:
-    """Find the native executable behind `opencode` on the PATH of the place's environment. Returns None if `opencode`
-    is not there. A program that cannot be run is returned with its `problem`."""
+    """Find the native executable behind `opencode` on the PATH of the environment in `place`. Returns None if
+    `opencode` is not there. If it is there but cannot be run, `problem` of the result says why."""
     found = on_path("opencode", place.env)
     if found is None:
         return None
@@ -94,8 +94,8 @@ def _has_avx2() -> bool:
 
 
 def _version(native: Path, place: Place) -> str:
-    """Return the program's version. The npm package names it, which is fast to read; otherwise the program is run to
-    ask it. Empty if both fail."""
+    """Return the version of the program at `native`. The npm package names it, which is fast to read; otherwise the
+    program is run, in the environment of `place`, to ask it. Empty if both fail."""
     package = native.parent.parent / "package.json"
     try:
         said = values(msgspec.json.decode(package.read_bytes()))
@@ -107,9 +107,11 @@ def _version(native: Path, place: Place) -> str:
 
 
 def prepare(program: Program, job: Job, place: Place) -> None:
-    """Make sure that a session of the job's key exists and belongs to the place's working folder, and write the job's
-    system prompt to a file for opencode. opencode's database is created if it is missing. Raises `InvalidInput` if the
-    prompt is empty."""
+    """Make everything ready for `command`. A job is one prompt, with the key of its session.
+
+    Creates opencode's database and a session of that key if they are missing, assigns the session to the working folder
+    of `place`, and writes the system prompt to a file for opencode. Raises `InvalidInput` if the prompt is empty.
+    """
     if not job.prompt.strip():
         raise InvalidInput("the prompt is empty, and opencode needs one. Say what is to be done.")
     checked(job.key)
@@ -164,8 +166,8 @@ def make_database(program: Program | None, place: Place) -> Path:
 
 
 def command(program: Program, job: Job, place: Place) -> Command:
-    """Build the command line for the job's prompt. The permissions and the system prompt are passed as settings in an
-    environment variable."""
+    """Build the command line for a job, which is one prompt with the key of its session. The permissions and the system
+    prompt are passed as settings in an environment variable of the command."""
     cwd = real(place.cwd)
     argv = [str(program.path), "run", "--format", "json", "--thinking", "--session", checked(job.key), "--dir", cwd]
     if job.permissions != "read":
@@ -177,8 +179,9 @@ def command(program: Program, job: Job, place: Place) -> Command:
 
 
 def _settings(job: Job, place: Place) -> dict[str, Any]:
-    """Return opencode's settings for one run: those that the user gives in the environment, with the job's permission
-    rules and system prompt added. Raises `InvalidInput` if the user's are not valid JSON."""
+    """Return opencode's settings for one job, which is one prompt. They are the settings that the user gives in an
+    environment variable, with the job's permission rules and system prompt added. Raises `InvalidInput` if that
+    variable does not hold a JSON object."""
     rules = _RULES[job.permissions]
     settings = _given(place)
     settings["permission"] = _over(settings.get("permission"), rules)

@@ -40,7 +40,9 @@ class _Login(msgspec.Struct, frozen=True):
 
 
 def check(program: Program | None, place: Place, install: str) -> Health:
-    """Return how opencode is installed and logged in on this machine, without asking a vendor."""
+    """Return how opencode is installed and logged in on this machine, without asking a vendor. `program` is the
+    installed program, or None, and `place` gives the environment to judge by. `install` is the shell command that
+    installs opencode, for the advice in the result."""
     if program is None:
         return Health(provider="opencode", problem=f"opencode is not installed. Install it: {install}")
     logins, problem = _stored_logins(place)

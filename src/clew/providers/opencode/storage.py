@@ -167,8 +167,8 @@ def tree(connection: sqlite3.Connection, key: str) -> list[str]:
 
 
 def small_tables(connection: sqlite3.Connection) -> list[str]:
-    """Return the names of the smaller tables whose rows belong to a session, such as its to-do list: not sessions,
-    messages, parts, and not those that are never exported."""
+    """Return the names of the smaller tables whose rows belong to sessions and are exported, such as the to-do lists.
+    The tables of sessions, messages and parts are not among them."""
     names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
     others = [name for name in names if name not in {"session", "message", "part"} | PRIVATE]
     return [name for name in others if "session_id" in columns_of(connection, name)]
@@ -210,8 +210,8 @@ def export(connection: sqlite3.Connection, key: str, folder: Path, outputs: Path
 
 
 def _kept(folder: Path, key: str) -> Manifest | None:
-    """Return the manifest of an earlier export of this conversation in the folder. Returns None if there is none, or if
-    that export was interrupted, so that everything is written anew."""
+    """Return the manifest that an earlier export of this conversation wrote into the folder. Returns None if there is
+    none, or if that export was interrupted, so that everything is written anew."""
     try:
         manifest = load(folder)
     except Corrupt:
@@ -324,8 +324,12 @@ def _first_of(path: Path) -> _Spot:
 
 
 def standing(connection: sqlite3.Connection, key: str, folder: Path) -> Standing:
-    """Return how the conversation of this key in the database compares with the copy in an export folder. Messages and
-    parts are matched by id. If one differs, the side on which it was changed later counts as the newer."""
+    """Return how the conversation of this key in the database compares with the copy in an export folder. `absent`: it
+    is not in the database. `behind`: the copy has more or newer messages. `same`: both are equal. `ahead`: the database
+    has more or newer messages. `apart`: each side has something that the other lacks.
+
+    Messages and parts are matched by id. If one differs, the side on which it was changed later counts as newer.
+    """
     sessions = tree(connection, key)
     if not sessions:
         return "absent"
@@ -380,8 +384,8 @@ def find(connection: sqlite3.Connection, session: str) -> str | None:
 
 
 def sessions(connection: sqlite3.Connection, path: Path) -> Iterator[NativeSession]:
-    """Describe the sessions in the database at `path`, newest first, without those of sub-agents. The database counts
-    the prompts by how their rows begin, so no message is decoded."""
+    """Describe the sessions in the database, newest first, without those of sub-agents. `path` is the path of the
+    database, which goes into the descriptions. Prompts are counted without decoding messages, so the list is fast."""
     prompts = dict(connection.execute(_PROMPTS).fetchall())
     query = "SELECT * FROM session WHERE parent_id IS NULL ORDER BY time_updated DESC, id"
     for row in select(connection, query, ()):

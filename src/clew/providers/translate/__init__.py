@@ -1,1 +1,2 @@
-"""Rewrites a conversation of one agent for another: with that agent's tools, ids and formats."""
+"""Rewrites a conversation of one agent for another, which has other tools, other ids of tool calls, and another format
+of conversations."""

@@ -1,5 +1,6 @@
-"""Rewrites a conversation of one agent to fit another: tool calls become calls of its tools, ids become such as it
-accepts, and content that only another vendor can read is left out."""
+"""Rewrites a conversation of one agent, the source, to fit another, the target. Tool calls become calls of the target's
+own tools, ids of tool calls become ids that the target accepts, and content that only another vendor can read is left
+out."""
 
 from __future__ import annotations
 
@@ -88,8 +89,8 @@ def fit(conversation: Conversation, source: str, target: str) -> Fitted:
 
 
 class _Fitter:
-    """Rewrites the messages of a conversation one by one. They must come in order, because a tool result gets the id
-    that its call was given before. Losses are added to `notes`."""
+    """Rewrites the messages of a conversation for another agent, one by one. They must come in order, because a tool
+    result gets the id that its call was given before. Losses are added to `notes`."""
 
     def __init__(self, source: str, target: str, cwd: str, notes: Notes) -> None:
         self._source = source
@@ -170,8 +171,8 @@ class _Fitter:
         return None
 
     def _beside(self, block: B, at: At) -> B:
-        """Return the block without the additional fields of other vendors. If they had content, a loss is noted. `at`
-        gives the indexes of the message and the block."""
+        """Return the block without the additional fields that other vendors than the target's gave it. If these fields
+        had content, a loss is noted. `at` gives the indexes of the message and the block."""
         dialect = _DIALECTS.get(self._target)
         if not block.extra or dialect is None or block.extra.keys() <= {dialect}:
             return block
@@ -201,8 +202,9 @@ def _between_tags(block: Block) -> Block:
 
 
 def _side_of(call: ToolCall, source: str, target: str) -> str:
-    """Return the name of the agent whose tool was called. Usually it is `source`. In a thread that was moved before, a
-    call may belong to a tool of an earlier agent, which is recognised by the tool's name."""
+    """Return the name of the agent whose tool was called. Usually that is `source`, the agent that has the
+    conversation. In a thread that was moved before, a call may belong to a tool of an earlier agent, which is
+    recognised by the tool's name."""
     known = [side for side, forms in SIDES.items() if any(form.name == call.name for form in forms)]
     if source in known or target in known or not known:
         return source
@@ -210,9 +212,9 @@ def _side_of(call: ToolCall, source: str, target: str) -> str:
 
 
 def _answered(placed: Iterable[tuple[int, Message]], notes: Notes) -> Iterator[tuple[int, Message]]:
-    """Yield the messages with their indexes, and give every tool call without a result one that says that the outcome
-    is unknown. Otherwise the built-in agent would run the call again, although it may have run elsewhere. A loss is
-    added to `notes` for it."""
+    """Yield the messages with their indexes. Every tool call without a result gets one that says that the outcome is
+    unknown, and a loss in `notes`. Otherwise the built-in agent would run the call again, although it may have run
+    elsewhere."""
     open_calls: list[ToolCall] = []
     asked_at = 0
     results: list[Block] = []

@@ -41,21 +41,22 @@ class Translated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def for_provider(conversation: Conversation, source: str, target: str) -> tuple[Conversation, tuple[Loss, ...]]:
-    """Return the conversation of `source` rewritten for `target`, and what did not fit. Nothing is written.
+    """Return the conversation of the agent `source` rewritten for the agent `target`, and what did not fit. Nothing is
+    written.
 
-    Both are names of providers, or `clew` for the built-in agent. A tool call becomes a call of the target's tool of
-    the same kind, if it has one. Tool call ids become such as every vendor accepts, thinking stays if the target can
-    send it back to a model, and empty messages are left out. Further losses can arise when the result is written in the
-    target's own format: `Provider.write` reports those.
+    `source` and `target` are names of providers, or `clew` for the built-in agent. A tool call becomes a call of the
+    target's tool of the same kind, if it has one. Ids of tool calls are replaced if not every vendor accepts them,
+    thinking stays if the target can send it back to a model, and empty messages are left out. Further losses can arise
+    when the result is written in the target's own format: `Provider.write` reports those.
     """
     fitted = fit(conversation, provider_name(source), provider_name(target))
     return fitted.conversation, fitted.losses
 
 
 def write_for(target: Provider, conversation: Conversation, source: str, key: str, folder: Path) -> tuple[Loss, ...]:
-    """Rewrite the conversation of the agent `source` for the provider `target`, and write it into an export folder in
-    that provider's own format, under this key. Returns everything that did not fit, with indexes in the given
-    conversation."""
+    """Rewrite the conversation of the agent `source` for the provider `target`, and write it into the folder `folder`
+    in that provider's own format, under this key. Returns everything that did not fit; its indexes are those of
+    messages in the given conversation."""
     fitted = fit(conversation, provider_name(source), target.name)
     written = target.write(fitted.conversation, key, folder)
     found = [*conversation.losses, *fitted.losses, *(_placed(loss, fitted.origins) for loss in written)]
@@ -79,14 +80,14 @@ async def translate(
     """Copy a session of one agent to another agent: translate it, and put it where that agent looks for it.
 
     `session` is a session that the provider `source` keeps on this machine, even one that Clew has never seen. It is
-    given by its key, a part of the key that no other has, or its path. With `source="clew"` it is a thread of the
-    store, given by its id or a handle. With `to="clew"` the result is a thread, which an agent continues with
-    `agent.resume(prompt, thread_id=…)`; `thread_id` names that thread, by default after the source and the session's
-    key.
+    given by its key, a part of the key that no other has, or its path. With `source="clew"` it is a thread, given by
+    its id or a handle. With `to="clew"` the result is a thread, which an agent continues with `agent.resume(prompt,
+    thread_id=…)`; `thread_id` names that thread, by default after the source and the session's key. `checkpointer` is
+    the store for threads or its URL, by default the default store.
 
     `place` says where the sessions are and which working folder the new one belongs to. By default these are this
     user's sessions, and the folder of the original session if it exists here, otherwise the current one. Raises
-    `SessionNotFound` if there is no such session.
+    `SessionNotFound` if the provider has no such session, and `ThreadNotFound` if the store has no such thread.
     """
     source, to = provider_name(source), provider_name(to)
     if BUILT_IN_AGENT not in (source, to):
@@ -106,8 +107,8 @@ async def translate(
 
 
 def _between_providers(session: str, source: str, to: str, place: Place | None) -> Translated:
-    """Copy a session from the provider `source` to the provider `to`. If both are the same, for example to get a copy
-    for another folder, it is copied without being translated."""
+    """Copy a session from the provider `source` to the provider `to`. If both names are the same, the session is copied
+    without being translated, for example to get a copy for another working folder."""
     if source != to:
         find_provider(to)
         _, conversation = _read(session, source, place)
@@ -155,8 +156,8 @@ def _provider(name: str, place: Place | None, conversation: Conversation) -> Pro
 
 
 def _of_thread(state: Checkpoint) -> Conversation:
-    """Return a thread as a conversation, as its model sees it now. A tool call without a result gets one that says
-    whether it may have run. Raises `InvalidInput` if the thread has no messages."""
+    """Return a thread's conversation as its model sees it now, from the thread's state. A tool call without a result
+    gets one that says whether the call may have run. Raises `InvalidInput` if the thread has no messages."""
     messages: tuple[Message, ...] = state.messages
     if state.calls:
         messages = (*messages, Tool(tuple(_standing(call) for call in state.calls)))

@@ -18,9 +18,9 @@ _SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
 
 
 class Form(NamedTuple):
-    """One tool of one agent, of a `kind` such as `shell` or `edit` that other agents have too. If an agent has several
-    tools of a kind, calls that are translated for this agent use the first. The others are only recognised in calls
-    that it made."""
+    """One tool of one agent. Its `kind`, such as `shell` or `edit`, says which tools of other agents do the same. If an
+    agent has several tools of a kind, calls that are translated for this agent become calls of the first. The others
+    serve only to recognise calls that this agent made."""
 
     name: str
     kind: str
@@ -124,9 +124,9 @@ def _renamed(fields: Fields, names: Mapping[str, str]) -> Fields:
 
 
 def _with_list(form: Form, keys: Mapping[str, str]) -> Form:
-    """Return the form of a tool that takes a list of objects, with the conversion of these objects added. `keys` maps
-    the agent's names of the objects' keys to the common ones. Keys that the agent does not know are dropped from
-    translated calls."""
+    """Return a copy of `form`, the description of a tool, for a tool whose argument is a list of objects: the copy also
+    converts the keys of these objects. `keys` maps the agent's own names of the keys to the common ones. Keys that the
+    agent does not know are dropped from calls that are translated for it."""
     common = {here: there for there, here in keys.items()}
     name = next(iter(set(form.arguments.values()) - {"path"}))
 

@@ -57,7 +57,8 @@ def map_call(call: ToolCall, source: str, target: str, *, cwd: str = "") -> Mapp
 
 
 def _carry(call: ToolCall, source: str, target: str, cwd: str) -> tuple[ToolCall, list[str]]:
-    """Return the call rewritten for the target, and the names of the arguments that did not fit."""
+    """Return the call of an agent's tool (`source`) rewritten for the agent `target`, and the names of the arguments
+    that did not fit. `cwd` is the conversation's working folder."""
     form = _form_called(call.name, source)
     arguments = {"input": call.arguments} if _is_text_patch(call, source) else call.arguments
     if form is not None and isinstance(arguments, dict):
@@ -101,7 +102,8 @@ def _read(form: Form, arguments: Fields) -> tuple[Fields, list[str]]:
 
 def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields, list[str]] | None:
     """Return the name of the target's tool of this kind, its arguments, and the names of those that do not fit.
-    `fields` are the arguments under their common names. Returns None if the target has no such tool."""
+    `fields` are the arguments under their common names. `cwd` is the conversation's working folder. Returns None if the
+    target has no such tool, or if that tool cannot express these arguments."""
     if kind == "patch" and target != "codex":
         plain = _plain_change(fields, source, target, cwd)
         written = _write(*plain, source, target, cwd) if plain else None
@@ -159,8 +161,9 @@ def _patch_of(kind: str, fields: Fields) -> str | None:
 
 
 def _path(path: str, source: str, target: str, cwd: str) -> str:
-    """Return the path as the target agent writes it: relative to the working folder `cwd`, or absolute. It stays as it
-    is if the working folder is unknown."""
+    """Return a file path as the agent `target` writes it, given as the agent `source` writes it. An agent writes paths
+    either relative to the working folder `cwd` or absolute. The path stays as it is if the working folder is unknown.
+    """
     if not cwd.startswith("/") or cwd == "/" or (source in _RELATIVE) == (target in _RELATIVE):
         return path
     folder = cwd.rstrip("/")
