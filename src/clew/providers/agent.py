@@ -53,7 +53,7 @@ __all__ = ["ProviderAgent", "Ready"]
 
 
 class Ready(NamedTuple):
-    """A provider, and its installed program. Its checks on this machine found nothing that prevents its use."""
+    """A provider that can be used, as far as this machine's files show, with its installed program."""
 
     provider: Provider
     program: Program
@@ -267,8 +267,8 @@ class ProviderAgent(Agent):
         return Run(work)
 
     async def _last_thread(self) -> tuple[ProviderAgent, str]:
-        """Return the thread that `resume` continues if no id is given: a copy of this agent that uses the folder and
-        store of that thread, and the thread's id."""
+        """Find the thread that `resume` continues if no id is given. Returns a copy of this agent that uses the folder
+        and store of that thread, and the thread's id."""
         found, agent = await self._worked_on.or_newest(self.name, self._store, self._provided), copy.copy(self)
         agent._store, agent._provided = found.store, found.settings
         return agent, found.thread_id
@@ -278,8 +278,8 @@ class ProviderAgent(Agent):
         return f"{self.name or self._provided.providers[0]}-{secrets.token_hex(6)}"
 
     async def aclose(self) -> None:
-        """Stop all runs of this agent, and close the stores that it opened. In a process that was forked after the
-        store was opened nothing is done."""
+        """Stop all runs of this agent, and close the stores that it opened. Does nothing in a child process that was
+        forked after the agent was used."""
         if self._store.is_inherited:
             return
         await stop_all(self._tasks)
@@ -372,8 +372,8 @@ class ProviderAgent(Agent):
         """Check that a session made from the handle `origin` has something to continue. Nothing is written to the
         thread.
 
-        There must be a thread of this id in the store, or a conversation of the provider that the handle names on this
-        machine. Otherwise raises `ThreadNotFound` or `SessionNotFound`. Does nothing if `origin` is None.
+        Either the store must have a thread of this id, or the provider that the handle names must have the conversation
+        on this machine. Otherwise raises `ThreadNotFound` or `SessionNotFound`. Does nothing if `origin` is None.
         """
         if origin is None:
             return
@@ -394,8 +394,9 @@ class ProviderAgent(Agent):
             raise error
 
     async def adopt_origin(self, journal: Journal, name: str, origin: Handle | None) -> None:
-        """If the session comes from a handle of another provider than `name` and the thread is still empty, copy that
-        provider's conversation from this machine into the thread. Otherwise do nothing."""
+        """If the session comes from a handle of another provider than `name`, and the thread that `journal` writes to
+        is still empty, copy that other provider's conversation from this machine into the thread. Otherwise do nothing.
+        """
         state = journal.thread.checkpoint
         if origin is None or state.history or state.providers or provider_name(origin.provider) in ("", name):
             return
@@ -441,8 +442,8 @@ class ProviderAgent(Agent):
         return answer_on_record(thread_id, state, found)
 
     def moved_to(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
-        """Make an agent for another provider, with this agent's store. `settings` are arguments of `Agent`; those not
-        given are taken from this agent."""
+        """Make an agent for another provider. `settings` are arguments of `Agent`; those not given are taken from this
+        agent, and so is the store."""
         mine = self._provided
         kept = {
             "name": mine.name,
@@ -464,8 +465,8 @@ class ProviderAgent(Agent):
         return agent
 
     async def moved_home(self, thread_id: str, settings: dict[str, Any]) -> Session:
-        """Return a session of the built-in agent on the same thread and store. `settings` are arguments of `Agent`,
-        which must hold a `model`; otherwise raises `InvalidInput`."""
+        """Return a session of the built-in agent on the thread with this id, in this agent's store. `settings` are
+        arguments of `Agent`, which must hold a `model`; otherwise raises `InvalidInput`."""
         if not settings.get("model"):
             raise InvalidInput("the built-in agent needs a model: move_to('clew', model='anthropic:…')")
         await self.check_thread(thread_id)

@@ -50,7 +50,8 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def cache(self) -> Path:
-        """The folder for Clew's own temporary copies of conversations. Everything in it may be deleted at any time."""
+        """The folder for files that Clew can make again, such as its copies of conversations. Everything in it may be
+        deleted at any time."""
         return Path(self.env.get("XDG_CACHE_HOME") or self.home / ".cache") / "clew"
 
 

@@ -253,9 +253,10 @@ async def take_back(journal: Journal, place: int) -> None:
 async def move(
     journal: Journal, store: Checkpointer, target: Provider, name: str = "", *, natively: bool = True
 ) -> Placed:
-    """Write the thread's conversation for another provider, where its program finds it, and record in the thread that
-    it continues there. Returns the key under which the program has it, and what did not fit. `name` is the agent's name
-    to record. With `natively=False` no copy of the program's files is stored."""
+    """Write the conversation of the thread that `journal` writes to for another provider, where its program finds it.
+    Record in the thread that it continues there. Returns the key under which the program has the conversation, and what
+    did not fit. `name` is the agent's name to record. With `natively=False` no copy of the program's files is put into
+    `store`."""
     thread = journal.thread
     before = thread.checkpoint
     placing = Placing(target, store, thread)

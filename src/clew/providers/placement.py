@@ -215,9 +215,9 @@ class Placing:
         await journal.record(ProviderKey(self._provider.name, key, thread=_DISOWNED))
 
     async def capture(self, journal: Journal, key: str, *, natively: bool = True) -> bool:
-        """Store a copy of the program's session as it is now, and record how much of the thread it holds. Returns False
-        if the program has no session of this key. With `natively=False` the content stays on this machine: only the
-        key, and how much of the thread the session holds, are recorded."""
+        """Store a copy of the program's session as it is now, and record how much of the thread it holds in the thread
+        that `journal` writes to. Returns False if the program has no session of this key. With `natively=False` the
+        content stays on this machine: only the key, and how much of the thread the session holds, are recorded."""
         folder = staging_folder(self._provider, key)
         if not await asyncio.to_thread(self._provider.export, key, folder):
             return False

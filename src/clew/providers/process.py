@@ -66,11 +66,11 @@ async def run(
     timeout: float | None = None,
     stop: asyncio.Future[None] | None = None,
 ) -> Ended:
-    """Run a program to its end and pass each line of its standard output to `on_line` as it comes. Returns how it
-    ended.
+    """Run a command line to its end, in the working folder and environment of `place`, and pass each line of its
+    standard output to `on_line` as it comes. Returns how it ended.
 
     On cancellation or after `timeout` seconds the program is interrupted as by Ctrl+C, so that it can tidy up; what
-    still runs after `GRACE` seconds is killed. The same happens if `on_line` raises an error or the caller sets an
+    still runs after `GRACE` (5) seconds is killed. The same happens if `on_line` raises an error or the caller sets an
     error on `stop`; that error is raised. When this function returns or raises, no process of the program runs any
     more. If this process is killed, the program is killed within milliseconds.
 

@@ -85,12 +85,12 @@ class ProviderSession(Session):
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
         """Ask a prompt. Await the returned run for its result, or iterate over it for its events. After `timeout`
-        seconds the program is interrupted, and the result has the status `interrupted`. If the provider fails, its
-        error is raised; it is never returned as an answer.
+        seconds, by default the agent's own `timeout`, the program is interrupted, and the result has the status
+        `interrupted`. If the provider fails, its error is raised; it is never returned as an answer.
 
-        With a `prompt_id` the prompt is answered once. If the thread has an answer for that id, it is returned and no
-        program is started. If the prompt of that id was stopped, it is asked again, and the program is told that it was
-        stopped.
+        With a `prompt_id` the prompt is answered once. If the thread has an answer for that id, that answer is returned
+        and no program is started. If the prompt of that id was stopped, it is asked again, and the program is told that
+        it was stopped.
         """
         check_prompt(prompt, prompt_id)
         check_timeout(timeout)
@@ -115,7 +115,7 @@ class ProviderSession(Session):
             self._tasks.discard(task)
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """The same as `send`: ask a prompt, and return a run to await for its result or to iterate over for its events."""
+        """The same as `send`: ask a prompt, and return a run to await for its result."""
         return self.send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     def resume(
@@ -234,7 +234,7 @@ class ProviderSession(Session):
 
     def _who_has_it(self, journal: Journal) -> str:
         """Return the name of the provider to ask first. If the session was resumed by its thread's id alone, that is
-        the provider which did the last turns; otherwise it is the session's own."""
+        the provider which did the last turns, if this agent has it. Otherwise it is the session's current provider."""
         recorded = current_provider(journal.thread.checkpoint)
         return recorded if not self._key and recorded in self._agent.settings.providers else self._provider
 

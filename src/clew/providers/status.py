@@ -34,7 +34,8 @@ async def check_providers(
     timeout: float = 60,
 ) -> list[Health]:
     """Check these providers, and return one result for each, in the given order; by default for all known ones. A
-    provider that cannot be checked is reported in its result; only an unknown name raises an error.
+    provider that cannot be checked is reported in its result; only an unknown name raises an error. `place` gives the
+    environment and so the home folder to look in, by default those of this process.
 
     Only what is on this machine is read; no network request is made. With `live=True` each provider that seems ready is
     also asked one short prompt, in an empty folder with permission `read`, for at most `timeout` seconds. That costs as

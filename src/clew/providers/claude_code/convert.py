@@ -80,10 +80,11 @@ class Branch(NamedTuple):
 
 
 def branch(found: Rows, path: Path) -> Branch:
-    """Return the message rows on the path from the root to the last message of the file, in this order.
+    """Return the message rows on the path from the root to the last message of the file, in this order. `found` are all
+    rows of the file, and `path` is its path.
 
     Each row names its parent. Results of tool calls that ran in parallel are not on that path, because each is a child
-    of its own call's row; they are included too. Raises `Corrupt`, naming `path`, if a damaged line interrupts the
+    of its own call's row; they are included too. Raises `Corrupt`, naming the file, if a damaged line interrupts the
     chain of parents.
     """
     said = [row for row in found.rows if is_said(row)]
@@ -255,8 +256,8 @@ def last_cwd(rows: list[Row]) -> str:
 
 
 def title_of(rows: list[Row]) -> str:
-    """Return the session's title. If no row holds one, return the first line of the first prompt, shortened; empty if
-    there is no prompt."""
+    """Return the session's title, or, if no row holds one, the first prompt; empty if there is no prompt either. Of a
+    text of several lines only the first line is returned, cut to 80 characters."""
     for kind, field in _TITLES:
         for row in reversed(rows):
             if row.get("type") == kind and isinstance(row.get(field), str) and row[field].strip():

@@ -51,8 +51,8 @@ class Rows(NamedTuple):
 def decode(line: bytes) -> Any:
     """Decode a line of JSON. Raises `ValueError` if it is not valid.
 
-    Where Claude Code shortens a text it may leave half of a character (half a UTF-16 surrogate pair). It is replaced by
-    a question mark, because it cannot be encoded as UTF-8.
+    Where Claude Code shortens a text it may leave half of a character (half a UTF-16 surrogate pair). Such a half is
+    replaced by a question mark, because it cannot be encoded as UTF-8.
     """
     try:
         return msgspec.json.decode(line)
@@ -103,7 +103,7 @@ def is_said(row: Row) -> bool:
 
 def has_conversation(path: Path) -> bool:
     """Return whether a session file holds at least one message. Claude Code leaves a file without any if it is killed
-    at once. It can then neither resume that session nor start a new one under the same id."""
+    right after its start, and can then neither resume that session nor start a new one under the same id."""
     with path.open("rb") as file:
         return any(is_said(row) for row in map(_row, file) if row is not None)
 

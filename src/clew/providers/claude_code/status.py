@@ -59,8 +59,8 @@ def check(place: Place, program: Program | None, provider: str, install: str) ->
 
 
 def _login(place: Place) -> _Login:
-    """Return the login that Claude Code would use. It is looked for in the places in which Claude Code looks, in the
-    same order: the environment, then its files. Raises `Corrupt` if one of these files cannot be read."""
+    """Return the login that Claude Code would use. It is looked for in the environment and in Claude Code's files, in
+    the order in which Claude Code looks there. Raises `Corrupt` if one of these files cannot be read."""
     for name, cloud in _CLOUDS.items():
         if place.env.get(name, "").lower() not in _OFF:
             return _Login(None, cloud)

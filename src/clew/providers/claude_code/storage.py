@@ -106,7 +106,7 @@ def projects_dir(place: Place) -> Path:
 
 def tasks_dir(place: Place, key: str) -> Path:
     """Return the folder of a session's to-do list, which the model keeps with its tools. The folder has one file for
-    each item of the list."""
+    each item of the list. `place` says where Claude Code keeps its files."""
     return config_dir(place) / "tasks" / key
 
 
@@ -179,8 +179,9 @@ def main_file(folder: Path) -> Path:
 
 
 def export(place: Place, key: str, folder: Path) -> bool:
-    """Copy a session of this machine into an export folder, or bring an earlier copy up to date. Files that the session
-    no longer has are deleted there. Returns False if the session is not on this machine."""
+    """Copy the session of this key from this machine into an export folder, or bring an earlier copy there up to date.
+    Files that the session no longer has are deleted from the folder. Returns False if the session is not on this
+    machine. `place` says where Claude Code keeps its files."""
     path = locate(place, key)
     if path is None:
         return False
@@ -214,8 +215,8 @@ def write(session: bytes, folder: Path) -> None:
 
 
 def _session_files(place: Place, key: str, path: Path) -> dict[str, Path]:
-    """Map the names that a session's files get in an export folder to their paths on this machine. `path` is the
-    session file, which is the last entry of the dict."""
+    """Map the names that the files of a session get in an export folder to their paths on this machine. `path` is the
+    session file, which is the last entry of the dict. `place` says where Claude Code keeps its files."""
     tasks = tasks_dir(place, key)
     found: dict[str, Path] = {}
     for beside in (*side_folders(place, key), path.with_suffix("")):
@@ -252,7 +253,7 @@ def _under(key: str, folder: Path) -> Iterator[Path]:
 def standing(place: Place, key: str, folder: Path) -> Standing:
     """Return how the session of this key on this machine compares with the copy in an export folder. `absent`: it is
     not on this machine. `behind`: it is a beginning of the copy. `same`: it equals the copy. `ahead`: it continues the
-    copy. `apart`: anything else."""
+    copy. `apart`: anything else. `place` says where Claude Code keeps its files."""
     with _under(checked(key), folder) as kept:
         return _standing(place, key, kept)
 
@@ -340,7 +341,7 @@ def set_aside(path: Path) -> None:
 def find(place: Place, session: str) -> str | None:
     """Return the key of a session on this machine. `session` is its key, the beginning of a key, or the path of its
     file. Returns None if there is none. Raises `InvalidInput` if several keys have that beginning, or if the file is
-    not one of Claude Code's sessions."""
+    not one of Claude Code's sessions. `place` says where Claude Code keeps its files."""
     if os.sep in session or session.endswith(".jsonl"):
         return _by_path(place, session)
     if is_key(session):
@@ -371,10 +372,11 @@ def _by_path(place: Place, session: str) -> str | None:
 
 
 def sessions(place: Place, provider: str) -> Iterator[NativeSession]:
-    """Describe the sessions on this machine, newest first.
+    """Describe the sessions on this machine, newest first. `provider` is the name to put into the descriptions, and
+    `place` says where Claude Code keeps its files.
 
     A file is opened only when the iteration reaches it, so taking the first few costs little more than a directory
-    scan. `provider` is the name to put into the descriptions.
+    scan.
     """
     found = sorted(_found_files(projects_dir(place)), key=lambda file: (-file[1].st_mtime_ns, file[0]))
     for path, status in found:
@@ -402,8 +404,8 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _described(path: Path, status: os.stat_result, provider: str) -> NativeSession | None:
-    """Describe the session in a file by reading only its beginning and end. Returns None if the file holds no message,
-    because the program was killed at once."""
+    """Describe the session in a file by reading only its beginning and end. `status` is what `os.stat` says about the
+    file, and `provider` is the name to put into the description. Returns None if the file holds no message."""
     rows, is_all = _ends(path, status.st_size, _PART)
     if not is_all and not any(prompt_of(row) for row in rows):
         rows, is_all = _ends(path, status.st_size, _LONG_PART)

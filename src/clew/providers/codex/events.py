@@ -43,8 +43,8 @@ _RETRYING = "Reconnecting..."
 
 class CodexReader:
     """Turns the lines that one run of Codex prints into events. `Finished` or `Failed` is reported only by `end`, once
-    the program has ended: only then do its files hold all that it used. `home` is the folder in which Codex keeps them.
-    """
+    the program has ended: only then do its files hold all that it used. `job` is the prompt that is run, and `home` is
+    the folder in which Codex keeps its files."""
 
     def __init__(self, home: Path, job: Job) -> None:
         self._job = job
@@ -261,8 +261,8 @@ def _search(item: Item) -> tuple[str, Any]:
 
 
 def _plan(item: Item) -> tuple[str, Any]:
-    """Return the name and arguments of the call by which the model would set this plan. A step is `completed` or
-    `pending`, because Codex prints nothing else about it."""
+    """Return the name and arguments of the tool call by which the model would set the plan that Codex printed as
+    `item`. A step of the plan is `completed` or `pending`, because Codex prints nothing else about it."""
     items = item.get("items")
     steps = [values(step) for step in items] if isinstance(items, list) else []
     plan = [{"step": step.get("text"), "status": "completed" if step.get("completed") else "pending"} for step in steps]
@@ -349,7 +349,7 @@ class Spent(msgspec.Struct, frozen=True):
 
 class Meter:
     """Measures what one run used. Create it before the program starts: it notes how much the conversation of this key
-    has used until then, and how long its file is."""
+    has used until then, and how long its file is. `home` is Codex's home folder."""
 
     def __init__(self, home: Path, key: str) -> None:
         self._home = home

@@ -262,14 +262,14 @@ def key_of(path: Path) -> str | None:
 
 
 def path_for(home: Path, key: str, moment: datetime) -> Path:
-    """Return the path for a new rollout (Codex's file of one conversation): in the folder of the day of `moment`, with
-    time and key in its name."""
+    """Return the path for a new rollout (Codex's file of one conversation) in Codex's home folder `home`: in the folder
+    of the day of `moment`, with time and key in its name."""
     return home / _LIVE / f"{moment:%Y/%m/%d}" / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{key}.jsonl"
 
 
 def locate(home: Path, key: str) -> Path | None:
-    """Return the path of the rollout (Codex's file of one conversation) with this key; None if there is none. The
-    folders near the day on which the key was made are searched first, then all."""
+    """Return the path of the rollout (Codex's file of one conversation) with this key in Codex's home folder `home`;
+    None if there is none. The folders near the day on which the key was made are searched first, then all."""
     born = born_at(key)
     days = [born + timedelta(days=off) for off in (0, -1, 1)] if born else []
     for day in days:
@@ -280,7 +280,8 @@ def locate(home: Path, key: str) -> Path | None:
 
 
 def rollouts(home: Path) -> Iterator[Path]:
-    """Yield the paths of all rollouts (Codex's files of conversations), archived ones last."""
+    """Yield the paths of all rollouts (Codex's files of conversations) in Codex's home folder `home`, archived ones
+    last."""
     for folder in (_LIVE, _ARCHIVED):
         for path in _files_below(home / folder):
             if key_of(path) is not None:
@@ -288,8 +289,8 @@ def rollouts(home: Path) -> Iterator[Path]:
 
 
 def newest_first(home: Path) -> list[tuple[float, int, Path]]:
-    """List all rollouts (Codex's files of conversations) as (time of the last change, size in bytes, path), newest
-    first."""
+    """List all rollouts (Codex's files of conversations) in Codex's home folder `home`, newest first. Each is given as
+    the time of its last change, its size in bytes, and its path."""
     found = []
     for path in rollouts(home):
         try:

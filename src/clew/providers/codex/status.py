@@ -54,7 +54,7 @@ def check(place: Place, program: Program | None, install: str) -> Health:
 
 def _login(home: Path, env: Mapping[str, str]) -> _Login:
     """Return the login that Codex would use: the key of the configured model provider, then CODEX_API_KEY, then what
-    `codex login` stored.
+    `codex login` stored. `home` is Codex's home folder.
 
     OPENAI_API_KEY alone does not count, because Codex reads it only if a model provider is configured to. A file that
     cannot be read is reported in the `problem` of the result, without its content.
@@ -118,7 +118,7 @@ def _expiry(token: str) -> datetime | None:
 
 def _limited_until(home: Path) -> datetime | None:
     """Return when Codex can be used again, if its newest conversation reports that a usage limit is used up; None if no
-    limit is."""
+    limit is. `home` is Codex's home folder."""
     newest = newest_first(home)[:1]
     for row in lines_from_end(newest[0][2]) if newest else ():
         if b'"rate_limits"' in row:

@@ -46,8 +46,8 @@ _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 
 
 def export(home: Path, key: str, folder: Path) -> bool:
-    """Copy a conversation of this machine, with its sub-agents, into an export folder, or bring an earlier copy up to
-    date. Returns False if the conversation is not on this machine."""
+    """Copy the conversation of this key, with its sub-agents, from Codex's home folder `home` into an export folder, or
+    bring an earlier copy there up to date. Returns False if the conversation is not on this machine."""
     path = locate(home, checked(key))
     if path is None:
         return False
@@ -68,9 +68,10 @@ def _fill(path: Path, draft: Path) -> None:
 
 
 def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the key and the path of every sub-agent's rollout (Codex's file of one conversation). The sub-agents of
-    sub-agents are included. `copy` is a copy of the main conversation's own rollout. A file counts as a sub-agent's if
-    its key occurs in the rollout of its parent, and it names that parent itself."""
+    """Yield the key and the path of every sub-agent's rollout (Codex's file of one conversation) in Codex's home folder
+    `home`. The sub-agents of sub-agents are included. `key` is the main conversation's key, and `copy` is a copy of its
+    rollout. A file counts as a sub-agent's if its key occurs in the rollout of its parent, and it names that parent
+    itself."""
     here = {found: path for path in rollouts(home) if (found := key_of(path)) is not None}
     family, waiting = {key}, [copy]
     while waiting:
@@ -133,7 +134,8 @@ def _renamed(data: bytes, own: str, key: str) -> bytes:
 
 def install_session(home: Path, key: str, folder: Path) -> None:
     """Put the conversation of an export folder, with its sub-agents, where Codex looks for it, under this key. A
-    different conversation that has this key is copied to a name that Codex ignores before it is replaced."""
+    different conversation that has this key is copied to a name that Codex ignores before it is replaced. `home` is
+    Codex's home folder."""
     _place(home, checked(key), _kept(folder, key), meta_of(folder / ROLLOUT).get("timestamp"))
     for file in sorted((folder / _AGENTS).glob("*.jsonl")):
         if is_key(file.stem) and not file.is_symlink() and _standing_of(home, file) in ("absent", "behind"):
@@ -141,9 +143,9 @@ def install_session(home: Path, key: str, folder: Path) -> None:
 
 
 def _standing_of(home: Path, file: Path) -> Standing:
-    """Compare a sub-agent's conversation on this machine with `file`, its copy in an export folder. Returns "absent" if
-    it is not on this machine, "behind" if it is a beginning of the copy, and "apart" for everything else, so that the
-    caller leaves it as it is."""
+    """Compare a sub-agent's conversation in Codex's home folder `home` with `file`, its copy in an export folder.
+    Returns "absent" if the conversation is not in the home folder, "behind" if it is a beginning of the copy, and
+    "apart" for everything else, so that the caller leaves it as it is."""
     path = locate(home, file.stem)
     if path is None:
         return "absent"
@@ -152,9 +154,10 @@ def _standing_of(home: Path, file: Path) -> Standing:
 
 
 def _place(home: Path, key: str, data: bytes, born: object) -> None:
-    """Write `data`, the bytes of a rollout (Codex's file of one conversation), to where Codex looks for this key. An
-    existing file of this key with other content is kept beside it, under a name that Codex ignores. `born` is the time,
-    as ISO text, that goes into the name of a new file; if it is anything else, the current time is used."""
+    """Write `data`, the bytes of a rollout (Codex's file of one conversation), to where Codex looks for this key in its
+    home folder `home`. An existing file of this key with other content is kept beside it, under a name that Codex
+    ignores. `born` is the time, as ISO text, that goes into the name of a new file; if it is anything else, the current
+    time is used."""
     old = locate(home, key)
     if old is None:
         put(path_for(home, key, parse_time(born) or datetime.now(UTC)), data)
@@ -208,8 +211,8 @@ and the first prompt."""
 
 
 def sessions(home: Path) -> Iterator[NativeSession]:
-    """Describe the conversations on this machine, newest first. Sub-agents are left out, because they belong to the
-    conversations that started them."""
+    """Describe the conversations in Codex's home folder `home`, newest first. Sub-agents are left out, because they
+    belong to the conversations that started them."""
     titles = names(home)
     for changed, size, path in newest_first(home):
         session = _session(path, changed, size, titles)
@@ -251,8 +254,8 @@ def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> N
 
 
 def names(home: Path) -> dict[str, str]:
-    """Return the names that users gave to conversations, as a dict by key. If a conversation was named several times,
-    the last name counts."""
+    """Return the names that users gave to conversations in Codex's home folder `home`, as a dict from key to name. If a
+    conversation was named several times, the last name counts."""
     try:
         data = (home / "session_index.jsonl").read_bytes()
     except FileNotFoundError:

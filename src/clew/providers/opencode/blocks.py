@@ -46,8 +46,8 @@ def _data(url: str) -> bytes | None:
 
 def data_url(block: Image | File) -> str | None:
     """Return the URL by which opencode can store this block: a `data:` URL with the block's bytes, or else its link.
-    Returns None if the block has neither, or if its media type does not fit: it is no valid one, an image block has one
-    that is not `image/…`, or a file block has an `image/…` one."""
+    Returns None if the block has neither. Also returns None if the block's media type is malformed, is not `image/…`
+    for an image, or is `image/…` for a file."""
     if not _KIND.fullmatch(block.media_type) or block.media_type.startswith("image/") != isinstance(block, Image):
         return None
     if block.data is not None:
@@ -114,8 +114,9 @@ def _output(state: dict[str, Any]) -> tuple[Text | Json | Image | File | Opaque,
 
 def output_text(result: ToolResult, at: tuple[int, int], losses: list[Loss]) -> str:
     """Return a tool result as the text that opencode stores. Images and files that opencode can attach to a result are
-    left to the caller. Those that it cannot, and all files of an error, are described in words here. Each is added to
-    `losses`; `at` gives the indexes of its message and block."""
+    left out, because the caller attaches them. Those that it cannot attach, and all files of a result that is an error,
+    are described in words, and each of these is added to `losses`. `at` gives the indexes of the result's message and
+    block."""
     words = []
     for block in result.content:
         if isinstance(block, Text):

@@ -187,9 +187,9 @@ def _prompt(message: Stored) -> list[Message]:
 
 
 def _response(message: Stored) -> list[Message]:
-    """Convert a response of opencode to one message for each step, followed by one with the results of its tool calls.
-    A response that ended in an error gives no messages, because opencode does not send it to the model either. One that
-    the user stopped after it had said something is converted."""
+    """Convert a response of opencode. It consists of steps, each a call of the model: each step becomes one message,
+    and its tool results another after it. A response that ended in an error gives an empty list, because opencode does
+    not send it to the model either. One that the user stopped after it had said something is converted all the same."""
     error = values(message.info.get("error"))
     spoke = any(part.get("type") in ("text", "tool") for part in message.parts)
     if error and not (error.get("name") == "MessageAbortedError" and spoke):
@@ -349,8 +349,8 @@ class _Writer:
         return " ".join(first.split())[:50] or "A conversation"
 
     def _add_prompt(self, at: int, content: Sequence[Block]) -> None:
-        """Add a user message. It names no model, because that model may not be set up on this machine; opencode then
-        uses the model that is asked for, or its default."""
+        """Add a user message with this content; `at` is its index in the conversation. It names no model, because that
+        model may not be set up on this machine; opencode then uses the model that is asked for, or its default."""
         self._prompt = self._message({"role": "user", "time": {"created": self._namer.time}, "agent": _AGENT})
         for index, block in enumerate(content):
             self._part(self._prompt, self._user_part((at, index), block))
@@ -482,9 +482,9 @@ def _file(block: Image | File) -> dict[str, Any]:
 
 
 def _model_row(name: str) -> tuple[str, str]:
-    """Return the provider and the model by which opencode stores a model's name. The name may come from any agent, such
-    as `claude-…` or `openai/gpt-…`. They must be right, because opencode sends reasoning back only to the model that it
-    came from."""
+    """Return the provider and the model under which opencode stores a model's name. The name may come from any agent,
+    such as `claude-…` or `openai/gpt-…`. Both must be right, because opencode sends reasoning back only to the model
+    that it came from."""
     provider, _, model = name.partition("/")
     if provider and model:
         return provider, model

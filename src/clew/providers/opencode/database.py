@@ -240,7 +240,7 @@ _SESSION = re.compile(r"ses_[0-9a-f]{12}[0-9A-Za-z]{14}")
 
 
 def now() -> int:
-    """Return the time in milliseconds, as opencode counts it."""
+    """Return the current time in milliseconds since 1970, which is how opencode stores times."""
     return time.time_ns() // 1_000_000
 
 

@@ -47,8 +47,9 @@ class OpenCodeReader:
     answered. `end` concludes it from why the last step (one model response) ended."""
 
     def __init__(self, children: Children, model: Callable[[], str] = str, asked: str = "") -> None:
-        """`children` reads the messages of a sub-agent. `model` is called after an answer and returns the name of the
-        model that gave it. `asked` is the model that was named for this prompt; empty if none was."""
+        """`children` is a function that returns the messages of a sub-agent's session, which opencode does not print.
+        `model` is called after an answer and returns the name of the model that gave it. `asked` is the model that was
+        named for this prompt; empty if none was."""
         self._children = children
         self._asked = asked
         self._model = model

@@ -62,8 +62,8 @@ def find_program(place: Place) -> Program | None:
 
 
 def _behind(script: Path, place: Place) -> Path:
-    """Return the native executable that the script `opencode` starts. It is looked for where OPENCODE_BIN_PATH says,
-    then in npm's packages near the script. Returns the script itself if it is not found."""
+    """Return the native executable that the script `opencode` starts. It is looked for where OPENCODE_BIN_PATH in the
+    environment of `place` says, then in npm's packages near the script. Returns the script itself if there is none."""
     named = place.env.get("OPENCODE_BIN_PATH")
     if named and Path(named).is_file():
         return Path(named)

@@ -178,7 +178,7 @@ def message_rows(
     connection: sqlite3.Connection, session: str, start: _Spot = _START
 ) -> Iterator[tuple[Row, list[Row]]]:
     """Yield each message of a session together with its parts, as database rows in the order of the conversation.
-    `start` is the time and id of the first message to yield; by default all are."""
+    `start` is the time and id of the first message to yield; by default all messages are yielded."""
     messages = select(
         connection,
         "SELECT * FROM message WHERE session_id = ? AND (time_created, id) >= (?, ?) ORDER BY time_created, id",

@@ -1,5 +1,5 @@
-"""The tools of each agent, by kind, and how their arguments differ. To translate a call, its arguments are converted
-from one agent's names and values to common ones, and from those to the other agent's.
+"""Describes the tools of each agent: of which kind each is, and what its arguments are called. To translate a call, its
+arguments are converted from one agent's names and values to common ones, and from those to the other agent's.
 
 Names and arguments are those that the programs offer their models: Claude Code 2.1, Codex 0.166, opencode 1.18, and
 some that older versions or other models have.
@@ -52,8 +52,8 @@ def _timed(fields: Fields, change: Callable[[float], float]) -> Fields:
 
 
 def _read_words(fields: Fields) -> Fields:
-    """Convert a command that is a list of words to one command line. If the words call a shell with one command line,
-    as in `bash -lc …`, that command line is used."""
+    """Convert the argument `command` in `fields`, the arguments of a call, from a list of words to one command line. If
+    the words call a shell with one command line, as in `bash -lc …`, that command line is used."""
     words = fields.get("command")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return fields
@@ -67,8 +67,8 @@ def _is_line(value: Any) -> bool:
 
 
 def _read_range(fields: Fields) -> Fields:
-    """Convert a range of lines, given as first and last line, to first line and number of lines. The field `count`
-    holds the last line before, and the number of lines afterwards."""
+    """Convert a range of lines in `fields`, the arguments of a call, from first and last line to first line and number
+    of lines. The argument `count` holds the last line before, and the number of lines afterwards."""
     start, end = fields.get("start", 1), fields.pop("count", None)
     if _is_line(start) and _is_line(end) and end >= start:
         fields["count"] = end - start + 1
@@ -91,8 +91,9 @@ def _is_patch(fields: Fields) -> bool:
 
 
 def _read_ignore_pattern(fields: Fields) -> Fields:
-    """Convert a file name pattern with the rules of .gitignore to a common one: a bare name gets `**/` before it, since
-    it matches at any depth, and a missing pattern becomes one that matches all files."""
+    """Convert the file name pattern in `fields`, the arguments of a call, from the rules of .gitignore to common ones.
+    A bare name gets `**/` before it, since it matches at any depth. A missing pattern becomes one that matches all
+    files."""
     pattern = fields.get("pattern", "*")
     if isinstance(pattern, str) and pattern:
         at_root = pattern.startswith("/") and "/" not in pattern[1:]

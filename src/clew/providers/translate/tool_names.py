@@ -57,8 +57,8 @@ def map_call(call: ToolCall, source: str, target: str, *, cwd: str = "") -> Mapp
 
 
 def _carry(call: ToolCall, source: str, target: str, cwd: str) -> tuple[ToolCall, list[str]]:
-    """Return the call of an agent's tool (`source`) rewritten for the agent `target`, and the names of the arguments
-    that did not fit. `cwd` is the conversation's working folder."""
+    """Return `call`, which the agent `source` made, rewritten as a call of the agent `target`, and the names of the
+    arguments that did not fit. `cwd` is the conversation's working folder."""
     form = _form_called(call.name, source)
     arguments = {"input": call.arguments} if _is_text_patch(call, source) else call.arguments
     if form is not None and isinstance(arguments, dict):
@@ -125,8 +125,9 @@ def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tup
 
 
 def _plain_change(fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields] | None:
-    """Return the kind of tool (`write`, `edit` or `edits`) and the arguments that do the same as the patch in `fields`.
-    Returns None if the patch does anything else than write or edit one file."""
+    """Return the kind of tool (`write`, `edit` or `edits`) and the arguments, for the agent `target`, that do the same
+    as the patch in `fields`. `cwd` is the conversation's working folder. Returns None if the patch does anything else
+    than write or edit one file."""
     text = fields.get("patch")
     change = from_patch(text) if isinstance(text, str) else None
     if change is None:
