@@ -41,7 +41,7 @@ class _Settling(asyncio.Task[T]):
 
 
 def settling(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start this coroutine as a task that `asyncio.run` waits for when it ends, instead of cancelling it."""
+    """Start this coroutine as an asyncio task that `asyncio.run` waits for when it ends, instead of cancelling it."""
     return _Settling(work, loop=asyncio.get_running_loop())
 
 
@@ -193,7 +193,7 @@ class Calls:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start this coroutine as a task that `drain` waits for."""
+        """Start this coroutine as an asyncio task that `drain` waits for. Returns the task."""
         return self._keep(asyncio.get_running_loop().create_task(work))
 
     async def settle(self, work: Coroutine[Any, Any, T]) -> T:
@@ -202,8 +202,8 @@ class Calls:
         return await settle(self._keep(settling(work)))
 
     async def hear(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this coroutine as a task, and return its result. If the caller is cancelled, it stops waiting at once,
-        and the task goes on in the background. `drain` waits for the task."""
+        """Run this coroutine as an asyncio task, and return its result. If the caller is cancelled, it stops waiting at
+        once, and the task goes on in the background. `drain` waits for the task."""
         return await asyncio.shield(self.start(work))
 
     async def drain(self) -> None:

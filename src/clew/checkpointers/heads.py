@@ -119,8 +119,8 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     def position(self, head: Head) -> tuple[int, str]:
         """Return the sort key of a head: the time that `order` names, in microseconds since 1970, and the thread's key
-        (the blake3 of its id). A listing goes from the highest to the lowest sort key, and no two heads have the same.
-        """
+        (the blake3 of its id). A listing goes from the highest to the lowest sort key. No two heads have the same sort
+        key."""
         return micros(head.created_at if self.order == "created" else head.updated_at), thread_key(head.thread_id)
 
     def start(self) -> tuple[int, str] | None:

@@ -1,4 +1,4 @@
-"""The SQL statements of a MySQL store, and the way it writes appends."""
+"""Makes the SQL statements of a MySQL store, and writes its appends."""
 
 from __future__ import annotations
 

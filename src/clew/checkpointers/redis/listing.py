@@ -73,11 +73,11 @@ class Listing:
         return sorted(found, key=self._query.position, reverse=True)
 
     async def _places(self, size: int) -> tuple[list[bytes], bytes]:
-        """Return the places (positions in the listing) of the newest threads, at most `size` from each shard, sorted
-        from the oldest to the newest.
+        """Return the places (positions in the listing) of the newest threads, from the oldest of them to the newest,
+        and a bound. At most `size` places are read from each shard (part of the namespace).
 
-        Also returns a bound: from this place on to the newest, no place is missing from the result. The bound is empty
-        if the result has all places.
+        The result has every place from the bound up to the newest, and no older one. The bound is empty if the result
+        has all places.
         """
         newest, oldest = self._bounds()
         name = b"created" if self._by_creation else b"updated"

@@ -1,4 +1,4 @@
-"""The SQLite store. One file holds it, which many asyncio tasks and many processes can share."""
+"""The SQLite store. It is one file, which many asyncio tasks and many processes can use at the same time."""
 
 from __future__ import annotations
 
