@@ -374,8 +374,8 @@ class Fold:
         self._fact("state" if entry.scope == "thread" else "turn", entry.key, entry.value)
 
     def _fact(self, kind: Kind, key: str, value: Any) -> None:
-        """Record a fact: a value that holds from the current turn on. It replaces one of the same turn, kind and key,
-        because rewinds only go to ends of turns."""
+        """Record a fact: a value that holds from the current turn on. It replaces a fact of the same turn, kind and
+        key, because rewinds only go to ends of turns."""
         fact = Fact(self.turns, kind, key, value)
         last = self._last_facts.get((kind, key))
         if last is not None and self._facts[last].turn == fact.turn:

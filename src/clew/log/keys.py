@@ -58,13 +58,14 @@ class Keyring:
     def seal_frame(self, data: bytes, nonce: bytes, thread_id: str, bound: bytes) -> bytes:
         """Encrypt a frame's payload with a key derived for this thread.
 
-        `bound` is not encrypted, but decryption fails unless exactly the same `bound` is given.
+        `nonce` must be random and never used again. `bound` is not encrypted, but decryption fails unless exactly the
+        same `bound` is given.
         """
         return self._current + _frame_cipher(self._keys[self._current], thread_id).encrypt(nonce, data, bound)
 
     def open_frame(self, sealed: bytes, nonce: bytes, thread_id: str, bound: bytes, what: str) -> bytes:
-        """Undo `seal_frame`: decrypt. Raises `WrongKey` if the keyring lacks the key, or if an argument is not as it
-        was in `seal_frame`.
+        """Undo `seal_frame`: decrypt. Raises `WrongKey` if the keyring lacks the key, or if `nonce`, `thread_id` or
+        `bound` is not the same as when the frame was encrypted.
 
         `what` names the frame in the error.
         """
@@ -94,9 +95,9 @@ class Keyring:
 
 
 def _key(given: str | bytes) -> bytes:
-    """Return a key as 32 bytes, given as bytes, hex or base64.
+    """Return a key as 32 bytes. It may be given as bytes, or as text in hex or base64.
 
-    Raises `InvalidInput`, which reveals only the length of what was given, if it is none of these.
+    Raises `InvalidInput` for anything else. The error reveals only the length of what was given.
     """
     if isinstance(given, bytes):
         key = given

@@ -262,7 +262,8 @@ def _one_by_one(
 
 
 async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_Lacking]) -> None:
-    """Fetch the blobs that these frames need, decode the frames, and add the entries of each to its list.
+    """Fetch the blobs that the frames in `lacking` need, decode these frames, and add the entries of each to its own
+    list.
 
     Repeats for frames that turn out to need more blobs. Raises `MissingBlob` if a blob is not in the store.
     """

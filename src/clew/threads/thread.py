@@ -291,7 +291,7 @@ class Thread:
             await self.append(*entries)
 
     async def rewind(self, to_turn: int) -> None:
-        """Continue from the end of an earlier turn. Later messages stay in the history, and what was spent stays spent.
+        """Continue from the end of turn `to_turn`. Later messages stay in the history, and what was spent stays spent.
 
         Raises `InvalidInput` if there is no such turn.
         """
@@ -300,10 +300,11 @@ class Thread:
         log.info("thread %r: rewound to turn %d", self._thread_id, to_turn)
 
     async def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
-        """Create a new thread that continues from the end of a turn of this thread, by default the current turn.
+        """Create the thread `new_id`, which continues from the end of turn `at_turn` of this thread, by default the
+        current turn.
 
-        Returns the new thread's head. Raises `Conflict` if a thread with the id `new_id` exists, and `InvalidInput` if
-        there is no such turn.
+        Returns the new thread's head. Raises `Conflict` if a thread with that id exists, and `InvalidInput` if there is
+        no such turn.
         """
         await self.flush()
         return await forking.fork(self._checkpointer, self._thread_id, self.checkpoint, new_id, at_turn)

@@ -155,7 +155,8 @@ class TreeMover:
         return found
 
     def _sealed(self, digest: str, packed: bytes) -> tuple[str, bytes]:
-        """Return the digest and the bytes that a blob has in the target, encrypted with the target's key."""
+        """Return the digest and the bytes that a blob has in the target, encrypted with the target's key. `digest` and
+        `packed` are those of the blob in the source."""
         trees, leaves = ([self._names[name] for name in names] for names in tree_refs(packed))
         same = (trees, leaves) == tree_refs(packed)
         if same and blob_key(packed) == (None if self._keys is None else self._keys.current):

@@ -97,7 +97,7 @@ def data_of(fd: int, extents: tuple[tuple[int, int], ...]) -> Callable[[int], by
 
 def extents_of(fd: int, facts: os.stat_result) -> tuple[tuple[int, int], ...] | None:
     """Return which parts of a file hold data, as offsets and lengths in order. Returns None if the file has no holes or
-    the system cannot tell."""
+    the system cannot tell. `facts` is the file's stat result."""
     size = facts.st_size
     if getattr(facts, "st_blocks", size) * 512 >= size or not hasattr(os, "SEEK_DATA"):
         return None

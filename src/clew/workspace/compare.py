@@ -219,9 +219,10 @@ def _classified(old: dict[bytes, Item], new: dict[bytes, Item]) -> Iterator[_Fou
 
 
 def _kind(was: Item, item: Item) -> Kind | None:
-    """Return how one path changed: `changed` for other content, or `mode` if only the permissions differ. Returns None
-    if neither applies. Also returns None if a folder became a file or link, or the reverse: the caller reports that.
-    What is inside two folders is not compared here."""
+    """Return how one path changed: `changed` for other content, or `mode` if only the permissions differ. `was` is what
+    the old snapshot has at the path, `item` what the new one has. Returns None if neither applies. Also returns None if
+    a folder became a file or link, or the reverse: the caller reports that. What is inside two folders is not compared
+    here."""
     a, b = was.node, item.node
     if isinstance(a, FolderNode) or isinstance(b, FolderNode):
         return "mode" if type(a) is type(b) and a.mode != b.mode else None

@@ -125,7 +125,7 @@ def _pattern(line: str) -> GitIgnoreSpecPattern:
 
 
 def _linear(regex: str) -> str:
-    """Return pathspec's regular expression for an ignore pattern, rewritten so that a match takes few steps: at most
+    """Rewrite the regular expression that pathspec made of an ignore pattern, so that a match takes few steps: at most
     the length of the path times the length of the pattern. Otherwise a pattern with many stars could take practically
     forever.
 

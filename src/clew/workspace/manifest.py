@@ -70,8 +70,8 @@ class _Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class FileNode(_Node, tag="file", frozen=True):
     """A regular file in a snapshot. The bytes of a small file are in `inline`. The bytes of any other file are in
-    blobs, and `chunks` is the number of these. The digests of the blobs are in `Tree.leaves` of the folder, one file
-    after the other."""
+    blobs, and `chunks` is the number of these. The digests of the blobs are in `Tree.leaves` of the folder that holds
+    the file."""
 
     size: int = 0
     chunks: int = 0
@@ -154,8 +154,10 @@ def _array_length(body: bytes) -> int:
 
 
 def _check(digest: str, nodes: Sequence[Node], trees: Sequence[str], leaves: Sequence[str]) -> None:
-    """Raise an error if a decoded folder cannot be right. `InvalidInput`: a name would lead out of the folder, or a
-    value is impossible. `Corrupt`: the folder has more or fewer digests than its nodes (the names in it) need."""
+    """Raise an error if a decoded folder cannot be right. `nodes` are the names in it, `trees` and `leaves` the digests
+    that its folders and files need, and `digest` names the folder in the error. Raises `InvalidInput` if a name would
+    lead out of the folder or a value is impossible. Raises `Corrupt` if there are more or fewer digests than the nodes
+    need."""
     folders = chunks = 0
     before = b""
     for node in nodes:

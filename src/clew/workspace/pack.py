@@ -149,7 +149,9 @@ class Reader:
         return Content(node, "", self._fact(seen, facts, began))
 
     def _read_file(self, path: bytes, seen: Fact, dev: int, outbox: Outbox) -> Content:
-        """Read a file once. If the file changed meanwhile, the result has the problem `CHANGED`."""
+        """Read a file once. `seen` are the facts that the walk over the workspace saw, such as name, size and times,
+        and `dev` is the device on which the file was. If the file changed since it was opened, the result has the
+        problem `CHANGED`."""
         began = time.time_ns()
         fd = self._root.open(path, _FILE)
         try:

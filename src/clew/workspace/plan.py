@@ -225,8 +225,9 @@ class _Planner:
             self._plan.touches.append(TouchWork(path, item, was.node, pair.node))
 
     def _compare_file(self, pair: _Pair, path: bytes, item: Item, node: FileNode, was: Item | None) -> None:
-        """Add the work for one file to the plan. A file with several names (hard links) is written anew and never
-        changed in place, because one of its names may have to keep the old content."""
+        """Add the work for one file to the plan. `item` and `node` are the file as the snapshot to restore lists it,
+        `was` is what is at its path now, and `pair` is its folder. A file with several names (hard links) is written
+        anew and never changed in place, because one of its names may have to keep the old content."""
         old = was.node if was is not None and isinstance(was.node, FileNode) else None
         if node.same_as not in (b"", path):
             work = NameWork(path, node.same_as, was.node if was else None)
@@ -254,9 +255,9 @@ class _Planner:
             self._pairs.append(_Pair(path, was.tree, "", was.node, replaced))
 
     def _look_for_names(self, pairs: list[_Pair], packed: dict[str, bytes]) -> None:
-        """Search folders that are the same in both snapshots for files with several names (hard links). Notes the first
-        name of each. Also notes the further names, because they have to be made again if the file is written anew
-        elsewhere."""
+        """Search folders that are the same now and in the snapshot to restore for files with several names (hard
+        links). Notes the first name of each. Also notes the further names, because they have to be made again if the
+        file is written anew elsewhere. `packed` has the blobs that list the folders, by digest."""
         for pair in pairs:
             found = self._items(pair.target, packed)
             self._count(pair.path, len(found))

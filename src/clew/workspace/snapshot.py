@@ -101,8 +101,9 @@ async def snapshot(
 
 
 async def _take(taking: _Taking, known: StatCache | None) -> tuple[SnapshotRef, StatCache]:
-    """Take a snapshot. Starts again, at most twice, if the store has lost blobs of the last snapshot, or if a file with
-    several names (hard links) was replaced meanwhile. Raises `MissingBlob` if that does not help."""
+    """Take a snapshot. `known` is the cache of the last snapshot, or None to load it from the disk. Starts again, at
+    most twice, if the store has lost blobs of the last snapshot, or if a file with several names (hard links) was
+    replaced meanwhile. Raises `MissingBlob` if that does not help."""
     links = True
     missing: set[str] = set()
     for _ in range(3):
@@ -222,7 +223,8 @@ class _Taking:
 
     async def _top(self, plan: Plan, known: StatCache) -> str:
         """Make and store the top tree, the blob that names the root folder, and return its digest: the digest of the
-        snapshot. Raises `_Lost` if the store no longer has a blob that this snapshot takes over from the last one."""
+        snapshot. `known` is the cache of the last snapshot. Raises `_Lost` if the store no longer has a blob that this
+        snapshot takes over from the last one."""
         facts = self._root.facts
         node = FolderNode(TOP, stat.S_IMODE(facts.st_mode), min(max(facts.st_mtime_ns, EARLIEST), LATEST))
         digest, packed = pack_folder(Tree((node,), (plan.root.digest,)), self._checkpointer.keys)
@@ -428,8 +430,9 @@ def _same_below(folder: Folder, last: Record, records: dict[Folder, Record]) -> 
 
 
 def _known(last: Record) -> dict[Fact, Content]:
-    """Return the files and links that a folder had in the last snapshot. The keys are the facts (such as size and
-    times) that the snapshot saw. A file that must be read again has facts that never equal those of a new walk."""
+    """Return the files and links that a folder had in the last snapshot, as the results of reading them. The keys are
+    the facts (such as size and times) that the snapshot saw. A file that must be read again has facts that never equal
+    those of a new walk. `last` is the folder's record in the cache."""
     known: dict[Fact, Content] = {}
     text = last.leaves.hex()
     start = 0

@@ -165,8 +165,8 @@ async def transfer(
 
 
 async def _discard(target: Checkpointer, new_id: str, log_id: str) -> None:
-    """Delete the incomplete copy of the log `log_id` from the target. Used after an error that would come again if the
-    copy were continued."""
+    """Delete the thread `new_id` from the target if it is an incomplete copy of the log `log_id`. Used after an error
+    that would come again if the copy were continued."""
     there = await target.head(new_id)
     if there is not None and there.tags.get(PART) == log_id:
         await target.delete(new_id)
@@ -175,8 +175,8 @@ async def _discard(target: Checkpointer, new_id: str, log_id: str) -> None:
 async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, new_id: str) -> bool:
     """Return whether the thread's frames can be copied byte for byte.
 
-    They can if they are plain and the target has no key, or if they are encrypted with the target's key and the copy
-    has the same id.
+    They can if they are plain and the target has no key, or if they are encrypted with the target's key and `new_id`,
+    the copy's id, is the same as the thread's.
     """
     if target.keys is None and source.keys is None:
         return True

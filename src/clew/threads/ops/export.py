@@ -135,7 +135,8 @@ async def _write(
     about the file.
 
     With `plain`, everything is decrypted. The decrypted frames and blobs go to temporary files in `folder` first,
-    because `clew.json` comes before them in `out` and holds the digest of the last frame.
+    because `clew.json` comes before them in `out` and holds the digest of the last frame. `progress` is called with the
+    number of frames and blobs written so far and their total; with `plain`, it counts frames only.
     """
     created = datetime.now(UTC)
     tar = TarWriter(out, created)

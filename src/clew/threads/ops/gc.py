@@ -49,8 +49,9 @@ async def gc(
 ) -> Collected:
     """Delete the blobs that no thread reaches and that nobody has touched during the grace period.
 
-    To touch a blob is to renew the time from which its grace period counts. A thread's refs are the blobs that it lists
-    as needed. A tree is a blob that points at others.
+    `grace` is the length of that period. To touch a blob is to renew the time from which its grace period counts. A
+    thread's refs are the blobs that it lists as needed. A tree is a blob that points at others. With `dry_run`, nothing
+    is deleted, and the result says what would be.
 
     Safe while any number of processes write, fork and delete. Why no order of events can delete a blob that a thread
     reaches:
@@ -78,8 +79,8 @@ async def gc(
     reachability is computed again, and deleted blobs that a thread reaches by then are put back from memory.
 
     Hidden threads that are still being copied count like all others. Raises `Corrupt` and deletes nothing if a thread
-    or tree cannot be read, since it is unknown what it reaches. `progress` gets the number of threads and blobs
-    examined.
+    or tree cannot be read, since it is unknown what it reaches. `progress` is called with
+    the number of threads and blobs examined so far, and None because their total is unknown.
     """
     cutoff = Cutoff(grace)
     steps = Steps(progress)
@@ -169,7 +170,8 @@ async def below(checkpointer: Checkpointer, digests: Collection[str]) -> list[st
 async def _walk(checkpointer: Checkpointer, digests: Collection[str], steps: Steps) -> AsyncIterator[str]:
     """Yield the digests of these blobs and of all blobs that they reach through trees (blobs that point at others).
 
-    Blobs that a tree names as leaves are not read: they point at nothing, and may be many and large.
+    Blobs that a tree names as leaves are not read: they point at nothing, and may be many and large. `steps` counts the
+    blobs that are read.
     """
     known = set(digests)
     waiting = list(known)

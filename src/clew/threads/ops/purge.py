@@ -142,7 +142,8 @@ async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head,
 
 
 async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -> None:
-    """Write the new log of the thread from the hidden copy, unless that is already done: step 3 of `purge_rewound`.
+    """Write the new log of the thread from `copy`, the hidden copy, unless that is already done: step 3 of
+    `purge_rewound`.
 
     Raises `Conflict` if there is another thread of this id.
     """

@@ -192,7 +192,7 @@ class DraftCall:
     def built(self, status: CallStatus, inherited: bool) -> TimelineCall:
         """Return the call as a `TimelineCall` with this status.
 
-        An inherited call, made before this log began, has no time at which it began.
+        `inherited` says that the call was made before this log began. Then the result does not say when it began.
         """
         began = self.begun if self.begun is not None and not inherited else self.asked
         return TimelineCall(
