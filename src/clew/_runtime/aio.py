@@ -121,8 +121,9 @@ def new_job(work: Any, loop: asyncio.AbstractEventLoop) -> Job:
 
 
 def deliver(jobs: Iterable[Job]) -> None:
-    """Pass the results of finished jobs to their callers, each on the event loop of its caller. Called from a worker
-    thread. Wakes each loop once, however many of the jobs belong to it. Jobs of a closed loop are dropped."""
+    """Pass the results of finished jobs to their callers, each on the event loop of its caller. Called from the OS
+    thread that did the jobs. Wakes each loop once, however many of the jobs belong to it. Jobs of a closed loop are
+    dropped."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
     for job in jobs:
         by_loop.setdefault(job.get_loop(), []).append(job)

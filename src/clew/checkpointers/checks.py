@@ -171,8 +171,8 @@ def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, r
 
 def _check_slowly(thread_id: str, frames: Sequence[bytes], at: int, head: Head) -> None:
     """Find out what is wrong with the arguments of an append that did not pass the quick check in `check_append`, and
-    raise `InvalidInput` with the reason. Returns if nothing is wrong. That happens because the quick check applies the
-    limit for one frame to all frames together."""
+    raise `InvalidInput` with the reason. Returns if nothing is wrong, which can happen: the quick check compares the
+    size of all frames together with the limit for a single frame."""
     if at < 0:
         raise InvalidInput(f"thread {thread_id!r}: a position is 0 or more, not {at}")
     if head.thread_id != thread_id:

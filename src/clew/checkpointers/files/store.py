@@ -144,8 +144,8 @@ class FileCheckpointer(Checkpointer):
             await asyncio.to_thread(pool.stop)
 
     async def _run(self, work: Callable[[], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Open the store if it is not yet open, run this function on a worker thread, and return its result. `loop` is
-        the event loop of the caller. An `OSError` is raised as the `ClewError` that explains it."""
+        """Open the store if it is not yet open, run this function on an OS thread of the worker pool, and return its
+        result. `loop` is the event loop of the caller. An `OSError` is raised as the `ClewError` that explains it."""
 
         def explained(_: None) -> T:
             self._root.open()

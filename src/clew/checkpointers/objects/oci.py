@@ -81,7 +81,7 @@ class OCICheckpointer(BucketCheckpointer):
 
 class _OCIBucket:
     """A bucket that is reached through the `ObjectStorageClient` of Oracle's SDK. The client's calls block, so they run
-    on worker threads."""
+    on OS threads of a worker pool."""
 
     def __init__(self, oci: Any, connect: Callable[[], Any], tenancy: str, bucket: str, where: str) -> None:
         self._oci = oci

@@ -101,10 +101,10 @@ class Engine:
         with a cursor; `loop` is the event loop of the caller. When the transaction is on the disk, awaiting the job
         gives the result of the work, or raises its error.
 
-        If the writer's last transaction had a single request and commits are slow, the work goes to the writer thread
-        at once. Otherwise it waits until the loop's other asyncio tasks have added theirs. With 64 sessions, passing on
-        each request at once makes the writer compete with the loop for the interpreter lock, and an append takes twice
-        as long (measured).
+        The writer is an OS thread. If its last transaction had a single request and commits are slow, the work goes to
+        the writer at once. Otherwise the work waits until the loop's other asyncio tasks have added theirs. With 64
+        sessions, passing on each request at once makes the writer compete with the loop for the interpreter lock, and
+        an append takes twice as long (measured).
         """
         job = new_job(work, loop)
         if (gathered := self._gathered.get(loop)) is not None:
@@ -118,7 +118,7 @@ class Engine:
 
     def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """Write the requests that were gathered for this event loop. Does it on the loop itself if commits are quick,
-        otherwise passes the requests to the writer thread."""
+        otherwise passes the requests to the writer, an OS thread."""
         if (gathered := self._gathered.pop(loop, None)) and not self._write_here(gathered, loop):
             self._hand(gathered, loop)
 
@@ -129,7 +129,7 @@ class Engine:
     def _write_here(self, batch: list[Job], loop: asyncio.AbstractEventLoop) -> bool:
         """Write a batch of requests as one transaction on the event loop itself, if that does not block the loop for
         long. Returns True if this was done; each job then has its result or error. Returns False, with nothing written,
-        if the writer thread has to do it."""
+        if the writer, an OS thread, has to do it."""
         began = time.monotonic()
         if (
             self._quick < QUICK_RUNS
@@ -158,8 +158,9 @@ class Engine:
         return True
 
     async def read(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Run this function, with a cursor, on a reader thread, and return its result. The function runs in a read
-        transaction of its own, so that it sees one state of the database. `loop` is the event loop of the caller."""
+        """Call this function with a cursor, on an OS thread for reads, and return its result. The function runs in a
+        read transaction of its own, so that it sees one state of the database. `loop` is the event loop of the caller.
+        """
 
         def isolated(connection: sqlite3.Connection) -> T:
             db = connection.cursor()

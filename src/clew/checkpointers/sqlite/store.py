@@ -225,8 +225,8 @@ class SQLiteCheckpointer(Checkpointer):
         """Copy the whole store, with all namespaces, to a new file while the store is in use.
 
         The copy is the store as it was at one moment, and has every append acknowledged before the call. Raises
-        `InvalidInput` if `target` exists. `progress` is called from time to time with two numbers: the pages copied so
-        far, and the pages in total, which are never None here. It is called on a worker thread.
+        `InvalidInput` if `target` exists. `progress` is called from time to time, on another OS thread, with two
+        numbers: the pages copied so far, and the pages in total, which are never None here.
         """
         self._guard.enter()
         return await asyncio.to_thread(backup, self._path, Path(target), progress)
