@@ -96,7 +96,8 @@ class TreeMover:
         self._size = 0
 
     async def move(self, roots: Collection[str]) -> dict[str, str]:
-        """Copy these trees. Returns, for each tree's digest in the source, its digest in the target."""
+        """Copy these trees, with all blobs that they point at. Returns, for each tree's digest in the source, its
+        digest in the target."""
         for root in roots:
             if root not in self._names:
                 await self._move(root)
@@ -104,7 +105,7 @@ class TreeMover:
         return {root: self._names[root] for root in roots}
 
     async def _move(self, root: str) -> None:
-        """Copy one tree with all blobs that it points at, deepest first.
+        """Copy one tree with all blobs that it points at, deepest first. `root` is the digest of the tree.
 
         Does so without recursion, because folders may be nested deeper than Python's stack.
         """

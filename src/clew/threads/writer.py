@@ -374,7 +374,7 @@ class LogSize(msgspec.Struct, frozen=True, gc=False):
     """
 
     def grown(self, size: int, kept: float) -> LogSize:
-        """Return the sizes after one more frame of `size` bytes.
+        """Return the sizes of the log and its state after one more frame of `size` bytes.
 
         `kept` is the share of the frame, from 0 to 1, whose content stays in the state.
         """

@@ -74,8 +74,8 @@ class Outbox:
         self._under_way: Future[None] | None = None
 
     def add(self, digest: str, packed: bytes) -> None:
-        """Add a blob to the current batch. If that fills the batch, pass it on to be stored; wait first if another
-        batch is still being stored."""
+        """Add a blob to the batch of blobs to be stored next. If that fills the batch, pass it on to be stored; wait
+        first if another batch is still being stored."""
         if digest not in self._batch:
             self._batch[digest] = packed
             self._size += len(packed)
@@ -83,7 +83,7 @@ class Outbox:
                 self._send()
 
     def finish(self) -> None:
-        """Pass on the last batch and wait until everything is stored."""
+        """Pass on the last batch of blobs to be stored, and wait until everything is stored."""
         if self._batch:
             self._send()
         self._wait()
@@ -276,8 +276,8 @@ class Threads:
         self._pool.shutdown()  # returns at once, because nothing is running any more
 
     def go_on(self) -> None:
-        """Raise `Stopped` if the work has to end early. The functions that run on the OS threads call this now and
-        then."""
+        """Raise `Stopped` if the work on the OS threads has to end early. The functions that run there call this now
+        and then."""
         if self.stop.is_set():
             raise Stopped
 

@@ -94,17 +94,17 @@ class Plan:
 
     @property
     def made(self) -> int:
-        """The number of files, symbolic links, hard links and folders to be made or replaced."""
+        """The number of files, symbolic links, hard links and folders that the restore makes or replaces."""
         return len(self.new_folders) + len(self.files) + len(self.names) + len(self.links)
 
     @property
     def data(self) -> int:
-        """The number of bytes of file data to be written."""
+        """The number of bytes of file data that the restore writes."""
         return sum(work.size for work in self.files)
 
     @property
     def freed(self) -> int:
-        """The number of bytes of data in the files to be removed or replaced."""
+        """The number of bytes of data in the files that the restore removes or replaces."""
         gone = (*(node for _, node in self.removals), *(work.was for work in self.files))
         return sum(data_size(node) for node in gone if isinstance(node, FileNode))
 

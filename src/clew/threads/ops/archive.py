@@ -78,7 +78,7 @@ class TarWriter:
         self._write(bytes(-len(data) % _BLOCK))
 
     def add_members(self, members: IO[bytes]) -> None:
-        """Append all members that another `TarWriter` wrote to the file `members`."""
+        """Append all members that another `TarWriter` wrote to the file `members`, to this one's file."""
         members.seek(0)
         while chunk := members.read(_CHUNK):
             self._write(chunk)
@@ -241,7 +241,7 @@ class Archive:
         return member
 
     def _next(self) -> tarfile.TarInfo | None:
-        """Return the tar header of the next member, or None at the end.
+        """Return the tar header of the file's next member, or None at the end.
 
         Raises `Corrupt` if the member is not entirely in the file.
         """

@@ -329,7 +329,7 @@ class _Scales:
         self._ranges = 1
 
     def add(self, number: int, frame: Frame) -> None:
-        """Add frame `number` to the estimate.
+        """Add frame `number` to the estimate of the memory that the imported thread takes.
 
         Raises `InvalidInput` if the frames added so far take too much memory for the number of bytes that they have in
         the file.

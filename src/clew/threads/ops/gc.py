@@ -256,7 +256,7 @@ class _Deleting:
         self.freed = 0
 
     async def delete(self, digests: Sequence[str]) -> set[str]:
-        """Delete these blobs, except those that a writer stored or asked for since the cutoff.
+        """Delete these blobs, except those that a writer stored or asked for since the cutoff given to this object.
 
         Returns the digests of the blobs that no longer exist. If the deletion took so long that a thread may have come
         to reach one of them, this is checked, and a blob that is reached is put back.

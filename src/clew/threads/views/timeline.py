@@ -147,7 +147,7 @@ class TimelineReader:
         return self._line[number - 1].position if 1 <= number <= len(self._line) else None
 
     def feed(self, frame: Frame) -> list[TimelineTurn | Mark]:
-        """Read the next frame.
+        """Read the next frame of the log.
 
         Returns the turns that it added or changed, as they are now, and the marks that it added, in order.
         """
