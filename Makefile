@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 WORKERS ?= 6
 FUZZ_RUNS ?= 165000
 
+# Keep compiled modules even where the shell says not to: a run starts some thousand Pythons, which would compile anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup hooks demo test test-all crash fuzz lint format bench docs site screenshots release-check clean
 

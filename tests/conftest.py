@@ -3,6 +3,9 @@ because the machine is busy."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -16,12 +19,21 @@ settings.register_profile("sampled", settings.get_profile("full"), max_examples=
 settings.register_profile("fixed", settings.get_profile("sampled"), max_examples=20, derandomize=True, database=None)
 settings.load_profile("full" if FULL else "fixed" if IS_FIXED else "sampled")
 
+_IS_SLOW_THROUGHOUT = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Hand the seed of this run to hypothesis, before its own plugin looks for one."""
     if not IS_FIXED and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(SEED)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import modules of slow tests in a run without slow tests: every worker would import them, to drop them."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return True if _IS_SLOW_THROUGHOUT.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

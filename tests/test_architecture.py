@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +83,10 @@ def _carried_out(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _carried_out(node.body)
 
 
-IMPORTS = [found for module in MODULES for found in _imports(module)]
+@cache
+def _all_imports() -> list[Import]:
+    """Return every import in the sources. Called by tests alone, so that no other run has to parse them."""
+    return [found for module in MODULES for found in _imports(module)]
 
 
 def _row(module: str) -> int:
@@ -98,7 +102,7 @@ def test_every_package_has_a_row() -> None:
 def test_a_package_imports_only_from_its_own_row_and_the_rows_above_it() -> None:
     wrong = [
         f"{found.importer}:{found.line} imports {found.module}"
-        for found in IMPORTS
+        for found in _all_imports()
         if found.module != "clew" and "." in found.importer and _row(found.module) > _row(found.importer)
     ]
     assert wrong == []
@@ -107,7 +111,7 @@ def test_a_package_imports_only_from_its_own_row_and_the_rows_above_it() -> None
 def test_nothing_private_is_imported_from_another_folder() -> None:
     """A leading underscore means: for this folder and the folders in it."""
     wrong = []
-    for found in IMPORTS:
+    for found in _all_imports():
         parts = found.module.split(".")
         for depth, part in enumerate(parts):
             if part.startswith("_") and not _is_inside(found.importer, ".".join(parts[:depth])):
@@ -136,7 +140,7 @@ def test_modules_are_named_by_nouns() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph: dict[str, set[str]] = {module: set() for module in MODULES}
-    for found in IMPORTS:
+    for found in _all_imports():
         if found.at_import and found.module != found.importer and found.module in MODULES:
             graph[found.importer].add(found.module)
     assert _circle(graph) == []

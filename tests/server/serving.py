@@ -11,6 +11,7 @@ from typing import Any
 
 from clew.server import Server, Settings, Token
 from clew.server.auth import SCOPES, Scope
+from tests.limits import PATIENCE
 
 __all__ = ["Running", "a_token", "serving"]
 
@@ -36,13 +37,13 @@ class Running:
 
     def start(self) -> None:
         self._thread.start()
-        self._up.wait(30)
+        self._up.wait(PATIENCE)
         assert self.server.started, "the service did not start"
 
     def stop(self) -> None:
         """In order, as a signal would."""
         self.begin_to_stop()
-        self._thread.join(30)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the service did not stop"
 
     def begin_to_stop(self) -> None:
