@@ -4,13 +4,17 @@ because the machine is busy."""
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from clew.checkpointers import Checkpointer
 from tests.sampling import FULL, IS_FIXED, ON_SPEED, SEED
 from tests.servers import npm
+from tests.stores import NewStore
 
 pytest_plugins = ["tests.report"]
 
@@ -44,3 +48,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+async def open_store(new_store: NewStore) -> AsyncIterator[NewStore]:
+    """A function that opens another checkpointer on the same data, as a second connection does. What it opened is closed
+    after the test. The module or class of the test says in a fixture `new_store` how one is made."""
+    opened: list[Checkpointer] = []
+
+    def open_store(*given: Any, **options: Any) -> Checkpointer:
+        opened.append(new_store(*given, **options))
+        return opened[-1]
+
+    yield open_store
+    for store in opened:
+        await store.close()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -21,6 +22,7 @@ from clew.testing.contract.concurrency import ConcurrencyContract
 from clew.testing.contract.logs import LogContract
 from tests.servers.oci_objects import BUCKET, TENANCY, OCIDouble, oci_double
 from tests.servers.running import free_port, lacking
+from tests.stores import NewStore
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:oci")]
 _numbers = count()
@@ -39,17 +41,8 @@ def double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OCIDouble]:
 
 
 @pytest.fixture
-async def open_store(double: OCIDouble) -> AsyncIterator[OpenStore]:
-    opened: list[OCICheckpointer] = []
-    prefix = f"test/{next(_numbers)}"
-
-    def open_store(namespace: str = "") -> OCICheckpointer:
-        opened.append(OCICheckpointer(f"oci://{TENANCY}/{BUCKET}/{prefix}", namespace, **double.options))
-        return opened[-1]
-
-    yield open_store
-    for store in opened:
-        await store.close()
+def new_store(double: OCIDouble) -> NewStore:
+    return partial(OCICheckpointer, f"oci://{TENANCY}/{BUCKET}/test/{next(_numbers)}", **double.options)
 
 
 class TestOnTheDouble(LogContract, ConcurrencyContract):

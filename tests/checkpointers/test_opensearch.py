@@ -59,18 +59,14 @@ Open = Callable[..., OpenSearchCheckpointer]
 
 
 @pytest.fixture
-async def open_store(node: OpenSearchNode) -> AsyncIterator[Open]:
-    """Opens another checkpointer on one store that no other test uses."""
-    opened: list[OpenSearchCheckpointer] = []
+def new_store(node: OpenSearchNode) -> Open:
+    """Makes checkpointers on one store that no other test uses."""
     namespace = f"test {next(_numbers)}"
 
-    def open_store(url: str = node.url, **options: Any) -> OpenSearchCheckpointer:
-        opened.append(OpenSearchCheckpointer(url, namespace, **{"prefix": "tests", **options}))
-        return opened[-1]
+    def new_store(url: str = node.url, **options: Any) -> OpenSearchCheckpointer:
+        return OpenSearchCheckpointer(url, namespace, **{"prefix": "tests", **options})
 
-    yield open_store
-    for store in opened:
-        await store.close()
+    return new_store
 
 
 class _Counting(AsyncTransport):

@@ -2,26 +2,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from clew.checkpointers import Checkpointer, FileCheckpointer
-from clew.testing import CheckpointerContract, OpenStore
+from tests.stores import NewStore, StoreContract
 
 
-class TestFiles(CheckpointerContract):
+class TestFiles(StoreContract):
     @pytest.fixture
-    async def open_store(self, tmp_path: Path) -> AsyncIterator[OpenStore]:
-        opened: list[FileCheckpointer] = []
-
-        def open_store(namespace: str = "") -> FileCheckpointer:
-            opened.append(FileCheckpointer(tmp_path / "store", namespace))
-            return opened[-1]
-
-        yield open_store
-        for store in opened:
-            await store.close()
+    def new_store(self, tmp_path: Path) -> NewStore:
+        return partial(FileCheckpointer, tmp_path / "store")
 
     @pytest.fixture
     async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

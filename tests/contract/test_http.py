@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.server.auth import Token
-from clew.testing import CheckpointerContract, OpenStore
 from tests.sampling import FULL
 from tests.server.serving import Running, a_token, serving
 from tests.servers.postgres import running_postgres
 from tests.servers.running import free_port
+from tests.stores import NewStore, StoreContract
 
 MOST_TESTS = 400
 """Each test is a tenant of its own, so that it finds an empty store: as many tokens as there may be tests."""
@@ -51,19 +52,10 @@ def before_postgres() -> Iterator[Running]:
         yield running
 
 
-class HTTPContract(CheckpointerContract):
+class HTTPContract(StoreContract):
     @pytest.fixture
-    async def open_store(self, service: Running, numbers: Iterator[int]) -> AsyncIterator[OpenStore]:
-        opened: list[HTTPCheckpointer] = []
-        token = secret(next(numbers))
-
-        def open_store(namespace: str = "") -> HTTPCheckpointer:
-            opened.append(HTTPCheckpointer(service.url, namespace, token=token))
-            return opened[-1]
-
-        yield open_store
-        for store in opened:
-            await store.close()
+    def new_store(self, service: Running, numbers: Iterator[int]) -> NewStore:
+        return partial(HTTPCheckpointer, service.url, token=secret(next(numbers)))
 
     @pytest.fixture
     async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from clew.checkpointers import MemoryCheckpointer
-from clew.testing import CheckpointerContract, OpenStore
+from tests.stores import NewStore, StoreContract
 
 
-class TestMemory(CheckpointerContract):
+class TestMemory(StoreContract):
     @pytest.fixture
-    def open_store(self) -> OpenStore:
-        first = MemoryCheckpointer()
-        return lambda namespace="": MemoryCheckpointer(namespace, beside=first)
+    def new_store(self) -> NewStore:
+        return partial(MemoryCheckpointer, beside=MemoryCheckpointer())

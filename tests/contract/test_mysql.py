@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.mysql.store import MySQLCheckpointer
-from clew.testing import CheckpointerContract, OpenStore
 from tests.servers.mariadb import MariaDBServer, running_mariadb
 from tests.servers.running import free_port
+from tests.stores import NewStore, StoreContract
 
 
 @pytest.fixture(scope="module")
@@ -19,19 +20,11 @@ def server() -> Iterator[MariaDBServer]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("mysql")
-class TestMySQL(CheckpointerContract):
+class TestMySQL(StoreContract):
     @pytest.fixture
-    async def open_store(self, server: MariaDBServer) -> AsyncIterator[OpenStore]:
-        opened: list[MySQLCheckpointer] = []
+    async def new_store(self, server: MariaDBServer) -> NewStore:
         await server.empty("clew_")
-
-        def open_store(namespace: str = "") -> MySQLCheckpointer:
-            opened.append(MySQLCheckpointer(server.url(), namespace))
-            return opened[-1]
-
-        yield open_store
-        for store in opened:
-            await store.close()
+        return partial(MySQLCheckpointer, server.url())
 
     @pytest.fixture
     async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

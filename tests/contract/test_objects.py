@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from itertools import count
 
 import pytest
 
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.objects.store import ObjectCheckpointer
-from clew.testing import CheckpointerContract, OpenStore
 from tests.servers.buckets import WatchedBucket
 from tests.servers.running import free_port
 from tests.servers.seaweedfs import BUCKET, SeaweedFS, seaweedfs
+from tests.stores import NewStore, StoreContract
 
 pytest.importorskip("obstore")
 _numbers = count()
@@ -22,39 +23,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
         yield server
 
 
-class TestObjectsInMemory(CheckpointerContract):
+class TestObjectsInMemory(StoreContract):
     """On obstore's own bucket in memory, which honours conditions too."""
 
     @pytest.fixture
-    async def open_store(self) -> AsyncIterator[OpenStore]:
-        bucket, opened = WatchedBucket(), list[Checkpointer]()
-
-        def open_store(namespace: str = "") -> Checkpointer:
-            opened.append(bucket.store(namespace))
-            return opened[-1]
-
-        yield open_store
-        for store in opened:
-            await store.close()
+    def new_store(self) -> NewStore:
+        return WatchedBucket().store
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("seaweedfs")
-class TestObjects(CheckpointerContract):
+class TestObjects(StoreContract):
     """On a real S3 that honours conditions."""
 
     @pytest.fixture
-    async def open_store(self, server: SeaweedFS) -> AsyncIterator[OpenStore]:
-        opened: list[ObjectCheckpointer] = []
-        prefix = f"contract/{next(_numbers)}"
-
-        def open_store(namespace: str = "") -> ObjectCheckpointer:
-            opened.append(ObjectCheckpointer(f"s3://{BUCKET}/{prefix}", namespace, **server.options()))
-            return opened[-1]
-
-        yield open_store
-        for store in opened:
-            await store.close()
+    def new_store(self, server: SeaweedFS) -> NewStore:
+        return partial(ObjectCheckpointer, f"s3://{BUCKET}/contract/{next(_numbers)}", **server.options())
 
     @pytest.fixture
     async def unreachable_store(self, server: SeaweedFS) -> AsyncIterator[Checkpointer]:

@@ -8,9 +8,9 @@ from blake3 import blake3
 
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.opensearch.store import OpenSearchCheckpointer
-from clew.testing import CheckpointerContract, OpenStore
 from tests.servers.opensearch import shared_node
 from tests.servers.running import free_port
+from tests.stores import NewStore, StoreContract
 
 pytest.importorskip("opensearchpy")
 _numbers = count()
@@ -18,23 +18,19 @@ _numbers = count()
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("opensearch")
-class TestOpenSearch(CheckpointerContract):
+class TestOpenSearch(StoreContract):
     """On a real node. To make indices takes long, so a test's empty store is namespaces that no other test uses."""
 
     @pytest.fixture
-    async def open_store(self) -> AsyncIterator[OpenStore]:
-        opened: list[OpenSearchCheckpointer] = []
+    def new_store(self) -> NewStore:
         url, number = shared_node().url, next(_numbers)
 
-        def open_store(namespace: str = "") -> OpenSearchCheckpointer:
+        def new_store(namespace: str = "") -> OpenSearchCheckpointer:
             OpenSearchCheckpointer(url, namespace)  # refuses what is no namespace; the one used below always is
             inside = blake3(namespace.encode()).hexdigest()
-            opened.append(OpenSearchCheckpointer(url, f"{number}/{inside}", prefix="contract"))
-            return opened[-1]
+            return OpenSearchCheckpointer(url, f"{number}/{inside}", prefix="contract")
 
-        yield open_store
-        for store in opened:
-            await store.close()
+        return new_store
 
     @pytest.fixture
     async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

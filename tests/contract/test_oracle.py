@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from uuid import uuid4
 
 import oracledb
@@ -13,8 +14,8 @@ import pytest
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.oracle import address
 from clew.checkpointers.oracle.store import OracleCheckpointer
-from clew.testing import CheckpointerContract, OpenStore
 from tests.servers.running import free_port
+from tests.stores import NewStore, StoreContract
 
 URL = os.environ.get("CLEW_TEST_ORACLE_URL", "")
 if not URL:
@@ -33,19 +34,11 @@ def prefix() -> Iterator[str]:
 
 
 @pytest.mark.xdist_group("oracle")
-class TestOracle(CheckpointerContract):
+class TestOracle(StoreContract):
     @pytest.fixture
-    async def open_store(self, prefix: str) -> AsyncIterator[OpenStore]:
-        opened: list[OracleCheckpointer] = []
+    async def new_store(self, prefix: str) -> NewStore:
         await _each_table(prefix, "DELETE FROM {}", _TABLES)
-
-        def open_store(namespace: str = "") -> OracleCheckpointer:
-            opened.append(OracleCheckpointer(URL, namespace, prefix=prefix))
-            return opened[-1]
-
-        yield open_store
-        for store in opened:
-            await store.close()
+        return partial(OracleCheckpointer, URL, prefix=prefix)
 
     @pytest.fixture
     async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from itertools import cycle
 
 import pytest
 
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.postgres.store import PostgresCheckpointer
-from clew.testing import CheckpointerContract, OpenStore
 from tests.servers.postgres import PostgresServer, running_postgres
 from tests.servers.running import free_port
+from tests.stores import NewStore, StoreContract
 
 
 @pytest.fixture(scope="module")
@@ -19,20 +20,14 @@ def server() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.xdist_group("postgres")
-class TestPostgres(CheckpointerContract):
+class TestPostgres(StoreContract):
     @pytest.fixture
-    async def open_store(self, server: PostgresServer) -> AsyncIterator[OpenStore]:
-        """Every other one shares its connections; the rest stand apart, as in a process of their own."""
-        opened: list[PostgresCheckpointer] = []
-        schema = server.new_schema()
-
-        def open_store(namespace: str = "") -> PostgresCheckpointer:
-            opened.append(PostgresCheckpointer(server.url(), namespace, schema=schema, connections=4 + len(opened) % 2))
-            return opened[-1]
-
-        yield open_store
-        for store in opened:
-            await store.close()
+    def new_store(self, server: PostgresServer) -> NewStore:
+        """Every other store shares its connections; the rest stand apart, as in a process of their own."""
+        schema, connections = server.new_schema(), cycle((4, 5))
+        return lambda namespace="": PostgresCheckpointer(
+            server.url(), namespace, schema=schema, connections=next(connections)
+        )
 
     @pytest.fixture
     async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

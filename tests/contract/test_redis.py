@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.redis.store import RedisCheckpointer
-from clew.testing import CheckpointerContract, OpenStore
 from tests.sampling import FULL
 from tests.servers.redis import a_cluster, a_server
 from tests.servers.running import free_port
+from tests.stores import NewStore, StoreContract
 
 _numbers = itertools.count()
 
@@ -33,21 +34,12 @@ def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"{servers[0].url}?cluster=true"
 
 
-class _Contract(CheckpointerContract):
+class _Contract(StoreContract):
     """Each test has a prefix, and so a store, of its own."""
 
     @pytest.fixture
-    async def open_store(self, url: str) -> AsyncIterator[OpenStore]:
-        opened: list[RedisCheckpointer] = []
-        prefix = f"test-{next(_numbers)}:"
-
-        def open_store(namespace: str = "") -> RedisCheckpointer:
-            opened.append(RedisCheckpointer(url, namespace, prefix=prefix))
-            return opened[-1]
-
-        yield open_store
-        for store in opened:
-            await store.close()
+    def new_store(self, url: str) -> NewStore:
+        return partial(RedisCheckpointer, url, prefix=f"test-{next(_numbers)}:")
 
     @pytest.fixture
     async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

@@ -2,27 +2,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from clew.checkpointers import Checkpointer, SQLiteCheckpointer
 from clew.checkpointers.sqlite import engine
-from clew.testing import CheckpointerContract, OpenStore
+from tests.stores import NewStore, StoreContract
 
 
-class TestSQLite(CheckpointerContract):
+class TestSQLite(StoreContract):
     @pytest.fixture
-    async def open_store(self, tmp_path: Path) -> AsyncIterator[OpenStore]:
-        opened: list[SQLiteCheckpointer] = []
-
-        def open_store(namespace: str = "") -> SQLiteCheckpointer:
-            opened.append(SQLiteCheckpointer(tmp_path / "clew.db", namespace))
-            return opened[-1]
-
-        yield open_store
-        for store in opened:
-            await store.close()
+    def new_store(self, tmp_path: Path) -> NewStore:
+        return partial(SQLiteCheckpointer, tmp_path / "clew.db")
 
     @pytest.fixture
     async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 
 from clew import Thread
-from clew.checkpointers import Checkpointer, FileCheckpointer, Head, MemoryCheckpointer, SQLiteCheckpointer
+from clew.checkpointers import Checkpointer, Head
 from clew.log import (
     FIRST,
     Described,
@@ -23,15 +22,7 @@ from clew.log import (
 from clew.messages import Text, ToolCall, ToolResult, assistant, tool, user
 from clew.threads.reader import decoded, frames
 
-__all__ = ["STORES", "make_store", "read_frames", "turn", "with_folded_state", "with_turns", "write_log"]
-
-STORES = ("memory", "sqlite", "files")
-
-
-def make_store(kind: str, folder: Path) -> Checkpointer:
-    if kind == "memory":
-        return MemoryCheckpointer()
-    return SQLiteCheckpointer(folder / "c.db") if kind == "sqlite" else FileCheckpointer(folder / "threads")
+__all__ = ["read_frames", "turn", "with_folded_state", "with_turns", "write_log"]
 
 
 async def read_frames(store: Checkpointer, head: Head) -> list[Frame]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, SQLiteCheckpointer
+from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer
 from clew.errors import (
     Conflict,
     Corrupt,
@@ -42,15 +41,12 @@ from clew.messages import Message, Text, ToolCall, ToolResult, assistant, tool, 
 from clew.threads import Thread, leases
 from clew.threads import leases as owners
 from tests.limits import PATIENCE
+from tests.stores import store_fixture
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Checkpointer]:
-    opened: Checkpointer = MemoryCheckpointer() if request.param == "memory" else SQLiteCheckpointer(tmp_path / "c.db")
-    async with opened:
-        yield opened
+store = store_fixture("memory", "sqlite")
 
 
 def turn(number: int) -> list[MessageAdded]:

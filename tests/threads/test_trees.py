@@ -17,7 +17,8 @@ from clew.log import WorkspaceSnapshot
 from clew.log.blobs import pack_blob, pack_tree
 from clew.threads.ops.gc import below, gc
 from clew.threads.trees import TreeMover, note_fresh
-from tests.threads.keeping import STORES, make_store, turn
+from tests.stores import STORES, make_store
+from tests.threads.keeping import turn
 from tests.threads.moving import files_of, some_files
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 from clew.log.blobs import pack_blob
 from clew.workspace import SnapshotRef, Workspace
 from clew.workspace.chunks import ONE_CHUNK
-from tests.workspace.trees import STORES, make_store
+from tests.stores import STORES, make_store
 
 pytestmark = pytest.mark.anyio
 

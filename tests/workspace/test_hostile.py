@@ -14,7 +14,8 @@ from clew.errors import ClewError, Corrupt, InvalidInput, MissingBlob, UsageErro
 from clew.log.blobs import pack_blob, pack_tree
 from clew.workspace import Limits, Workspace
 from clew.workspace.manifest import FileNode, FolderNode, LinkNode, Node
-from tests.workspace.trees import facts, make_store, put, put_top, small_file
+from tests.stores import make_store
+from tests.workspace.trees import facts, put, put_top, small_file
 
 pytestmark = [
     pytest.mark.anyio,

@@ -7,7 +7,7 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from clew.errors import ClewError, InvalidInput, MissingBlob, Unavailable, Usage
 from clew.log.keys import Keyring
 from clew.workspace import Limits, SnapshotRef, Workspace, apply
 from clew.workspace.folders import TEMPORARY
-from tests.workspace.trees import HOLE, STORES, change, facts, grow, make_store
+from tests.stores import make_store, store_fixture
+from tests.workspace.trees import HOLE, change, facts, grow
 
 pytestmark = [
     pytest.mark.anyio,
@@ -26,10 +27,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=STORES)
-async def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Checkpointer]:
-    async with make_store(request.param, tmp_path) as opened:
-        yield opened
+any_store = store_fixture()
 
 
 class Meddled(Workspace):

@@ -25,7 +25,8 @@ from clew.checkpointers import Checkpointer, MemoryCheckpointer
 from clew.log.keys import Keyring
 from clew.workspace import Workspace
 from tests.sampling import FULL, SEED
-from tests.workspace.trees import HOLE, STORES, facts, make_store
+from tests.stores import STORES, make_store
+from tests.workspace.trees import HOLE, facts
 
 pytestmark = [
     pytest.mark.crash,

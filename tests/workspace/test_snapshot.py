@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from clew.workspace.pack import Content, Outbox, Reader, Threads
 from clew.workspace.scan import CHANGED, Fact, Folder, Root
 from tests.limits import PATIENCE
 from tests.sampling import ON_SPEED
-from tests.threads.keeping import STORES, make_store
+from tests.stores import store_fixture
 from tests.workspace.snapped import contents, is_whole, nodes
 
 pytestmark = pytest.mark.anyio
@@ -53,10 +53,7 @@ def store() -> MemoryCheckpointer:
     return MemoryCheckpointer()
 
 
-@pytest.fixture(params=STORES)
-async def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Checkpointer]:
-    async with make_store(request.param, tmp_path / "store") as opened:
-        yield opened
+any_store = store_fixture()
 
 
 @pytest.fixture

@@ -9,12 +9,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from clew.checkpointers import Checkpointer, FileCheckpointer, MemoryCheckpointer, SQLiteCheckpointer
+from clew.checkpointers import Checkpointer
 from clew.workspace.manifest import FileNode, FolderNode, Node, Tree, pack_folder
 
-__all__ = ["STORES", "change", "facts", "grow", "make_store", "put", "put_top", "remove", "small_file"]
+__all__ = ["change", "facts", "grow", "put", "put_top", "remove", "small_file"]
 
-STORES = ("memory", "sqlite", "files")
 NAMES = [
     b"a",
     b"b.txt",
@@ -29,12 +28,6 @@ NAMES = [
 ]
 MODES = [0o644, 0o600, 0o755, 0o400, 0o4755]
 HOLE = 256 * 1024
-
-
-def make_store(kind: str, folder: Path) -> Checkpointer:
-    if kind == "memory":
-        return MemoryCheckpointer()
-    return SQLiteCheckpointer(folder / "store.db") if kind == "sqlite" else FileCheckpointer(folder / "store")
 
 
 def facts(folder: Path) -> dict[bytes, tuple[object, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,17 +18,15 @@ from clew.messages import assistant, user
 from clew.threads.heads import PART
 from clew.threads.ops.gc import below, gc
 from clew.threads.ops.verify import verify
-from tests.threads.keeping import STORES, make_store, turn, with_turns, write_log
+from tests.stores import store_fixture
+from tests.threads.keeping import turn, with_turns, write_log
 
 pytestmark = pytest.mark.anyio
 
 NOW = timedelta(0)
 
 
-@pytest.fixture(params=STORES)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Checkpointer]:
-    async with make_store(request.param, tmp_path) as opened:
-        yield opened
+store = store_fixture()
 
 
 async def with_large(store: Checkpointer, thread_id: str, *texts: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,17 +15,15 @@ from clew.log import StatusChanged
 from clew.threads import leases
 from clew.threads.heads import PART
 from clew.threads.ops.prune import prune
-from tests.threads.keeping import STORES, make_store, turn, with_turns, write_log
+from tests.stores import store_fixture
+from tests.threads.keeping import turn, with_turns, write_log
 
 pytestmark = pytest.mark.anyio
 
 DAY = timedelta(days=1)
 
 
-@pytest.fixture(params=STORES)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Checkpointer]:
-    async with make_store(request.param, tmp_path) as opened:
-        yield opened
+store = store_fixture()
 
 
 async def old(store: Checkpointer, thread_id: str, days: int, **head: Any) -> None:

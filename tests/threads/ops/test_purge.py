@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from clew.threads.ops import purge as purging
 from clew.threads.ops.purge import purge, purge_rewound, trimmed
 from clew.threads.ops.verify import verify, verify_all
 from tests.sampling import examples
-from tests.threads.keeping import STORES, make_store, turn, with_turns
+from tests.stores import store_fixture
+from tests.threads.keeping import turn, with_turns
 
 SECRET = "my deploy target is staging-eu, and nobody else's "
 
@@ -31,10 +32,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(purging, "_PAUSE", 0.02)
 
 
-@pytest.fixture(params=STORES)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Checkpointer]:
-    async with make_store(request.param, tmp_path) as opened:
-        yield opened
+store = store_fixture()
 
 
 async def names(store: Checkpointer) -> list[str]:

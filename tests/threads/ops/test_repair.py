@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,17 +16,15 @@ from clew.messages import assistant, user
 from clew.threads.heads import PART
 from clew.threads.ops.repair import repair
 from clew.threads.ops.verify import verify
-from tests.threads.keeping import STORES, make_store, turn, with_folded_state, with_turns
+from tests.stores import store_fixture
+from tests.threads.keeping import turn, with_folded_state, with_turns
 
 pytestmark = pytest.mark.anyio
 
 KEY = "00" * 32
 
 
-@pytest.fixture(params=STORES)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Checkpointer]:
-    async with make_store(request.param, tmp_path) as opened:
-        yield opened
+store = store_fixture()
 
 
 async def times(store: Checkpointer, thread_id: str) -> list[int]:

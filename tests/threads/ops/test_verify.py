@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +21,8 @@ from clew.log.blobs import pack_blob, pack_tree, tree_refs, unpack_blob
 from clew.messages import assistant, user
 from clew.threads.ops.verify import Problem, Verdict, verify, verify_all
 from tests.sampling import FULL, dice
-from tests.threads.keeping import STORES, make_store, turn, with_folded_state, with_turns, write_log
+from tests.stores import store_fixture
+from tests.threads.keeping import turn, with_folded_state, with_turns, write_log
 
 pytestmark = pytest.mark.anyio
 
@@ -29,10 +30,7 @@ LARGE = "a long document. " * 8_000
 KEY, OTHER = "00" * 32, "11" * 32
 
 
-@pytest.fixture(params=STORES)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Checkpointer]:
-    async with make_store(request.param, tmp_path) as opened:
-        yield opened
+store = store_fixture()
 
 
 async def test_sound_threads_are_found_sound(store: Checkpointer) -> None:

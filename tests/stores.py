@@ -1,0 +1,47 @@
+"""How tests open stores: one of a kind, several on the same data, or one under the whole contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.checkpointers import Checkpointer, FileCheckpointer, MemoryCheckpointer, SQLiteCheckpointer
+from clew.testing import CheckpointerContract, OpenStore
+
+__all__ = ["STORES", "NewStore", "StoreContract", "make_store", "store_fixture"]
+
+STORES = ("memory", "sqlite", "files")
+"""The kinds of stores that need no server."""
+
+NewStore = Callable[..., Checkpointer]
+"""What the fixture `new_store` returns: a function that makes another checkpointer on the data of this test."""
+
+
+def make_store(kind: str, folder: Path) -> Checkpointer:
+    """Return a store of one of the kinds in `STORES`, with its data in this folder."""
+    if kind == "memory":
+        return MemoryCheckpointer()
+    return SQLiteCheckpointer(folder / "store.db") if kind == "sqlite" else FileCheckpointer(folder / "store")
+
+
+def store_fixture(*kinds: str) -> Any:
+    """Return a fixture that runs each test once for each of these kinds, with a store of that kind."""
+
+    @pytest.fixture(params=kinds or STORES)
+    async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Checkpointer]:
+        async with make_store(request.param, tmp_path) as opened:
+            yield opened
+
+    return store
+
+
+class StoreContract(CheckpointerContract):
+    """The contract with the fixture `open_store` of all our tests. A subclass says in a fixture `new_store` how another
+    checkpointer is made on the data of its test."""
+
+    @pytest.fixture
+    def open_store(self, open_store: OpenStore) -> OpenStore:
+        return open_store
