@@ -129,8 +129,8 @@ def unpack_blob(digest: str, packed: bytes, keys: Keyring | None = None) -> byte
 
 
 def may_spill(body: bytes) -> bool:
-    """Return whether a frame's body (its entries in msgpack) may contain a text or bytes of more than `SPILL_OVER`
-    bytes.
+    """Return whether a frame's body (its entries in msgpack) may contain a text or bytes of more than 65,535 bytes
+    (`SPILL_OVER`).
 
     Searches for 32-bit lengths, which only such long values have.
     """
@@ -143,8 +143,8 @@ def may_spill(body: bytes) -> bool:
 def spill(
     body: bytes, places: Iterable[Place], blobs: dict[str, bytes], keys: Keyring | None = None
 ) -> tuple[bytes, int]:
-    """Move texts and bytes of more than `SPILL_OVER` bytes from a frame's body to `blobs`, and leave references to
-    them.
+    """Move texts and bytes of more than 65,535 bytes (`SPILL_OVER`) from a frame's body to `blobs`, and leave
+    references to them.
 
     The body is the frame's entries in msgpack. `places` are the positions of large values in it, as `weigh` returns
     them. Returns the shorter body, and an estimate of the memory that the moved values take, in bytes.

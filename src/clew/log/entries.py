@@ -96,7 +96,8 @@ class ModelCallStarted(_Entry, tag="model-call", frozen=True):
 class ModelCallRefused(_Entry, tag="refused", frozen=True):
     """The vendor did not run the last request that was sent to a model.
 
-    It cost nothing, so it is not counted as `unaccounted`.
+    The request cost nothing, so it does not count as `unaccounted`, the number of requests that may have been charged
+    although no response is on record.
     """
 
     reason: str = ""

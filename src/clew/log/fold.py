@@ -244,8 +244,8 @@ class Fold:
         self._view_start, self._view_end = view[-1] if view else (0, -1)
 
     def _marked(self) -> list[Ranges]:
-        """Return, for each turn, the view at its end: the messages that the model saw then. That of the current turn
-        grows with every result, so it is computed here and not with every entry."""
+        """Return, for each turn, the view at its end: the messages that the model saw then. The view of the current
+        turn grows with every result, so it is computed here and not with every entry."""
         if self._turn_grows:
             one_range = not self._older and self._view_end >= 0
             self._marks[-1] = ((self._view_start, self._view_end),) if one_range else self._view()
@@ -415,8 +415,8 @@ class Fold:
         self._index_facts()
 
     def _cut(self, messages: int) -> None:
-        """Shorten the view (what the model sees) to its first `messages` messages. A turn whose response stays still
-        counts."""
+        """Shorten the view (what the model sees) to its first `messages` messages. A turn still counts if its response
+        is among them."""
         before = [place for start, stop in self._view() for place in range(start, stop)]
         if messages >= len(before):
             return

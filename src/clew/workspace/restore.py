@@ -174,9 +174,10 @@ def _check_same(root: int, path: Path, walked: Walked | None) -> None:
 async def _plan(
     place: Workspace, root: int, before: SnapshotRef | None, target: Root, leftovers: tuple[bytes, ...]
 ) -> Plan:
-    """Make the plan of a restore and check it against the folder, the free space and the store. `before` is the
-    snapshot of the folder as it is now, `target` the one to restore. `leftovers` are the paths of temporary files of an
-    interrupted restore, which are to be removed. Raises `MissingBlob` if the store lacks a blob that the plan needs."""
+    """Make the plan of a restore in the workspace `place`, and check it against the folder, which is open as `root`,
+    the free space and the store. `before` is the snapshot of the folder as it is now, `target` the one to restore.
+    `leftovers` are the paths of temporary files of an interrupted restore, which are to be removed. Raises
+    `MissingBlob` if the store lacks a blob that the plan needs."""
     checkpointer, limits = place.checkpointer, place.limits
     was = await read_root(checkpointer, before, limits) if before is not None else None
     plan = await make_plan(checkpointer, was, target, limits)
