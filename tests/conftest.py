@@ -4,7 +4,7 @@ because the machine is busy."""
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from clew.checkpointers import Checkpointer
+from tests.clock import Clock
 from tests.sampling import FULL, IS_FIXED, ON_SPEED, SEED
 from tests.servers import npm
 from tests.stores import NewStore
@@ -48,6 +49,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    """A clock that the test moves on instead of waiting."""
+    with Clock() as clock:
+        yield clock
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from typing import Any
 
@@ -31,6 +32,7 @@ from clew.models import ModelRequest, Price
 from clew.models.base import TextDelta
 from clew.testing import Response, ScriptedModel, call
 from clew.tools import NOT_DONE, NotDone, ToolContext, tool
+from tests.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -484,15 +486,20 @@ async def test_an_answer_is_for_one_attempt_and_a_call_stopped_again_is_asked_ab
     assert (again.status, len(begun)) == ("waiting", 1)
 
 
-async def test_a_sync_tool_that_timed_out_is_asked_about_where_that_is_wished(store: MemoryCheckpointer) -> None:
-    @tool(in_doubt="ask", timeout=0.5)
+async def test_a_sync_tool_that_timed_out_is_asked_about_where_that_is_wished(
+    store: MemoryCheckpointer, clock: Clock
+) -> None:
+    began = threading.Event()
+
+    @tool(in_doubt="ask", timeout=600)
     def charge(order: str, ctx: ToolContext) -> str:
+        began.set()
         while not ctx.cancelled:
             time.sleep(0.005)
         return "late"
 
     agent = Agent(ScriptedModel(SCRIPT), tools=[charge], checkpointer=store)
-    waiting = await agent.run("Go.", thread_id="t")
+    waiting, _ = await asyncio.gather(agent.run("Go.", thread_id="t"), clock.advance_after(began, 600))
     assert [question.kind for question in waiting.questions] == ["in doubt"]
     assert (await agent.resume(thread_id="t", answer="it went through")).output == "Done."
 

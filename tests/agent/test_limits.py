@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +16,8 @@ from clew.messages import plain_text, user
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
 from clew.tools import tool
+from tests.clock import Clock
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -55,13 +55,13 @@ async def test_nothing_is_told_where_it_is_not_wanted_or_too_early(
     assert not any("[clew]" in plain_text(message) for message in model.requests[-1].messages)
 
 
-async def test_a_budget_of_seconds_counts_the_work_of_all_runs(store: MemoryCheckpointer) -> None:
+async def test_a_budget_of_seconds_counts_the_work_of_all_runs(store: MemoryCheckpointer, clock: Clock) -> None:
     async with Thread.open(store, "t") as thread:
-        await thread.append(MessageAdded(user("Look.")), Spend(cost_usd=0.0, seconds=3599.5))
+        await thread.append(MessageAdded(user("Look.")), Spend(cost_usd=0.0, seconds=1800))
 
     @tool(effect="none")
     async def slow() -> str:
-        await asyncio.sleep(0.6)
+        clock.advance(1800)
         return "row"
 
     agent = Agent(ScriptedModel([call("slow"), "Done."]), tools=[slow], checkpointer=store, budget=Budget(seconds=3600))
@@ -71,31 +71,32 @@ async def test_a_budget_of_seconds_counts_the_work_of_all_runs(store: MemoryChec
         ScriptedModel([call("slow"), "Done."]), tools=[slow], checkpointer=store, budget=Budget(seconds=7200)
     )
     assert (await richer.resume(thread_id="t")).output == "Done."
-    assert 3600 < (await Thread.load(store, "t")).seconds < 3660
+    assert 3600 < (await Thread.load(store, "t")).seconds < 3600 + PATIENCE
 
 
-async def test_time_between_two_runs_is_no_work(store: MemoryCheckpointer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_time_between_two_runs_is_no_work(store: MemoryCheckpointer, clock: Clock) -> None:
     agent = Agent(ScriptedModel(["One.", "Two."]), checkpointer=store)
     await agent.run("First.", thread_id="t")
-    before = (await Thread.load(store, "t")).seconds
-    began = time.monotonic()
-    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600, perf_counter=time.perf_counter)
-    monkeypatch.setattr("clew.agent.journal.time", later)
+    clock.advance(3600)
     await agent.run("Second.", thread_id="t")
-    assert (await Thread.load(store, "t")).seconds - before <= time.monotonic() - began
+    assert (await Thread.load(store, "t")).seconds < PATIENCE
 
 
-async def test_a_run_that_takes_too_long_is_interrupted_and_can_be_resumed(store: MemoryCheckpointer) -> None:
+async def test_a_run_that_takes_too_long_is_interrupted_and_can_be_resumed(
+    store: MemoryCheckpointer, clock: Clock
+) -> None:
     @tool(effect="idempotent")
     async def slow() -> str:
-        await asyncio.sleep(60 if slow_first.pop() else 0)
+        if slow_first.pop():
+            clock.advance(600)
+            await asyncio.Event().wait()
         return "row"
 
     slow_first = [False, True]
     agent = Agent(ScriptedModel([call("slow"), "Done."]), tools=[slow], checkpointer=store)
-    stopped = await agent.run("Go.", thread_id="t", timeout=1)
-    assert (stopped.status, stopped.reason, stopped.output) == ("interrupted", "timeout: 1 s", None)
-    assert (await agent.resume(thread_id="t", timeout=60)).output == "Done."
+    stopped = await agent.run("Go.", thread_id="t", timeout=600)
+    assert (stopped.status, stopped.reason, stopped.output) == ("interrupted", "timeout: 600 s", None)
+    assert (await agent.resume(thread_id="t", timeout=600)).output == "Done."
 
 
 @pytest.mark.parametrize(

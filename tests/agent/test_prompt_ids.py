@@ -21,6 +21,7 @@ from clew.messages import Text, ToolResult, plain_text
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
 from clew.tools import tool
+from tests.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -265,9 +266,12 @@ async def test_the_result_of_a_prompt_that_was_not_asked_yet_has_its_own_id_and_
     assert (await desk.agent.resume(thread_id="t")).prompt_id == "p1"
 
 
-async def test_a_prompt_that_a_run_was_stopped_before_has_a_result_of_its_own(store: MemoryCheckpointer) -> None:
+async def test_a_prompt_that_a_run_was_stopped_before_has_a_result_of_its_own(
+    store: MemoryCheckpointer, clock: Clock
+) -> None:
     @tool(effect="idempotent")
     async def slow() -> str:
+        clock.advance(600)
         await asyncio.Event().wait()
         return ""
 
@@ -277,9 +281,9 @@ async def test_a_prompt_that_a_run_was_stopped_before_has_a_result_of_its_own(st
         if isinstance(event, ToolStarted):
             break
     await first.aclose()
-    second = await agent.run("Stop.", thread_id="t", prompt_id="p2", timeout=1)
+    second = await agent.run("Stop.", thread_id="t", prompt_id="p2", timeout=600)
     assert (second.prompt, second.prompt_id, second.status) == ("Stop.", "p2", "interrupted")
-    assert second.reason == "timeout: 1 s; the prompt was not asked yet. It is on record, and a resume asks it"
+    assert second.reason == "timeout: 600 s; the prompt was not asked yet. It is on record, and a resume asks it"
 
 
 async def test_a_prompt_that_is_asked_together_with_later_ones_gets_the_result_under_its_own_id(

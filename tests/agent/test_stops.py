@@ -21,6 +21,7 @@ from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
 from clew.tools import NOT_DONE, NotDone, ToolContext, tool
 from clew.workspace import Workspace
+from tests.clock import Clock
 from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +50,7 @@ class Away(MemoryCheckpointer):
 
 
 async def test_a_prompt_is_on_record_before_the_files_are_looked_at(
-    store: MemoryCheckpointer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: MemoryCheckpointer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     agent = Agent(ScriptedModel(["One.", "Two."]), checkpointer=store, workspace=tmp_path / "w")
     (tmp_path / "w").mkdir()
@@ -57,11 +58,12 @@ async def test_a_prompt_is_on_record_before_the_files_are_looked_at(
     await agent.run("First.", thread_id="t")
 
     async def never(*_: Any) -> None:
-        await asyncio.sleep(60)
+        clock.advance(600)
+        await asyncio.Event().wait()
 
     with monkeypatch.context() as slow:
         slow.setattr(Workspace, "snapshot", never)
-        stopped = await agent.run("Second.", thread_id="t", timeout=1)
+        stopped = await agent.run("Second.", thread_id="t", timeout=600)
     assert stopped.status == "interrupted"
     assert (await agent.resume(thread_id="t")).output == "Two."
 
@@ -76,17 +78,21 @@ async def test_the_prompt_of_work_that_is_done_is_asked_again_though_somebody_ha
     assert (await agent.run("Go on.", thread_id="t")).output == "Two."
 
 
-async def test_a_prompt_that_comes_while_calls_are_open_waits_on_record(store: MemoryCheckpointer) -> None:
+async def test_a_prompt_that_comes_while_calls_are_open_waits_on_record(
+    store: MemoryCheckpointer, clock: Clock
+) -> None:
     @tool(effect="idempotent")
     async def slow() -> str:
-        await asyncio.sleep(60 if slow_first.pop() else 0)
+        if slow_first.pop():
+            clock.advance(600)
+            await asyncio.Event().wait()
         return "ok"
 
     slow_first = [False, True, True]
     script: list[Response] = [call("slow"), "Stopped, as you said."]
     agent = Agent(ScriptedModel(script), tools=[slow], checkpointer=store)
-    await agent.run("Order it.", thread_id="t", timeout=1)
-    assert (await agent.resume("Stop.", thread_id="t", timeout=1)).status == "interrupted"
+    await agent.run("Order it.", thread_id="t", timeout=600)
+    assert (await agent.resume("Stop.", thread_id="t", timeout=600)).status == "interrupted"
     assert (await agent.resume(thread_id="t")).output == "Stopped, as you said."
     words = [plain_text(message) for message in (await Thread.load(store, "t")).messages if plain_text(message)]
     assert words == ["Order it.", "Stop.", "Stopped, as you said."]
@@ -126,18 +132,22 @@ async def test_a_call_in_doubt_whose_tool_is_gone_is_told_as_such(store: MemoryC
     assert "not known whether pay took effect" in str(model.requests[-1].messages[-1])
 
 
-async def test_a_person_who_says_what_a_call_came_to_is_heard_whatever_its_effect(store: MemoryCheckpointer) -> None:
+async def test_a_person_who_says_what_a_call_came_to_is_heard_whatever_its_effect(
+    store: MemoryCheckpointer, clock: Clock
+) -> None:
     ran: list[int] = []
 
-    @tool(effect="idempotent", in_doubt="ask", timeout=0.5)
+    @tool(effect="idempotent", in_doubt="ask", timeout=600)
     def pay() -> str:
         ran.append(1)
+        began.set()
         given_up.wait(PATIENCE)
         return "paid"
 
-    given_up = threading.Event()
+    began, given_up = threading.Event(), threading.Event()
     agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store)
-    assert (await agent.run("Go.", thread_id="t")).questions[0].kind == "in doubt"
+    waiting, _ = await asyncio.gather(agent.run("Go.", thread_id="t"), clock.advance_after(began, 600))
+    assert waiting.questions[0].kind == "in doubt"
     given_up.set()
     result = await agent.resume(thread_id="t", answer="it was paid")
     assert (result.output, len(ran)) == ("Done.", 1)
@@ -150,18 +160,22 @@ async def test_half_a_character_at_the_end_of_a_response_is_left_out_and_the_res
     assert result.output == "Done ?"
 
 
-async def test_a_step_in_doubt_is_reconciled_by_a_retry_in_the_same_process(store: MemoryCheckpointer) -> None:
+async def test_a_step_in_doubt_is_reconciled_by_a_retry_in_the_same_process(
+    store: MemoryCheckpointer, clock: Clock
+) -> None:
     charged: list[int] = []
 
     async def charge() -> str:
         charged.append(1)
-        await asyncio.sleep(60 if len(charged) == 1 else 0)
+        if len(charged) == 1:
+            clock.advance(600)
+            await asyncio.Event().wait()
         return "charged"
 
     def was_charged() -> str | NotDone:
         return "charged" if charged else NOT_DONE
 
-    @tool(effect="steps", timeout=1, retries=1)
+    @tool(effect="steps", timeout=600, retries=1)
     async def pay(ctx: ToolContext) -> str:
         return await ctx.step("charge", charge, reconcile=was_charged)
 
@@ -235,12 +249,13 @@ async def test_a_cancelled_run_leaves_no_task_behind(store: MemoryCheckpointer) 
 
 
 async def test_a_response_that_was_paid_for_is_kept_though_the_run_is_stopped_while_a_snapshot_is_taken(
-    store: MemoryCheckpointer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: MemoryCheckpointer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     snapshot = Workspace.snapshot
 
     async def slow(self: Workspace, *given: Any) -> Any:
-        await asyncio.sleep(2)
+        clock.advance(600)
+        await asyncio.sleep(0.01)
         return await snapshot(self, *given)
 
     monkeypatch.setattr(Workspace, "snapshot", slow)
@@ -251,7 +266,7 @@ async def test_a_response_that_was_paid_for_is_kept_though_the_run_is_stopped_wh
         return "Done." if len(request.messages) > 1 else call("look")
 
     agent = Agent(ScriptedModel(script), tools=[look], checkpointer=store, workspace=tmp_path / "w")
-    assert (await agent.run("Go.", thread_id="t", timeout=1)).status == "interrupted"
+    assert (await agent.run("Go.", thread_id="t", timeout=600)).status == "interrupted"
     assert (await agent.resume(thread_id="t")).output == "Done."
     assert asked == [1, 3]
 

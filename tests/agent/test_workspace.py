@@ -19,6 +19,7 @@ from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
 from clew.tools import ToolContext, tool
 from clew.workspace import Workspace
+from tests.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -83,20 +84,21 @@ async def test_an_error_after_which_files_cannot_be_kept_says_which_turn_they_ar
 
 
 async def test_a_run_out_of_time_whose_files_cannot_be_kept_says_so_in_its_reason(
-    store: MemoryCheckpointer, tmp_path: Path
+    store: MemoryCheckpointer, tmp_path: Path, clock: Clock
 ) -> None:
     @tool
     async def hang(ctx: ToolContext) -> str:
         assert ctx.workspace is not None
         shutil.rmtree(ctx.workspace)
-        await asyncio.sleep(60)
+        clock.advance(600)
+        await asyncio.Event().wait()
         return "never"
 
     turns: list[Response] = [call("write", name="one"), call("write", name="two"), call("hang")]
     agent = Agent(ScriptedModel(turns), tools=[write, hang], checkpointer=store, workspace=tmp_path / "files")
-    result = await agent.run("Go.", thread_id="t", timeout=1)
+    result = await agent.run("Go.", thread_id="t", timeout=600)
     assert result.status == "interrupted"
-    assert result.reason.startswith("timeout: 1 s; the files on record are those of turn 2, because")
+    assert result.reason.startswith("timeout: 600 s; the files on record are those of turn 2, because")
     assert (await Thread.load(store, "t")).reason == result.reason
 
 

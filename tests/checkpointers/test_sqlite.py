@@ -27,6 +27,7 @@ from clew.checkpointers.sqlite import schema
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing.contract.builders import append, every_call, heads, listed, put, state
 from tests.checkpointers.damage import sound_and_damaged
+from tests.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -522,18 +523,16 @@ HERE = threading.main_thread().name
 WRITER = "clew-sqlite-writer"
 
 
-async def rest(store: SQLiteCheckpointer) -> None:
-    """Wait until the loop may write again, however long it wrote before."""
-    while time.monotonic() <= store._use()._here_again:
-        await asyncio.sleep(0.01)
+HOUR = 3600.0
+"""Seconds after which the loop may write again, however long it wrote before."""
 
 
 async def test_a_lone_append_is_written_by_the_loop_while_the_disk_is_quick(
-    store: SQLiteCheckpointer, writers: list[str]
+    store: SQLiteCheckpointer, writers: list[str], clock: Clock
 ) -> None:
     for at in range(5):
         await append(store, "thread", b"%d" % at, at=at)
-        await rest(store)
+        clock.advance(HOUR)
     assert writers == [WRITER, HERE, HERE, HERE, HERE], "the writer opens the database, whatever that takes"
     assert await store.read("thread") == [b"0", b"1", b"2", b"3", b"4"]
     with pytest.raises(Conflict):
@@ -541,7 +540,7 @@ async def test_a_lone_append_is_written_by_the_loop_while_the_disk_is_quick(
 
 
 async def test_the_loop_leaves_it_to_the_writer_after_a_slow_sync(
-    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch
+    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     await append(store, "thread", b"0")
     monkeypatch.setattr(_sqlite_engine, "QUICK_RUNS", 3)
@@ -551,7 +550,7 @@ async def test_the_loop_leaves_it_to_the_writer_after_a_slow_sync(
     monkeypatch.setattr(_sqlite_engine, "QUICK", float("inf"))
     for at in range(3, 8):
         await append(store, "thread", b"%d" % at, at=at)
-        await rest(store)
+        clock.advance(HOUR)
     assert writers == [WRITER] * 6 + [HERE] * 2
 
 
@@ -590,13 +589,13 @@ async def test_what_is_much_and_what_is_no_append_goes_to_the_writer(
 
 
 async def test_the_loop_writes_for_no_more_than_half_of_its_time(
-    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch
+    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     await append(store, "thread", b"0")
-    monkeypatch.setattr(_sqlite_engine.Engine, "_check_file", lambda engine: time.sleep(0.3))
+    monkeypatch.setattr(_sqlite_engine.Engine, "_check_file", lambda engine: clock.advance(HOUR / 2))
     await append(store, "thread", b"1", at=1)
     await append(store, "thread", b"2", at=2)
-    await rest(store)
+    clock.advance(HOUR)
     await append(store, "thread", b"3", at=3)
     assert writers == [WRITER, HERE, WRITER, HERE]
 
@@ -611,18 +610,18 @@ async def test_no_append_overtakes_one_that_the_writer_has(store: SQLiteCheckpoi
 
 
 async def test_after_a_slow_sync_the_loop_leaves_it_to_the_writer_for_a_while(
-    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch
+    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     await append(store, "thread", b"0")
     await append(store, "thread", b"1", at=1)
-    await rest(store)
+    clock.advance(HOUR)
     monkeypatch.setattr(_sqlite_engine, "QUICK", 0.0)
     monkeypatch.setattr(_sqlite_engine, "SLOW_PAUSE", 10**6)
     await append(store, "thread", b"2", at=2)
     monkeypatch.setattr(_sqlite_engine, "QUICK", float("inf"))
     for at in range(3, 6):
         await append(store, "thread", b"%d" % at, at=at)
-        await asyncio.sleep(0.05)
+        clock.advance(0.05)
     assert writers == [WRITER, HERE, HERE, WRITER, WRITER, WRITER]
 
 
@@ -802,7 +801,7 @@ asyncio.run(main())
 
 
 async def test_what_the_loop_leaves_to_the_writer_after_all_is_judged_anew(
-    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch
+    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     await append(store, "thread", b"0")
     transact: Any = _sqlite_engine.Engine._transact
@@ -814,7 +813,7 @@ async def test_what_the_loop_leaves_to_the_writer_after_all_is_judged_anew(
         transact(engine, connection, batch, **how)
 
     monkeypatch.setattr(_sqlite_engine.Engine, "_transact", busy_here)
-    await rest(store)
+    clock.advance(HOUR)
     await append(store, "thread", b"1", at=1)
     assert writers == [WRITER, HERE, WRITER]
     assert await store.read("thread") == [b"0", b"1"]

@@ -10,26 +10,20 @@ import argparse
 import asyncio
 import sys
 import time
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
+from clew._runtime import clock
 from clew.checkpointers import Checkpointer, open_checkpointer
 from clew.errors import ClewError
 from clew.log import MessageAdded
 from clew.messages import user
-from clew.threads import Thread, leases, thread, writer
+from clew.threads import Thread, leases, thread
 
 
 def step_clock(seconds: float) -> None:
     """Let this process's leases see another time than the rest of the machine does."""
-
-    class Stepped(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
-            return datetime.now(tz) + timedelta(seconds=seconds)
-
-    for module in (leases, thread, writer):
-        assert vars(module)["datetime"] is datetime
-        vars(module)["datetime"] = Stepped
+    vars(clock)["time"] = SimpleNamespace(time=lambda: time.time() + seconds)
 
 
 def shorten_leases(seconds: float) -> None:

@@ -40,6 +40,8 @@ from clew.log.blobs import pack_tree
 from clew.messages import Message, Text, ToolCall, ToolResult, assistant, tool, user
 from clew.threads import Thread, leases
 from clew.threads import leases as owners
+from clew.threads.leases import RENEW_AFTER
+from tests.clock import Clock
 from tests.limits import PATIENCE
 from tests.stores import store_fixture
 
@@ -249,13 +251,12 @@ async def test_a_process_of_another_machine_or_container_is_never_taken_for_dead
     assert owners.provably_dead(msgspec.structs.replace(here, pid=2**22 + 1))
 
 
-async def test_a_lease_is_renewed_while_nothing_is_written(
-    store: Checkpointer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clew.threads.thread.RENEW_AFTER", timedelta(seconds=0.05))
+async def test_a_lease_is_renewed_while_nothing_is_written(store: Checkpointer, clock: Clock) -> None:
     async with Thread.open(store, "t") as thread:
         assert thread.head.lease is not None
         first, frames = thread.head.lease.expires_at, thread.head.frames
+        await asyncio.sleep(0)  # what renews the lease begins to wait
+        clock.advance(RENEW_AFTER.total_seconds())
         async with asyncio.timeout(PATIENCE):
             while (head := await store.head("t")) is None or head.lease is None or head.lease.expires_at <= first:
                 await asyncio.sleep(0.01)

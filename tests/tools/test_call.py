@@ -33,6 +33,7 @@ from clew.tools import (
     unknown_tool,
 )
 from clew.tools import call as calling_module
+from tests.clock import Clock
 from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -254,19 +255,20 @@ async def test_a_retried_tool_replays_its_steps() -> None:
     assert ran == ["first"]
 
 
-async def test_an_async_tool_that_times_out_is_cancelled_and_the_model_told() -> None:
+async def test_an_async_tool_that_times_out_is_cancelled_and_the_model_told(clock: Clock) -> None:
     ended: list[str] = []
 
-    @tool(timeout=0.05)
+    @tool(timeout=600)
     async def slow() -> None:
         try:
-            await asyncio.sleep(3600)
+            clock.advance(600)
+            await asyncio.Event().wait()
         finally:
             ended.append("cancelled")
 
     result = await call(slow)
     assert result.is_error
-    assert said(result) == "The tool timed out after 0.05 s. It may have taken effect in part or in whole."
+    assert said(result) == "The tool timed out after 600 s. It may have taken effect in part or in whole."
     assert ended == ["cancelled"]
 
 
@@ -279,48 +281,61 @@ async def test_a_timeout_of_the_tool_s_own_is_an_error_like_others() -> None:
 
 
 @pytest.mark.parametrize("effect", ["once", "idempotent", "steps"])
-async def test_a_sync_tool_that_times_out_is_in_doubt_and_sees_that_it_was_given_up(effect: Any) -> None:
-    seen = threading.Event()
+async def test_a_sync_tool_that_times_out_is_in_doubt_and_sees_that_it_was_given_up(effect: Any, clock: Clock) -> None:
+    began, seen = threading.Event(), threading.Event()
     runs: list[int] = []
 
-    @tool(timeout=0.5, effect=effect, retries=0 if effect == "once" else 3)
+    @tool(timeout=600, effect=effect, retries=0 if effect == "once" else 3)
     def slow(ctx: ToolContext) -> None:
         runs.append(1)
+        began.set()
         while not ctx.cancelled:
             time.sleep(0.005)
         seen.set()
 
-    with pytest.raises(OutcomeUnknown, match=r"slow: it timed out after 0\.5 s and may still be running"):
-        await call(slow)
+    with pytest.raises(OutcomeUnknown, match="slow: it timed out after 600 s and may still be running"):
+        await asyncio.gather(call(slow), clock.advance_after(began, 600))
     assert await asyncio.to_thread(seen.wait, PATIENCE)
     assert runs == [1]
 
 
-async def test_a_sync_tool_without_effect_that_times_out_is_tried_again_and_then_an_error() -> None:
+async def test_a_sync_tool_without_effect_that_times_out_is_tried_again_and_then_an_error(clock: Clock) -> None:
+    began, given_up = [threading.Event(), threading.Event()], threading.Event()
     runs: list[int] = []
 
-    @tool(timeout=0.5, effect="none", retries=1)
+    @tool(timeout=600, effect="none", retries=1)
     def slow() -> None:
         runs.append(1)
-        time.sleep(1)
+        began[len(runs) - 1].set()
+        given_up.wait(PATIENCE)
 
-    assert said(await call(slow)) == "The tool timed out after 0.5 s."
+    calling = asyncio.create_task(call(slow))
+    for run in began:
+        await clock.advance_after(run, 600)
+    assert said(await calling) == "The tool timed out after 600 s."
+    given_up.set()
     assert runs == [1, 1]
 
 
-async def test_a_tool_given_up_begins_no_further_step() -> None:
+async def test_a_tool_given_up_begins_no_further_step(clock: Clock) -> None:
     journal, went_on = MemoryJournal(), threading.Event()
+    began, given_up = threading.Event(), threading.Event()
 
-    @tool(timeout=0.5)
+    def first() -> None:
+        began.set()
+        given_up.wait(PATIENCE)
+
+    @tool(timeout=600)
     def slow(ctx: ToolContext) -> None:
         try:
-            ctx.blocking.step("first", lambda: time.sleep(1))
+            ctx.blocking.step("first", first)
             ctx.blocking.step("second", lambda: None)
         finally:
             went_on.set()
 
     with pytest.raises(OutcomeUnknown):
-        await call(slow, journal=journal)
+        await asyncio.gather(call(slow, journal=journal), clock.advance_after(began, 600))
+    given_up.set()
     assert await asyncio.to_thread(went_on.wait, PATIENCE)
     assert journal.intents == ["first"]
 

@@ -8,13 +8,13 @@ import logging
 import time
 from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
 from clew._runtime.aio import settle
+from clew._runtime.clock import now
 from clew.agent.exchanges import JOINED, NO_END, OWN, SUPERSEDED, ExchangeSpan, Spent, Working, last_exchange, spent_on
 from clew.errors import LeaseLost, ModelError, Unavailable
 from clew.log import (
@@ -111,7 +111,7 @@ class Journal:
         Call this before a tool with effects is run: the machine may have been asleep until after the lease had ended.
         """
         lease = self.thread.head.lease
-        if lease is not None and lease.expires_at <= datetime.now(UTC) and self._keeps:
+        if lease is not None and lease.expires_at <= now() and self._keeps:
             await self.thread.renew()
 
     @property

@@ -7,11 +7,11 @@ The log of an open thread is written by `LogWriter`. These functions make single
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from clew._runtime.clock import now
 from clew.checkpointers import Checkpointer, Head
 from clew.log import FIRST, Checkpoint, EncodedFrame, Fold, FoldedState, encode_entries, encode_frame
 from clew.log.trees import named_trees
@@ -40,7 +40,7 @@ async def append_frames(
     position = {
         "frames": base.frames + len(frames),
         "digest": frames[-1].digest.hex() if frames else base.digest,
-        "updated_at": datetime.now(UTC),
+        "updated_at": now(),
     }
     head = base if state is None else head_of(state, base, encrypted=checkpointer.keys is not None)
     head = msgspec.structs.replace(head, **(position | changes))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import secrets
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 
+from clew._runtime.clock import now
 from clew.checkpointers import Head
 from clew.checkpointers.heads import Status
 from clew.log import Checkpoint, Fold
@@ -40,14 +41,14 @@ def new_head(thread_id: str, status: Status = "interrupted", created_at: datetim
 
     The head gets a random log id. If a thread is deleted and made again under the same id, its log id shows that.
     """
-    now = datetime.now(UTC)
+    moment = now()
     return Head(
         thread_id=thread_id,
         frames=0,
         log_id=secrets.token_hex(16),
         status=status,
-        created_at=created_at or now,
-        updated_at=now,
+        created_at=created_at or moment,
+        updated_at=moment,
     )
 
 

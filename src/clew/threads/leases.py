@@ -13,9 +13,10 @@ import secrets
 import socket
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
+from clew._runtime.clock import now
 from clew.checkpointers import Head, Lease, Owner
 from clew.checkpointers.heads import Status
 from clew.errors import ThreadBusy
@@ -43,7 +44,7 @@ RENEW_AFTER = LEASE_TIME / 3
 def new_lease(label: str = "") -> Lease:
     """Return a lease of this process with a new random token, valid for 30 seconds (`LEASE_TIME`). `label` says in a
     few words what the process does."""
-    return Lease(owner=this_process(label), token=secrets.token_hex(8), expires_at=datetime.now(UTC) + LEASE_TIME)
+    return Lease(owner=this_process(label), token=secrets.token_hex(8), expires_at=now() + LEASE_TIME)
 
 
 def renewed(lease: Lease, now: datetime) -> Lease:
@@ -52,7 +53,7 @@ def renewed(lease: Lease, now: datetime) -> Lease:
 
 def is_live(lease: Lease | None) -> bool:
     """Return whether a process may still be working under this lease: it has not expired, and its owner may be alive."""
-    return lease is not None and lease.expires_at > datetime.now(UTC) and not provably_dead(lease.owner)
+    return lease is not None and lease.expires_at > now() and not provably_dead(lease.owner)
 
 
 def is_crashed(head: Head) -> bool:
@@ -73,7 +74,7 @@ def check_free(head: Head) -> None:
     """
     lease = head.lease
     if lease is not None and is_live(lease):
-        left = (lease.expires_at - datetime.now(UTC)).total_seconds()
+        left = (lease.expires_at - now()).total_seconds()
         raise ThreadBusy(head.thread_id, str(lease.owner), left)
 
 

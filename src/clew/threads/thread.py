@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, Self, get_args
 
 import msgspec
 
 from clew._runtime.aio import settle
+from clew._runtime.clock import now
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import InvalidInput, LeaseLost, Unavailable, UsageError
 from clew.log import (
@@ -379,7 +379,7 @@ class Thread:
         pause = RENEW_AFTER.total_seconds()
         while not writer.lost and writer.lease is not None:
             await asyncio.sleep(pause)
-            idle = (datetime.now(UTC) - writer.head.updated_at).total_seconds()
+            idle = (now() - writer.head.updated_at).total_seconds()
             if idle < 0 or idle >= pause / 2:
                 try:
                     await writer.renew()

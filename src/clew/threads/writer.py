@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
+from clew._runtime.clock import now
 from clew._runtime.telemetry import is_listened_to, span
 from clew.checkpointers import Checkpointer, Head, Lease
 from clew.errors import Conflict, LeaseLost, UsageError
@@ -268,14 +268,14 @@ class LogWriter:
         return _Append(frames, head, blobs, refs, self._accepted, size)
 
     def _next_head(self, frames: int, digest: str, snapshot: int) -> Head:
-        now = datetime.now(UTC)
+        moment = now()
         fold = self.fold
         return Head(
             thread_id=self.head.thread_id,
             frames=frames,
             log_id=self.head.log_id,
             status=fold.status,
-            lease=None if self.lease is None else renewed(self.lease, now),
+            lease=None if self.lease is None else renewed(self.lease, moment),
             snapshot=snapshot,
             digest=digest,
             agent=fold.agent,
@@ -286,7 +286,7 @@ class LogWriter:
             output_tokens=fold.output_tokens,
             cost_usd=fold.cost_usd,
             created_at=self.head.created_at,
-            updated_at=now,
+            updated_at=moment,
             parent=fold.parent,
             tags=fold.tags,
         )

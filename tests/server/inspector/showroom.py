@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +48,6 @@ _PRICES = {
     "gpt-5.2": (1.75, 14.0),
     "gpt-5-mini": (0.25, 2.0),
 }
-_CLOCKED = ("thread", "writer", "leases", "ops.fork")
 
 
 class Clock:
@@ -69,18 +68,13 @@ class Clock:
 
     @contextmanager
     def ruling(self) -> Iterator[None]:
-        class Now(datetime):
-            @classmethod
-            def now(cls, tz: object = None) -> datetime:  # type: ignore[override] # a plain one, which can be encoded
-                return clock.now
-
-        clock = self
+        seconds = SimpleNamespace(time=lambda: self.now.timestamp())
         nanoseconds = SimpleNamespace(time_ns=lambda: int(self.now.timestamp() * 1e9))
-        with ExitStack() as stack:
-            for module in _CLOCKED:
-                stack.enter_context(patch(f"clew.threads.{module}.datetime", Now))
-            stack.enter_context(patch("clew.log.codec.time", nanoseconds))
-            stack.enter_context(patch("clew.threads.leases.this_process", lambda label="": self.owner))
+        with (
+            patch("clew._runtime.clock.time", seconds),
+            patch("clew.log.codec.time", nanoseconds),
+            patch("clew.threads.leases.this_process", lambda label="": self.owner),
+        ):
             yield
 
 

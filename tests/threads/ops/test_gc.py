@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +17,7 @@ from clew.messages import assistant, user
 from clew.threads.heads import PART
 from clew.threads.ops.gc import below, gc
 from clew.threads.ops.verify import verify
+from tests.clock import Clock
 from tests.stores import store_fixture
 from tests.threads.keeping import turn, with_turns, write_log
 
@@ -91,11 +91,15 @@ async def test_threads_that_are_hidden_keep_their_blobs(store: Checkpointer) -> 
     assert (await gc(store, grace=NOW)).deleted == 0
 
 
+GRACE = timedelta(hours=1)
+
+
 class Eventful(MemoryCheckpointer):
     """A store on which something happens between two steps of a gc."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
+        self.clock = clock
         self.happens: str = ""
         self.slow = 0.0
 
@@ -110,37 +114,37 @@ class Eventful(MemoryCheckpointer):
         if self.happens == "a thread appears while the deletion waits":
             self.happens = ""
             await with_large(self, "late", "text ")
-            await asyncio.sleep(self.slow)
+            self.clock.advance(self.slow)
         await super().delete_blobs(digests, untouched_for=untouched_for)
 
 
 @pytest.mark.parametrize("happens", ["a thread appears", "a thread appears while the deletion waits"])
-@pytest.mark.parametrize("slow", [0.0, 0.1])
-async def test_a_blob_that_is_used_again_while_gc_runs_stays(happens: str, slow: float) -> None:
-    store = Eventful()
+@pytest.mark.parametrize("slow", [0.0, 2 * GRACE.total_seconds()])
+async def test_a_blob_that_is_used_again_while_gc_runs_stays(happens: str, slow: float, clock: Clock) -> None:
+    store = Eventful(clock)
     await with_turns(store, "other", 1)
     await with_large(store, "gone", "text ")
     await store.delete("gone")
-    await asyncio.sleep(0.06)
+    clock.advance(1.2 * GRACE.total_seconds())
     store.happens, store.slow = happens, slow
-    assert (await gc(store, grace=timedelta(seconds=0.05))).deleted == 0
+    assert (await gc(store, grace=GRACE)).deleted == 0
     assert store.happens == ""
     assert (await verify(store, "late")).problems == ()
 
 
-async def test_a_gc_that_takes_longer_than_its_grace_deletes_nothing_that_is_used() -> None:
+async def test_a_gc_that_takes_longer_than_its_grace_deletes_nothing_that_is_used(clock: Clock) -> None:
     class Slow(Eventful):
         async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
-            await asyncio.sleep(0.1)  # longer than the grace, after the refs were read
+            clock.advance(2 * GRACE.total_seconds())  # longer than the grace, after the refs were read
             return await super().get_blobs(digests)
 
-    store = Slow()
+    store = Slow(clock)
     await with_turns(store, "other", 1)
     await with_large(store, "gone", "text ")
     await store.delete("gone")
-    await asyncio.sleep(0.06)
+    clock.advance(1.2 * GRACE.total_seconds())
     store.happens = "a thread appears"
-    assert (await gc(store, grace=timedelta(seconds=0.05))).deleted == 0
+    assert (await gc(store, grace=GRACE)).deleted == 0
     assert (await verify(store, "late")).problems == ()
 
 
