@@ -143,16 +143,19 @@ def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collec
 def decode_head(data: object, thread_id: str, where: str) -> Head:
     """Decode a stored head. Raises `Corrupt` if its checksum does not match or it cannot be decoded. The thread id and
     `where`, the name of the store, are for the error."""
-    whose, way_out = f"thread {thread_id!r}", f"{_WAY_OUT} {advice.repair(thread_id)}"
     if not isinstance(data, bytes) or with_sum(encoded := data[:-_SUM]) != data:
-        raise Corrupt(f"the head of {whose} in {where} fails its check. {way_out}")
+        raise _damage(thread_id, where, "fails its check")
     try:
         return _decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Corrupt(f"the head of {whose} in {where} does not decode: {error}. {way_out}") from error
+        raise _damage(thread_id, where, f"does not decode: {error}") from error
 
 
-_WAY_OUT = "Restore a copy, or save its log as a new thread:"
+def _damage(thread_id: str, where: str, what: str) -> Corrupt:
+    return Corrupt(
+        f"the head of thread {thread_id!r} in {where} {what}. Restore a copy, or save its log as a new thread: "
+        f"{advice.repair(thread_id)}"
+    )
 
 
 class Listing:
