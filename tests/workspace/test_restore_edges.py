@@ -68,7 +68,7 @@ async def test_the_workspace_itself_is_known_by_its_short_name_too(
     monkeypatch.setenv("HOME", str(folder.parent))
     workspace = Workspace(folder, store)
     ref = await workspace.snapshot()
-    with pytest.raises(InvalidInput, match="lie in one another"):
+    with pytest.raises(InvalidInput, match="nor contain it"):
         await workspace.restore(ref, into="~/work/within")
 
 

@@ -108,7 +108,7 @@ def _key(given: str | bytes) -> bytes:
             key = b""
     if len(key) != 32:
         raise InvalidInput(
-            f"a key is 32 bytes, or their hex or base64 text; this one of length {len(given)} is not. "
+            f"a key is 32 bytes, or their text in hex or base64; the given one has length {len(given)}. "
             "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return key

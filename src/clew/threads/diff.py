@@ -59,8 +59,8 @@ def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]
     _rest(draft, new)
     if lost := list(_lost(draft.state(), new)):
         raise InvalidInput(
-            f"thread {thread_id!r}: saving would not keep {'; nor '.join(lost)}. Nothing was saved. Make the state from the "
-            "thread's own and entries, fold(entries, thread.checkpoint), or append the entries themselves."
+            f"thread {thread_id!r}: saving would not keep {'; nor '.join(lost)}. Nothing was saved. Make the state with "
+            "fold(entries, thread.checkpoint), or append the entries themselves."
         )
     return draft.entries
 

@@ -182,7 +182,7 @@ class _Reading:
             await self._take_folded(checkpointer, head.thread_id, data[0])
         await self._take(checkpointer, head.thread_id, data[1:] if folded else data)
         if (self._previous or b"").hex() != head.digest:
-            raise _Broken(f"frame {head.frames - 1} is not the one that its head names as the last")
+            raise _Broken(f"frame {head.frames - 1} is not the frame that the head names as the last")
         return Loaded(head, self._fold.checkpoint(), self._size)
 
     async def _take_folded(self, checkpointer: Checkpointer, thread_id: str, data: bytes) -> None:
@@ -338,7 +338,7 @@ async def frames(
                 previous = link(frame, previous, f"thread {head.thread_id!r}, frame {place}")
             if number + len(data) == head.frames and data[-1][DIGEST].hex() != head.digest:
                 raise Corrupt(
-                    f"thread {head.thread_id!r}, frame {head.frames - 1} is not the one that its head names as the last"
+                    f"thread {head.thread_id!r}, frame {head.frames - 1} is not the frame that the head names as the last"
                 )
         except Corrupt as broken:
             raise await _explained(source, head, broken) from broken

@@ -263,7 +263,7 @@ class Thread:
         file snapshots, because `append` must check first that the store has them.
         """
         if named_trees(entries):
-            raise UsageError("a snapshot of files cannot be held. Append it.")
+            raise UsageError("hold() does not take file snapshots. Record them with append().")
         self._open_writer().accept(self.redacted(entries))
 
     @property

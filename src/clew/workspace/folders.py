@@ -63,7 +63,7 @@ class Folders:
         else:
             self.close()
             fd, rest = self._root, path
-        self._path, self._fd, self._workable = path, self._walk(fd, rest, path), False
+        self._path, self._fd, self._workable = path, self._walk(fd, rest), False
         return self._fd
 
     def work_at(self, path: bytes) -> int:
@@ -83,7 +83,7 @@ class Folders:
             os.close(self._fd)
         self._path, self._fd, self._workable = b"", self._root, False
 
-    def _walk(self, start: int, rest: bytes, path: bytes) -> int:
+    def _walk(self, start: int, rest: bytes) -> int:
         """Open a folder and return its descriptor. `rest` is its path relative to the folder that is open as `start`.
         Closes `start` and all folders in between, but never the root."""
         fd = start

@@ -164,7 +164,7 @@ def _check(digest: str, nodes: Sequence[Node], trees: Sequence[str], leaves: Seq
         name = node.name
         if name <= before or name in (b".", b"..") or b"/" in name or b"\0" in name:
             raise InvalidInput(
-                f"folder {digest} names {name!r}, which is not a valid, unique name in a folder. It is hostile."
+                f"folder {digest} names {name!r}, which is not a valid, unique name in a folder. The snapshot is hostile."
             )
         before = name
         if not 0 <= node.mode <= 0o7777 or not EARLIEST <= node.mtime <= LATEST:
@@ -173,7 +173,7 @@ def _check(digest: str, nodes: Sequence[Node], trees: Sequence[str], leaves: Seq
             folders += 1
         elif isinstance(node, LinkNode):
             if not node.target or b"\0" in node.target:
-                raise InvalidInput(f"folder {digest}: the link {name!r} leads nowhere")
+                raise InvalidInput(f"folder {digest}: the target of the link {name!r} is empty or holds a NUL byte")
         else:
             chunks += node.chunks
             _check_file(digest, node)
@@ -191,7 +191,7 @@ def _check_file(digest: str, node: FileNode) -> None:
             raise InvalidInput(f"folder {digest}: the parts of the sparse file {node.name!r} are not in order")
         end = offset + length
     if node.chunks < 0 or (node.chunks and node.inline) or not end <= node.size < 2**63:
-        raise InvalidInput(f"folder {digest}: the file {node.name!r} does not add up")
+        raise InvalidInput(f"folder {digest}: the sizes of the file {node.name!r} contradict each other")
     if any(part in (b"", b".", b"..") for part in node.same_as.split(b"/")) and node.same_as:
         raise InvalidInput(
             f"folder {digest}: {node.name!r} is linked to {node.same_as!r}, which is not a path in the folder"

@@ -285,7 +285,9 @@ class _Planner:
 
 def _check_name(folder: bytes, node: Node) -> None:
     if node.name.startswith(b".clew-") and not isinstance(node, FolderNode) and TEMPORARY.fullmatch(node.name):
-        raise InvalidInput(f"{shown(join(folder, node.name))!r} is a name that no snapshot may hold. It is hostile.")
+        raise InvalidInput(
+            f"{shown(join(folder, node.name))!r} is a name that no snapshot may hold. The snapshot is hostile."
+        )
 
 
 def _check_file(path: bytes, node: FileNode, limits: Limits) -> None:

@@ -79,7 +79,7 @@ class Bounds:
             )
         if is_too_deep(folder):
             raise InvalidInput(
-                f"{shown(folder[:80])!r}… goes deeper than {DEEPEST} folders or {LONGEST} bytes. It is hostile."
+                f"{shown(folder[:80])!r}… goes deeper than {DEEPEST} folders or {LONGEST} bytes. The snapshot is hostile."
             )
 
 
@@ -109,8 +109,8 @@ def digest_of(ref: Ref) -> str:
         return ref
     if not isinstance(ref, SnapshotRef | WorkspaceSnapshot):
         raise InvalidInput(
-            "there is no snapshot to read: the thread, or the turn of it, has none. Take one with Workspace.snapshot() and "
-            "append its entry() to the thread."
+            "there is no snapshot to read: the thread has none, or had none at this turn. Take one with "
+            "Workspace.snapshot() and append its entry() to the thread."
             if ref is None
             else f"{ref!r} is not a snapshot. Give the result of snapshot(), the entry in a log, or a digest."
         )

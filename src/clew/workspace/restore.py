@@ -113,7 +113,9 @@ def _elsewhere(workspace: Workspace, into: Path) -> Workspace:
     if there == here:
         return workspace
     if _lies_in(there, here) or _lies_in(here, there):
-        raise InvalidInput(f"{into} and the workspace {workspace.path} lie in one another. Choose another folder.")
+        raise InvalidInput(
+            f"{into} must not lie in the workspace {workspace.path}, nor contain it. Choose another folder."
+        )
     for own in workspace.checkpointer.own_files:
         if _lies_in(there, os.path.realpath(own)):
             raise InvalidInput(f"{into} lies in {own}, which belongs to the store. Choose another folder.")

@@ -211,7 +211,7 @@ async def test_a_copy_that_is_there_is_left_alone_and_another_thread_is_a_confli
         assert await copy(source, target, "t") == first
         async with Thread.open(target, "t") as thread:
             await thread.append(MessageAdded(user("worked on")))
-        with pytest.raises(Conflict, match="another thread of that id, or this one and more"):
+        with pytest.raises(Conflict, match="another thread with this id, or another version of this thread"):
             await copy(source, target, "t")
         async with Thread.open(target, "t-fork") as thread:
             await thread.append(MessageAdded(user("something else")))

@@ -109,7 +109,7 @@ async def test_a_head_that_says_something_else_than_the_log_is_named(
     verdict = await verify(store, "t")
     assert not verdict.sound
     assert verdict.readable == verdict.frames
-    assert [str(problem).split(" is not")[0] for problem in verdict.problems] == [f"head: its {field}"]
+    assert [str(problem).split(" does not")[0] for problem in verdict.problems] == [f"head: its {field}"]
 
 
 async def test_a_log_that_ends_elsewhere_than_the_head_says_is_named() -> None:
@@ -122,7 +122,7 @@ async def test_a_log_that_ends_elsewhere_than_the_head_says_is_named() -> None:
     assert log.head is not None
     log.head = msgspec.structs.replace(log.head, digest="00" * 16)
     assert [str(problem) for problem in (await verify(store, "t")).problems] == [
-        f"frame {len(log.frames) - 1}: it is not the one that the head names as the last"
+        f"frame {len(log.frames) - 1}: it is not the frame that the head names as the last"
     ]
 
 
@@ -144,7 +144,7 @@ async def test_a_folded_state_that_differs_from_what_precedes_it_is_named(store:
         await write_log(store, name, [turn(1), [FoldedState(folded)]], snapshot=1, **fields)
     assert (await verify(store, "right")).problems == ()
     assert [str(problem) for problem in (await verify(store, "wrong")).problems] == [
-        "frame 1: it holds a folded state that is not what the log before it adds up to"
+        "frame 1: it holds a folded state that differs from the fold of the log before it"
     ]
 
 

@@ -170,11 +170,11 @@ class Archive:
             raise self._corrupt(_MANIFEST, f"does not decode ({type(error).__name__})") from error
         head = manifest.head
         if manifest.format != FORMAT or head.thread_id != manifest.thread_id or head.frames != manifest.frames:
-            raise self._corrupt(_MANIFEST, "contradicts itself")
+            raise self._corrupt(_MANIFEST, "has fields that contradict each other")
         if head.lease is not None or head.status == "running" or not -1 <= head.snapshot < head.frames:
-            raise self._corrupt(_MANIFEST, "has a head that no export has")
+            raise self._corrupt(_MANIFEST, "has a head that an export never writes")
         if any(tag.startswith("clew:") for tag in head.tags):
-            raise self._corrupt(_MANIFEST, "has a tag that is Clew's own")
+            raise self._corrupt(_MANIFEST, "has a tag that begins with 'clew:', which is reserved for Clew")
         return manifest
 
     def _scan_frames(self) -> None:
@@ -205,7 +205,7 @@ class Archive:
                 raise self._corrupt(member.name, "has no place here: a blob is expected")
             digest = member.name.removeprefix("blobs/")
             if digest in self._blobs:
-                raise self._corrupt(member.name, "is there twice")
+                raise self._corrupt(member.name, "is in the file twice")
             if member.size > MAX_BLOB:
                 raise self._corrupt(member.name, f"has {member.size} bytes; the limit is {MAX_BLOB}")
             self._blobs[digest] = self._file.tell(), member.size
@@ -227,7 +227,7 @@ class Archive:
         zeros = 1  # the block that was just read
         while chunk := self._file.read(_CHUNK):
             if chunk.strip(b"\0"):
-                raise InvalidInput(f"{self._name} goes on after its end. Export the thread again.")
+                raise InvalidInput(f"{self._name} has data after its end. Export the thread again.")
             zeros += len(chunk) // _BLOCK
         if zeros < 2:
             raise Corrupt(f"{self._name} is cut short: the end of the archive is missing. Take another copy of it.")

@@ -150,7 +150,10 @@ async def transfer(
         if common is not None and there.frames == head.frames:
             return Transfer(there)
         if common is None or not extend:
-            raise Conflict(new_id, "the target has another thread of that id, or this one and more; use another new_id")
+            raise Conflict(
+                new_id,
+                "the target has another thread with this id, or another version of this thread; use another new_id",
+            )
         check_free(there)
     copying = _Copying(source, target, head, new_id, there, progress)
     try:
@@ -323,7 +326,8 @@ class _Copying:
             if self._whole:
                 raise Conflict(
                     self._new_id,
-                    "the target has an early copy, and what came since is more than one append holds; delete it there first",
+                    "the target has an earlier copy, and the frames added since are too large for one append; delete "
+                    "that copy first",
                 )
             await self._flush()
         self._frames.append(EncodedFrame(data, data[DIGEST], {}))  # `_put` stores the blobs

@@ -290,7 +290,7 @@ async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str
         try:
             frame = await decoded(archive, head.thread_id, number, data)
             if not 0 <= frame.time < 2**64 or not all(map(_makes_sense, frame.entries)):
-                raise Corrupt(f"{what} holds entries that no writer makes. Export the thread again.")
+                raise Corrupt(f"{what} holds entries that Clew never writes. Export the thread again.")
             if scales is not None:
                 scales.add(number, frame)
             direct |= frame.refs | named_trees(frame.entries)
@@ -301,16 +301,16 @@ async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str
         except ClewError:
             raise
         except _NONSENSE as error:
-            raise Corrupt(f"{what} does not read as a log ({type(error).__name__}). Export it again.") from error
+            raise Corrupt(f"{what} cannot be folded ({type(error).__name__}). Export it again.") from error
         if number == head.snapshot and folded != number:
             raise Corrupt(f"{name}, member 'clew.json' says that frame {number} holds a folded state, and it does not.")
     try:
         wrong = _contradiction(head, fold.checkpoint())
     except _NONSENSE as error:
-        raise Corrupt(f"{name} does not read as a log ({type(error).__name__}). Export it again.") from error
+        raise Corrupt(f"{name} cannot be folded ({type(error).__name__}). Export it again.") from error
     if wrong:
         raise Corrupt(
-            f"{name}, member 'clew.json': its head has another {wrong} than the log. Export the thread again."
+            f"{name}, member 'clew.json': the {wrong} in its head differs from the log. Export the thread again."
         )
     return direct
 
@@ -343,8 +343,8 @@ class _Scales:
         self._held += _RANGE * sum(map(self._ranges_of, frame.entries))
         if self._held + self._copies * len(body) > MEMORY * self._stored + FLOOR:
             raise InvalidInput(
-                f"{self._name}, member {frame_name(number)!r}: to read it takes more than {MEMORY} times its size in "
-                "memory. If it is your own, and its values repeat themselves a lot, import it with trust=True."
+                f"{self._name}, member {frame_name(number)!r}: reading it would take more memory than {MEMORY} times "
+                "its size. If the file is your own and its values are highly repetitive, import it with trust=True."
             )
 
     def _ranges_of(self, entry: Logged) -> int:

@@ -214,7 +214,7 @@ class _Check:
         for entry in seen.frame.entries:
             if isinstance(entry, FoldedState):
                 if self._fold is not None and seen.number and self._fold.checkpoint() != entry.state:
-                    what = "it holds a folded state that is not what the log before it adds up to"
+                    what = "it holds a folded state that differs from the fold of the log before it"
                     self._problems.append(Problem(what, frame=seen.number))
                 self._fold = Fold()
             if self._fold is not None:
@@ -284,10 +284,10 @@ class _Check:
                 Problem(f"it is missing: the log should have {head.frames} frame(s) and ends here", frame=found)
             )
         elif last is not None and last.hex() != head.digest:
-            self._problems.append(Problem("it is not the one that the head names as the last", frame=found - 1))
+            self._problems.append(Problem("it is not the frame that the head names as the last", frame=found - 1))
         if self._fold is not None and found == head.frames:
             for field, stated, true in _differences(head, self._fold, self._snapshot, self._sealed):
-                what = f"its {field} is not what the log adds up to"
+                what = f"its {field} does not agree with the log"
                 show = field not in ("title", "tags")  # no content in reports
                 self._problems.append(Problem(f"{what}: {stated!r} instead of {true!r}" if show else what))
 
