@@ -366,7 +366,7 @@ async def test_hints_of_a_handle_are_used_only_when_it_is_trusted(tmp_path: Path
         ({"provider": 7}, "provider is the name"),
         ({"provider": "toy", "env": {"PATH": 7}}, "env"),
         ({"provider": "toy", "cwd": 7}, "cwd is the path"),
-        ({"provider": "toy", "options": 7}, "one by one"),
+        ({"provider": "toy", "options": 7}, "options is a list"),
         ({"provider": "toy", "model": {"toy": 7}}, "model"),
         ({"provider": "toy", "budget": 2}, "budget is a Budget"),
         ({"provider": "toy", "name": 7}, "name is text"),

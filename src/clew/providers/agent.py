@@ -115,9 +115,7 @@ class ProviderAgent(Agent):
         in, or at its limit, in the first prompt or later, the next one takes over with the whole conversation.
         """
         if others:
-            raise InvalidInput(
-                f"{', '.join(sorted(others))}: these are for the built-in agent, and a provider has no use for them."
-            )
+            raise InvalidInput(f"{', '.join(sorted(others))}: only the built-in agent takes these. Leave them out.")
         check_folder("data_dir", data_dir)
         check_redact(redact)
         check_signals(handle_signals)

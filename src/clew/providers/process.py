@@ -121,7 +121,7 @@ async def run(
 def _check(command: Command, place: Place) -> None:
     if os.name == "nt":
         raise UsageError(
-            "the programs of providers are run on Linux and macOS: Windows has no way to end all they start."
+            "providers work on Linux and macOS only: Windows cannot end all processes that a program starts."
         )
     if not place.cwd.is_dir():
         raise InvalidInput(

@@ -75,8 +75,8 @@ class ProviderSession(Session):
     def _resume_key(self) -> str:
         if not self._key:
             raise UsageError(
-                f"this session goes on from its id alone, {self._thread_id!r}, and what {self._provider} knows it by is on "
-                "record: send a prompt, or read the trajectory, before you take its handle."
+                f"this session was resumed by its id alone, {self._thread_id!r}, so its id at {self._provider} is not read "
+                "yet: send a prompt, or read the trajectory, before you take its handle."
             )
         return self._key
 

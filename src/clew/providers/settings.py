@@ -84,14 +84,16 @@ def make_settings(
         or not isinstance(options, Iterable)
         or not all(isinstance(option, str) for option in options)
     ):
-        raise InvalidInput("options are arguments for the provider's program, one by one: options=['--verbose']")
+        raise InvalidInput("options is a list of arguments for the provider's program, such as options=['--verbose']")
     if env is not None and "PATH" not in env:
         raise InvalidInput(
-            "env is the whole environment of the program, and has no PATH. To add to it: {**os.environ, …}"
+            "env is the whole environment of the program, and has no PATH. To add variables: env={**os.environ, …}"
         )
     folder = None if workspace is None else absolute(workspace)
     if folder is not None and cwd is not None and absolute(cwd) != folder:
-        raise InvalidInput("workspace is the folder that is worked in and kept, so cwd= beside it can be no other.")
+        raise InvalidInput(
+            "workspace= and cwd= name different folders. The work is done in the workspace: leave out cwd=."
+        )
     return ProviderSettings(
         providers=names,
         models=_models(model, names),
@@ -125,8 +127,12 @@ def _models(model: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str,
         check_mapping("model", model, str)
         found = {provider_name(name): value for name, value in model.items()}
         if unknown := found.keys() - set(names):
-            raise InvalidInput(f"a model is given for {', '.join(sorted(unknown))}, which is not among the providers.")
+            raise InvalidInput(
+                f"model names {', '.join(sorted(unknown))}, which provider does not name. Add it there, or leave it out."
+            )
         return found
     if model and len(names) > 1:
-        raise InvalidInput(f"one model for several providers: say whose it is, model={{{names[0]!r}: {model!r}}}")
+        raise InvalidInput(
+            f"one model is given for several providers. Say for which: model={{{names[0]!r}: {model!r}}}"
+        )
     return {names[0]: model} if model else {}

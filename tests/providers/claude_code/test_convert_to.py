@@ -103,5 +103,5 @@ def test_nothing_of_a_former_session_is_left_in_the_folder(tmp_path: Path) -> No
 
 
 def test_a_key_that_is_no_uuid_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="named by a UUID"):
+    with pytest.raises(InvalidInput, match="session ids are UUIDs"):
         machine(tmp_path).write(conversation(*TALK), "../../etc/passwd", tmp_path / "folder")

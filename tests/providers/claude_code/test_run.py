@@ -144,7 +144,7 @@ def test_the_users_own_options_come_last(tmp_path: Path) -> None:
         ({"system_prompt": "a\0b"}, "the system prompt contains a NUL"),
         ({"model": "a\0b"}, "the model contains a NUL"),
         ({"options": ("--x\0",)}, "the option contains a NUL"),
-        ({"key": "../x"}, "named by a UUID"),
+        ({"key": "../x"}, "session ids are UUIDs"),
     ],
 )
 def test_what_the_program_could_not_take_is_refused(tmp_path: Path, job: dict[str, Any], reason: str) -> None:

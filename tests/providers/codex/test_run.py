@@ -60,7 +60,7 @@ def test_the_program_is_the_binary_behind_npms_script(tmp_path: Path, npm: Path,
 def test_a_script_without_its_binary_says_what_is_missing(tmp_path: Path, npm: Path) -> None:
     found = on_path(tmp_path, tmp_path / "bin")
     assert found is not None
-    assert "the package with the program for this system" in found.problem
+    assert "package with the program for this system" in found.problem
 
 
 def test_a_program_that_is_on_the_path_itself_says_its_version(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_what_codex_could_not_take_is_refused_with_the_reason(tmp_path: Path) ->
         codex.command(PROGRAM, job(codex, "a\ud800"))
     with pytest.raises(InvalidInput, match=r"AGENTS\.md"):
         codex.command(PROGRAM, job(codex, system_prompt="x" * 140_000))
-    with pytest.raises(InvalidInput, match="is not a session of Codex"):
+    with pytest.raises(InvalidInput, match="is not a session id of Codex"):
         codex.command(PROGRAM, job(codex, key="../x"))
 
 

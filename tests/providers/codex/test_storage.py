@@ -64,7 +64,7 @@ def test_there_is_nothing_to_export_of_a_key_that_is_not_here(tmp_path: Path) ->
     codex = at_home(tmp_path)
     assert not codex.export(OTHER_KEY, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
-    with pytest.raises(InvalidInput, match="is not a session of Codex"):
+    with pytest.raises(InvalidInput, match="is not a session id of Codex"):
         codex.export("../../etc", tmp_path / "folder")
 
 
@@ -197,12 +197,12 @@ def test_a_session_is_found_by_key_beginning_name_and_path(tmp_path: Path) -> No
     assert codex.find(str(tmp_path / "absent.jsonl")) is None
     with pytest.raises(InvalidInput, match="may mean 2 sessions"):
         codex.find(key[:3])
-    with pytest.raises(InvalidInput, match="no session is named"):
+    with pytest.raises(InvalidInput, match="no session is given"):
         codex.find(" ")
 
 
 def test_a_path_that_codex_does_not_look_at_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="but not one of"):
+    with pytest.raises(InvalidInput, match="but is not in"):
         at_home(tmp_path).find(str(FIXTURES / "rollout-tools.jsonl"))
     (tmp_path / "notes.jsonl").write_text("{}\n")
     with pytest.raises(Corrupt, match="is not a session of Codex"):

@@ -43,7 +43,7 @@ _COMMANDS = ("<command-name>", "<command-message>")
 _NO_PROMPT = ("isMeta", "isSidechain", "isCompactSummary")
 _GO_ON = "Continue from where you left off."
 _BEFORE = Loss(
-    0, None, "what was said before the conversation was compacted", "Claude Code itself goes on from the summary"
+    0, None, "what was said before the conversation was compacted", "Claude Code itself continues from the summary"
 )
 
 
@@ -115,7 +115,7 @@ def _branch_line(leaf: Row, found: Rows, path: Path) -> list[Row]:
 
 def _corrupt(found: Rows, path: Path) -> Corrupt:
     return Corrupt(
-        f"{path}, line {found.damaged[0]} is damaged, and the conversation hangs on it. Take the file from a copy, or fork "
+        f"{path}, line {found.damaged[0]} is damaged, and what follows needs it. Restore the file from a copy, or fork "
         "the thread at an earlier turn"
     )
 
@@ -357,7 +357,7 @@ def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
     for index, message in enumerate(conversation.messages):
         if not isinstance(message, System):
             break
-        why = "a session of Claude Code has none; give them as the system prompt"
+        why = "a session of Claude Code cannot hold them; pass them as system_prompt"
         found.append(Loss(index, None, "instructions at the start", why))
     found += _thinking_losses(conversation)
     return tuple(sorted(found, key=lambda loss: (loss.message, -1 if loss.block is None else loss.block)))
@@ -374,7 +374,8 @@ def _thinking_losses(conversation: Conversation) -> Iterator[Loss]:
             continue
         for number, block in enumerate(message.content):
             if isinstance(block, Thinking) and (block.signature or (block.encrypted and not block.text)):
-                yield Loss(index, number, "thinking", "Claude Code gives it back only to its model, which is not known")
+                why = "Claude Code sends it only to the model that wrote it, which is unknown"
+                yield Loss(index, number, "thinking", why)
 
 
 def _is_named(conversation: Conversation, index: int, row: int) -> bool:

@@ -91,7 +91,7 @@ def checked(key: str) -> str:
     """Return the key if it is a session id as Claude Code makes them, a UUID; otherwise raise `InvalidInput`. Keys are
     checked because they become parts of paths."""
     if not is_key(key):
-        raise InvalidInput(f"{key!r} is not a session of Claude Code: its sessions are named by a UUID")
+        raise InvalidInput(f"{key!r} is not a session id of Claude Code. Its session ids are UUIDs.")
     return key
 
 
@@ -350,7 +350,7 @@ def find(place: Place, session: str) -> str | None:
         return None
     keys = sorted({path.stem for path in projects_dir(place).glob(f"*/{session}*.jsonl") if _is_session(path)})
     if len(keys) > 1:
-        raise InvalidInput(f"{session!r} is the beginning of {len(keys)} sessions of Claude Code; give more of it")
+        raise InvalidInput(f"{session!r} is the beginning of {len(keys)} session ids. Give more characters.")
     return keys[0] if keys else None
 
 

@@ -215,7 +215,7 @@ def _fitting_block(block: Block, at: int, index: int, lost: list[Loss]) -> Block
         return block if content == block.content else msgspec.structs.replace(block, content=content)
     if isinstance(block, File) or (isinstance(block, Image) and block.data is None and block.url is None):
         lost.append(
-            Loss(at, index, "a document, or a picture kept elsewhere", "Codex has no place for it; words are sent")
+            Loss(at, index, "a document, or a picture without data", "Codex cannot store it; words are sent instead")
         )
         return Text(_words(block))
     return block

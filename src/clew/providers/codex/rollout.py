@@ -236,7 +236,7 @@ def is_key(text: str) -> bool:
 def checked(key: str) -> str:
     """Return the key if it is a session id as Codex makes them, a UUID in lower case; otherwise raise `InvalidInput`."""
     if not is_key(key):
-        raise InvalidInput(f"{key!r} is not a session of Codex: its sessions are named by UUIDs in lower case")
+        raise InvalidInput(f"{key!r} is not a session id of Codex. Its session ids are UUIDs in lower case.")
     return key
 
 

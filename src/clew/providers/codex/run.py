@@ -70,7 +70,7 @@ def find_program(env: Mapping[str, str]) -> Program | None:
     path = found.resolve()
     native = _behind(path) if path.suffix == ".js" else path
     if native is None:
-        return Program(path, "", f"{path} is there, and the package with the program for this system is not beside it")
+        return Program(path, "", f"{path} needs npm's package with the program for this system, which is missing")
     if problem := problem_of(native, env):
         return Program(native, "", problem)
     return Program(native, remembered(native, lambda: _version(native, env)))

@@ -178,7 +178,7 @@ def find(place: Place, session: str) -> str | None:
     fit, or if the file is not in Codex's home folder. `place` says where that folder is."""
     home = codex_home(place)
     if not session.strip():
-        raise InvalidInput("no session is named: give a key, the beginning of one, the session's name, or a path")
+        raise InvalidInput("no session is given. Give its key, the beginning of its key, its name, or its path.")
     if os.sep in session or session.endswith((".jsonl", ".zst")):
         return _find_file(home, place.home / session[2:] if session.startswith("~/") else place.cwd / session)
     keys = {key for file in rollouts(home) if (key := key_of(file)) is not None}
@@ -199,9 +199,7 @@ def _find_file(home: Path, path: Path) -> str | None:
     key = str(meta_of(path)["id"])
     here = locate(home, key)
     if here is None or not here.samefile(path):
-        raise InvalidInput(
-            f"{path} is a session of Codex, but not one of {home}. Copy it to {home / 'sessions'} first."
-        )
+        raise InvalidInput(f"{path} is a session of Codex, but is not in {home}. Copy it to {home / 'sessions'} first.")
     return key
 
 

@@ -124,8 +124,8 @@ def output_text(result: ToolResult, at: tuple[int, int], losses: list[Loss]) -> 
         elif isinstance(block, Json):
             words.append(msgspec.json.encode(block.value).decode())
         elif isinstance(block, Opaque):
-            losses.append(Loss(*at, "a part of a result", "opencode has no place for it"))
+            losses.append(Loss(*at, "a part of a result", "opencode cannot store it"))
         elif result.is_error or data_url(block) is None:
             words.append(words_for(block))
-            losses.append(Loss(*at, "a file of a result", "opencode has no place for it there"))
+            losses.append(Loss(*at, "a file of a result", "opencode cannot store it there"))
     return "\n".join(words)

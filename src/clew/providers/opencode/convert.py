@@ -129,7 +129,7 @@ def _current(messages: list[Stored], revert: dict[str, Any]) -> tuple[list[Store
     asked = messages[at]
     answer = next(number for number, message in enumerate(messages) if number > at and _sums_up(message, asked))
     kept = messages[_place(messages[:at], values(asked.part("compaction")).get("tail_start_id")) : at]
-    loss = Loss(0, None, f"{at - len(kept)} earlier messages", "opencode made a summary of them, which stands here")
+    loss = Loss(0, None, f"{at - len(kept)} earlier messages", "opencode replaced them by its summary")
     return [*messages[at : answer + 1], *kept, *messages[answer + 1 :]], (loss,)
 
 
@@ -304,14 +304,12 @@ class _Writer:
     def add(self, at: int, message: Message) -> None:
         for index, block in enumerate(message.content):
             if _says_more(block):
-                self.losses.append(
-                    Loss(at, index, "what a vendor said beside the block", "opencode has no place for it")
-                )
+                self.losses.append(Loss(at, index, "what a vendor said beside the block", "opencode cannot store it"))
         if isinstance(message, User):
             self._add_prompt(at, message.content)
         elif isinstance(message, System):
             self.losses.append(
-                Loss(at, None, "instructions inside the conversation", "they are told as the user's words")
+                Loss(at, None, "instructions inside the conversation", "they become a message of the user")
             )
             self._add_prompt(at, message.content)
         elif isinstance(message, Assistant):
@@ -321,7 +319,7 @@ class _Writer:
             for index, block in enumerate(message.content):
                 if not isinstance(block, ToolResult) or block.call_id not in asked:
                     self.losses.append(
-                        Loss(at, index, "a result", "opencode keeps results with their calls, and it has none")
+                        Loss(at, index, "a result", "opencode stores results with their calls, and its call is missing")
                     )
 
     def save(self, folder: Path) -> None:
@@ -362,19 +360,19 @@ class _Writer:
             return {"type": "text", "text": msgspec.json.encode(block.value).decode()}
         if isinstance(block, (Image, File)):
             return self._file_part(at, block)
-        self.losses.append(Loss(*at, "a block of a prompt", "opencode has no place for it there"))
+        self.losses.append(Loss(*at, "a block of a prompt", "opencode cannot store it there"))
         return {"type": "text", "text": "", "ignored": True}
 
     def _file_part(self, at: tuple[int, int], block: Image | File) -> dict[str, Any]:
         if isinstance(block, File) and block.data is not None and block.media_type.startswith("text/"):
             self.losses.append(
-                Loss(*at, "a text file", "opencode shows a model texts as words: it is told as the user's")
+                Loss(*at, "a text file", "opencode stores texts as words: it becomes a text of the user")
             )
             name = f"{block.name}:\n" if block.name else ""
             return {"type": "text", "text": name + block.data.decode(errors="replace")}
         url = data_url(block)
         if url is None:
-            self.losses.append(Loss(*at, "a file", "opencode keeps files by their data or link, with their kind"))
+            self.losses.append(Loss(*at, "a file", "opencode needs its data or link, and a fitting media type"))
             return {"type": "text", "text": words_for(block)}
         return _file(block)
 
@@ -420,7 +418,7 @@ class _Writer:
             elif isinstance(block, ToolCall):
                 self._add_call(name, (at, index), block, results.get(block.id))
             else:
-                self.losses.append(Loss(at, index, "a block of a response", "opencode has no place for it there"))
+                self.losses.append(Loss(at, index, "a block of a response", "opencode cannot store it there"))
         self._part(name, {"type": "step-finish", "reason": reason, "tokens": _NO_TOKENS, "cost": 0})
 
     def _add_thinking(self, name: str, block: Thinking, began: int) -> None:
@@ -433,7 +431,7 @@ class _Writer:
         if not isinstance(arguments, dict):
             arguments = {"input": arguments}
             self.losses.append(
-                Loss(*at, "arguments of a call", "opencode takes none but objects: they are in a field now")
+                Loss(*at, "arguments of a call", "opencode takes only objects: they are put into the field `input`")
             )
         time = {"start": self._namer.time, "end": self._namer.time}
         state: dict[str, Any] = {"status": "error", "input": arguments, "error": _ABORTED, "time": time}

@@ -86,7 +86,7 @@ def has_database(place: Place) -> bool:
     old = data_folder(place) / "storage" / "session"
     if old.is_dir() and any(old.iterdir()):
         raise Unavailable(
-            f"there is no {path}, but conversations of an older opencode in {old}, which are not read. "
+            f"{path} does not exist, and the conversations of an older opencode in {old} cannot be read. "
             f"Upgrade opencode and start it once: {advice.install_program('opencode', 'latest')}"
         )
     return False

@@ -40,7 +40,9 @@ def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -
     with another key. Raises `InvalidInput` if the folder's conversation has another key."""
     manifest = load(folder)
     if manifest.key != key:
-        raise InvalidInput(f"{folder} holds the conversation {manifest.key!r}, not {key!r}. Give its own key.")
+        raise InvalidInput(
+            f"{folder} holds the conversation {manifest.key!r}, not {key!r}. Install it under its own key."
+        )
     stands = standing(connection, key, folder)
     if stands == "same":
         settle(connection, key, cwd)

@@ -233,4 +233,4 @@ def decode_jsonc(text: str) -> Any:
     try:
         return msgspec.json.decode(_COMMA.sub(lambda match: match[1] or "", bare))
     except (UnicodeError, RecursionError):
-        raise msgspec.DecodeError("it is no text, or nested too deeply") from None
+        raise msgspec.DecodeError("it is not UTF-8 text, or is nested too deeply") from None

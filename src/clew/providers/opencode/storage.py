@@ -197,7 +197,9 @@ def export(connection: sqlite3.Connection, key: str, folder: Path, outputs: Path
         return False
     odd = [session for session in sessions if not is_session(session)]
     if odd:
-        raise Corrupt(f"opencode's database has {odd[0]!r} below {key}, which is not a session key. Delete it there.")
+        raise Corrupt(
+            f"{odd[0]!r}, a sub-agent of {key} in opencode's database, is not a session key. Delete it there."
+        )
     make_folder(folder)
     sweep(folder)
     kept = _kept(folder, key)
@@ -378,7 +380,7 @@ def find(connection: sqlite3.Connection, session: str) -> str | None:
     if len(found) > 1:
         named = ", ".join(sorted(found)[:3])
         raise InvalidInput(
-            f"{session!r} is a part of {len(found)} sessions of opencode: {named} … Give more of the name."
+            f"{session!r} is a part of {len(found)} session keys of opencode: {named} … Give more of the key."
         )
     return str(found[0]) if found else None
 

@@ -115,7 +115,7 @@ class _Fitter:
         if isinstance(message, Assistant):
             return Assistant(content, message.model)
         if isinstance(message, System):
-            why = "they are sent, and come back, as a user's text between tags"
+            why = "they become a user's text between tags"
             self._notes.add((index, None), "instructions in the conversation", why)
             return User(tuple(_between_tags(block) for block in content))
         return msgspec.structs.replace(message, content=content)
@@ -143,7 +143,9 @@ class _Fitter:
         given = self._ids.give(call.id)
         self._given.setdefault(call.id, []).append(given)
         if given != call.id:
-            self._notes.add(at, "the id of a tool call", "vendors refuse it, or it is taken; another is in its place")
+            self._notes.add(
+                at, "the id of a tool call", "vendors refuse it, or it is used twice; a new one replaces it"
+            )
         return msgspec.structs.replace(there, id=given)
 
     def _result(self, result: ToolResult, at: At) -> ToolResult:
@@ -160,14 +162,14 @@ class _Fitter:
     def _thinking(self, block: Thinking, at: At) -> Thinking | None:
         kept = thinking_for(block, self._target)
         if kept is None:
-            self._notes.add(at, "thinking", f"{self._target} takes back only what its own vendor's models thought")
+            self._notes.add(at, "thinking", f"{self._target} can use only the thinking of its own vendor's models")
         return kept
 
     def _opaque(self, block: Opaque, at: At) -> Opaque | None:
         dialect = _DIALECTS.get(self._target)
         if dialect is None or block.dialect == dialect:
             return block
-        self._notes.add(at, "a block that only another vendor knows", f"{self._target} has no word for it")
+        self._notes.add(at, "a block that only another vendor knows", f"{self._target} cannot express it")
         return None
 
     def _beside(self, block: B, at: At) -> B:
@@ -178,7 +180,7 @@ class _Fitter:
             return block
         others = [fields for name, fields in block.extra.items() if name != dialect]
         if any(_says_more(fields) for fields in others):
-            self._notes.add(at, "what a vendor said beside the block", f"{self._target} has no place for it")
+            self._notes.add(at, "what a vendor said beside the block", f"{self._target} cannot store it")
         extra: Extra = {dialect: block.extra[dialect]} if dialect in block.extra else None
         return msgspec.structs.replace(block, extra=extra)
 

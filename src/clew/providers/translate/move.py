@@ -165,7 +165,7 @@ def _of_thread(state: Checkpoint) -> Conversation:
         raise InvalidInput("this thread has no messages yet, so there is nothing to translate.")
     losses: tuple[Loss, ...] = ()
     if state.system_prompt:
-        why = "a session of a provider keeps none; give it with each prompt: Agent(provider=…, system_prompt=…)"
+        why = "a provider's session cannot hold it; pass it with each prompt: Agent(provider=…, system_prompt=…)"
         losses = (Loss(0, None, "the system prompt", why),)
     return Conversation(messages=messages, title=state.title, model=state.model, losses=losses)
 

@@ -52,7 +52,7 @@ def map_call(call: ToolCall, source: str, target: str, *, cwd: str = "") -> Mapp
         return Mapped(there, tuple((f"{_named(name)} of a call of {call.name}", why) for name in left))
     back, _ = _carry(there, target, source, cwd)
     if back.name != call.name or _spelt(back.arguments) != _spelt(call.arguments):
-        return Mapped(there, ((f"the form of a call of {call.name}", f"as {there.name} it is said differently"),))
+        return Mapped(there, ((f"the form of a call of {call.name}", f"{there.name} expresses it differently"),))
     return Mapped(there)
 
 
