@@ -101,8 +101,9 @@ def _subscription(kept: dict[str, Any]) -> _Login:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Read a JSON file as a dict. It is empty if the file does not exist or holds something else than an object. Raises
-    `Corrupt` if the file is not JSON or cannot be read. The error never quotes the content, which may be a token."""
+    """Read a JSON file as a dict. The dict is empty if the file does not exist or holds something else than an object.
+    Raises `Corrupt` if the file is not JSON or cannot be read. The error never quotes the content, which may be a
+    token."""
     try:
         return values(json.loads(path.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):

@@ -347,8 +347,9 @@ class _Writer:
         return " ".join(first.split())[:50] or "A conversation"
 
     def _add_prompt(self, at: int, content: Sequence[Block]) -> None:
-        """Add a user message with this content; `at` is its index in the conversation. It names no model, because that
-        model may not be set up on this machine; opencode then uses the model that is asked for, or its default."""
+        """Add a user message with this content; `at` is its index in the conversation. It names no model, because the
+        model of the original conversation may not be set up on this machine; opencode then uses the model that is asked
+        for, or its default."""
         self._prompt = self._message({"role": "user", "time": {"created": self._namer.time}, "agent": _AGENT})
         for index, block in enumerate(content):
             self._part(self._prompt, self._user_part((at, index), block))
