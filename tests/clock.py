@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -45,9 +44,11 @@ class Clock:
         to wait."""
         self._ahead += round(seconds * 1e9)
 
-    async def advance_after(self, event: threading.Event, seconds: float) -> None:
-        """Move all clocks on once this event has happened, on whatever thread that is."""
-        assert await asyncio.to_thread(event.wait, PATIENCE)
+    async def advance_when(self, condition: Callable[[], object], seconds: float) -> None:
+        """Move all clocks on once this condition holds: a thread or another process has come so far."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                await asyncio.sleep(0.005)
         self.advance(seconds)
 
     def _moved(self, real: Callable[[], int]) -> int:

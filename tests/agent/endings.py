@@ -18,10 +18,11 @@ import msgspec
 import pytest
 
 from clew import Agent, Budget, tool
-from clew.agent import ToolStarted
+from clew.agent import Run, RunResult, ToolStarted
 from clew.errors import ModelRefused
 from clew.models import Price
 from clew.testing import Response, ScriptedModel, call
+from tests.clock import Clock
 
 __all__ = ["ENDINGS", "REFUSAL", "VENDOR_WORDS", "Endings", "Expected", "make_agent"]
 
@@ -45,7 +46,7 @@ ENDINGS = {
     "failed-at-once": Expected("failed", "RuntimeError: down", is_known=False),
     "refused": Expected("failed", "example: the request was refused (HTTP 400, "),
     "cancelled": Expected("interrupted", "cancelled"),
-    "timeout": Expected("interrupted", "timeout: 2 s"),
+    "timeout": Expected("interrupted", "timeout: 300 s"),
     "max-turns": Expected("interrupted", "max_turns: 1"),
     "budget": Expected("interrupted", "budget: "),
     "waiting": Expected("waiting", "May pay be run"),
@@ -96,7 +97,7 @@ class Endings:
         await self._run("max-turns", [call("look")], max_turns=1)
         await self._run("budget", [call("look")], usd=0.5)
         await self._run("waiting", [call("pay")])
-        await self._run("timeout", [call("wait")], timeout=2.0)
+        await self._run("timeout", [call("wait")], timeout=300)
         await self._start("cancelled", stop=True)
         await self._start("running", stop=False)
         root = Path(__file__).parents[2]
@@ -120,7 +121,7 @@ class Endings:
         async with make_agent(self._url, script, **settings) as agent:
             fails = name == "refused" or name.startswith("failed")
             with pytest.raises((RuntimeError, ModelRefused)) if fails else nullcontext():
-                await agent.run("Go.", thread_id=name, prompt_id="m2", timeout=timeout)
+                await _let_time_out(agent.run("Go.", thread_id=name, prompt_id="m2", timeout=timeout), timeout)
 
     async def _start(self, name: str, *, stop: bool) -> None:
         agent = await self._stack.enter_async_context(make_agent(self._url, [call("wait")]))
@@ -133,6 +134,14 @@ class Endings:
             await run.aclose()
         else:
             self._stack.push_async_callback(run.aclose)
+
+
+async def _let_time_out(run: Run[RunResult], timeout: float | None) -> None:
+    """Await a run. If it has a timeout, let that pass as soon as the tool has started that never ends."""
+    with Clock() as clock:
+        async for event in run:
+            if timeout is not None and isinstance(event, ToolStarted):
+                clock.advance(timeout)
 
 
 async def main(url: str) -> None:

@@ -499,7 +499,7 @@ async def test_a_sync_tool_that_timed_out_is_asked_about_where_that_is_wished(
         return "late"
 
     agent = Agent(ScriptedModel(SCRIPT), tools=[charge], checkpointer=store)
-    waiting, _ = await asyncio.gather(agent.run("Go.", thread_id="t"), clock.advance_after(began, 600))
+    waiting, _ = await asyncio.gather(agent.run("Go.", thread_id="t"), clock.advance_when(began.is_set, 600))
     assert [question.kind for question in waiting.questions] == ["in doubt"]
     assert (await agent.resume(thread_id="t", answer="it went through")).output == "Done."
 

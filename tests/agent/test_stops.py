@@ -146,7 +146,7 @@ async def test_a_person_who_says_what_a_call_came_to_is_heard_whatever_its_effec
 
     began, given_up = threading.Event(), threading.Event()
     agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store)
-    waiting, _ = await asyncio.gather(agent.run("Go.", thread_id="t"), clock.advance_after(began, 600))
+    waiting, _ = await asyncio.gather(agent.run("Go.", thread_id="t"), clock.advance_when(began.is_set, 600))
     assert waiting.questions[0].kind == "in doubt"
     given_up.set()
     result = await agent.resume(thread_id="t", answer="it was paid")

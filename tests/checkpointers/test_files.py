@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from clew.checkpointers.heads import thread_key
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
 from clew.testing.contract.builders import a_head, append, digest_of, every_call, heads, listed, put, state
 from tests.checkpointers.damage import sound_and_damaged
+from tests.checkpointers.scripts import race, run_script, start_script
 
 pytestmark = pytest.mark.anyio
 
@@ -765,7 +765,7 @@ async def main():
         await append(store, "thread 4", b"frame", updated_at=minute(2))
 asyncio.run(main())
 """
-    await python(code, str(path))
+    await run_script(code, str(path))
     found = await heads(store)
     assert [head.thread_id for head in found] == ["thread 0", "thread 1", "thread 3", "thread 4"]
     assert [head.log_id for head in found] == ["log-1", "log-1", "log-2", "log-1"]
@@ -846,31 +846,11 @@ async def test_a_holder_of_a_deleted_log_cannot_append_to_the_new_one(store: Fil
 # Other processes
 
 
-async def python(code: str, *arguments: str) -> str:
-    """Run a script in a process of its own; its output."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PREAMBLE + code, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    output, errors = await asyncio.wait_for(process.communicate(), timeout=60)
-    assert process.returncode == 0, errors.decode()
-    return output.decode()
-
-
-PREAMBLE = """
-import asyncio, os, sys, time
-from clew.checkpointers import FileCheckpointer
-from clew.errors import Conflict, Unavailable
-from clew.testing.contract.builders import append, listed, minute, put
-
-path = sys.argv[1]
-"""
-
-
 async def test_of_processes_that_make_one_thread_at_once_exactly_one_succeeds(path: Path) -> None:
     code = """
 async def main():
     store = FileCheckpointer(path)
-    await asyncio.sleep(max(0, float(sys.argv[2]) - time.time()))
+    await all_are_ready()
     for number in range(40):
         try:
             await append(store, f"thread {number}", str(os.getpid()).encode(), log_id=str(os.getpid()))
@@ -880,8 +860,7 @@ async def main():
     await store.close()
 asyncio.run(main())
 """
-    moment = str(time.time() + 2)
-    won = [output.split() for output in await asyncio.gather(*(python(code, str(path), moment) for _ in range(3)))]
+    won = [output.split() for output in await race(3, code, str(path))]
     assert sorted(int(number) for numbers in won for number in numbers) == list(range(40))
     async with FileCheckpointer(path) as store:
         for head in await heads(store):
@@ -892,7 +871,7 @@ async def test_processes_that_append_to_one_thread_lose_nothing(path: Path) -> N
     code = """
 async def main():
     store = FileCheckpointer(path)
-    await asyncio.sleep(max(0, float(sys.argv[2]) - time.time()))
+    await all_are_ready()
     done = 0
     while done < 30:
         head = await store.head("thread")
@@ -906,8 +885,7 @@ asyncio.run(main())
 """
     async with FileCheckpointer(path) as store:
         await append(store, "thread", b"first")
-        moment = str(time.time() + 2)
-        await asyncio.gather(*(python(code, str(path), moment) for _ in range(3)))
+        await race(3, code, str(path))
         frames = [frame.split() for frame in (await store.read("thread"))[1:]]
         for process in {pid for pid, _ in frames}:
             assert [int(number) for pid, number in frames if pid == process] == list(range(30))
@@ -928,9 +906,7 @@ async def main():
 asyncio.run(main())
 """
     for _ in range(4):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PREAMBLE + code, str(path), stdout=subprocess.PIPE
-        )
+        process = await start_script(code, str(path))
         assert process.stdout is not None
         said = await process.stdout.readline()
         await asyncio.sleep(0.05)
@@ -979,7 +955,7 @@ async def main():
     await store.close()
 asyncio.run(main())
 """
-    assert await python(code, str(path)) == "[3000, 1000]\n"
+    assert await run_script(code, str(path)) == "[3000, 1000]\n"
 
 
 @posix
@@ -1012,4 +988,4 @@ async def main():
     await store.close()
 asyncio.run(main())
 """
-    assert await python(code, str(path)) == "[b'one', b'two', b'three'] True\n"
+    assert await run_script(code, str(path)) == "[b'one', b'two', b'three'] True\n"

@@ -37,6 +37,8 @@ from clew.testing.contract.builders import (
     state,
 )
 from clew.threads.ops.gc import gc
+from tests.clock import Clock
+from tests.limits import PATIENCE
 from tests.servers.proxy import Proxy
 from tests.servers.redis import DURABLE, Server, a_cluster, a_server
 
@@ -594,9 +596,9 @@ async def test_a_server_that_does_not_answer_is_unavailable(server: Server, pref
 
 @posix
 async def test_a_cancelled_append_to_a_server_that_does_not_answer_settles_at_its_timeout(
-    server: Server, prefix: str
+    server: Server, prefix: str, clock: Clock
 ) -> None:
-    async with RedisCheckpointer(server.url, prefix=prefix, timeout=2) as store:
+    async with RedisCheckpointer(server.url, prefix=prefix, timeout=600) as store:
         await store.head("thread")
         os.kill(server.process.pid, signal.SIGSTOP)
         try:
@@ -605,8 +607,9 @@ async def test_a_cancelled_append_to_a_server_that_does_not_answer_settles_at_it
             task.cancel()
             done, _ = await asyncio.wait([task], timeout=0.1)
             assert not done, "it was abandoned"
+            clock.advance(600)
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(task, 30)
+                await asyncio.wait_for(task, PATIENCE)
         finally:
             os.kill(server.process.pid, signal.SIGCONT)
 

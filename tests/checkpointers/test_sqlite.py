@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from clew.checkpointers.sqlite import schema
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing.contract.builders import append, every_call, heads, listed, put, state
 from tests.checkpointers.damage import sound_and_damaged
+from tests.checkpointers.scripts import race, run_script
 from tests.clock import Clock
 
 pytestmark = pytest.mark.anyio
@@ -655,26 +655,6 @@ async def test_pages_are_moved_out_of_the_log_by_the_writer(
 # Other processes
 
 
-async def python(code: str, *arguments: str) -> str:
-    """Run a script in a process of its own; its output."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PREAMBLE + code, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    output, errors = await asyncio.wait_for(process.communicate(), timeout=60)
-    assert process.returncode == 0, errors.decode()
-    return output.decode()
-
-
-PREAMBLE = """
-import asyncio, os, sys, time
-from clew.checkpointers import SQLiteCheckpointer
-from clew.errors import Unavailable
-from clew.testing.contract.builders import append, listed, put
-
-path = sys.argv[1]
-"""
-
-
 async def test_another_process_sees_and_goes_on_from_what_is_acknowledged(
     store: SQLiteCheckpointer, path: Path
 ) -> None:
@@ -687,7 +667,7 @@ async def main():
         await append(store, "thread", b"theirs", at=1, title="from outside")
 asyncio.run(main())
 """
-    assert await python(code, str(path)) == "[b'mine']\n"
+    assert await run_script(code, str(path)) == "[b'mine']\n"
     frames, head, refs = await state(store, "thread")
     assert frames == [b"mine", b"theirs"]
     assert head is not None
@@ -699,14 +679,13 @@ async def test_processes_that_make_one_store_at_once_all_succeed(path: Path) -> 
     code = """
 async def main():
     store = SQLiteCheckpointer(path)
-    await asyncio.sleep(max(0, float(sys.argv[2]) - time.time()))
+    await all_are_ready()
     for number in range(5):
         await append(store, f"thread {os.getpid()} {number}", b"frame")
     await store.close()
 asyncio.run(main())
 """
-    moment = str(time.time() + 2)
-    await asyncio.gather(*(python(code, str(path), moment) for _ in range(6)))
+    await race(6, code, str(path))
     async with SQLiteCheckpointer(path) as store:
         assert len(await listed(store)) == 30
 
@@ -719,7 +698,7 @@ async def main():
     os._exit(0)
 asyncio.run(main())
 """
-    await python(code, str(path))
+    await run_script(code, str(path))
     async with SQLiteCheckpointer(path) as store:
         for n in range(20):
             assert await store.read(f"thread {n}") == [b"frame %d" % n]
@@ -752,7 +731,7 @@ loop.run_until_complete(append(store, "thread", b"three", at=3))
 loop.run_until_complete(store.close())
 loop.close()
 """
-    assert await python(code, str(path)) == "5\n6\n"
+    assert await run_script(code, str(path)) == "5\n6\n"
     async with SQLiteCheckpointer(path) as store:
         assert await store.read("thread") == [b"one", b"two", b"of the child", b"three"]
 
@@ -794,7 +773,7 @@ asyncio.run(main())
 """
     for end in ("close", "die"):
         place = path.with_name(f"{end}.db")
-        acknowledged, _, same = (await python(code, str(place), end)).strip().partition(" ")
+        acknowledged, _, same = (await run_script(code, str(place), end)).strip().partition(" ")
         assert same == "True"
         async with SQLiteCheckpointer(place) as store:
             assert len(await store.read("thread")) == int(acknowledged)

@@ -16,6 +16,7 @@ from clew.log import Usage
 from clew.messages import Image, Text, Thinking, ToolCall, ToolResult, assistant, plain_text, tool, tool_calls, user
 from clew.models import ModelRequest, ModelResponse, Retrying, TextDelta, ThinkingDelta, ToolSpec, resolve_model, retry
 from clew.testing import Fault, ModelServer, call, reply, say, think
+from tests.clock import Clock
 from tests.limits import PATIENCE
 from tests.models.asking import (
     KEY,
@@ -262,11 +263,19 @@ async def test_a_vendor_that_asks_for_an_hour_is_not_waited_for(vendor: str) -> 
     assert server.calls == 1
 
 
+async def let_time_out(server: ModelServer, clock: Clock, seconds: float) -> None:
+    """Let this much time pass once the first request is there and its sender waits for the answer."""
+    await server.wait_for(1, PATIENCE)
+    for _ in range(100):  # rounds of the loop, in which the sender goes from writing to reading
+        await asyncio.sleep(0)
+    clock.advance(seconds)
+
+
 @each_vendor
-async def test_a_server_that_does_not_answer_in_time_is_tried_again(vendor: str) -> None:
+async def test_a_server_that_does_not_answer_in_time_is_tried_again(vendor: str, clock: Clock) -> None:
     async with ModelServer(["Hi."], faults={1: Fault(first_byte=3600)}) as server:
-        model = model_at(server, vendor, timeout=1.5)
-        events = await events_of(model, ask())
+        model = model_at(server, vendor, timeout=600)
+        events, _ = await asyncio.gather(events_of(model, ask()), let_time_out(server, clock, 600))
         await model.aclose()
     first = events[0]
     assert isinstance(first, Retrying)
@@ -275,10 +284,10 @@ async def test_a_server_that_does_not_answer_in_time_is_tried_again(vendor: str)
 
 
 @each_vendor
-async def test_a_stream_that_falls_silent_is_tried_again(vendor: str) -> None:
+async def test_a_stream_that_falls_silent_is_tried_again(vendor: str, clock: Clock) -> None:
     async with ModelServer(["One two three."], faults={1: Fault(between=3600)}) as server:
-        model = model_at(server, vendor, timeout=1.5)
-        events = await events_of(model, ask())
+        model = model_at(server, vendor, timeout=600)
+        events, _ = await asyncio.gather(events_of(model, ask()), let_time_out(server, clock, 600))
         await model.aclose()
     assert [event.reason for event in events if isinstance(event, Retrying)] == ["a timeout"]
     assert isinstance(events[-1], ModelResponse)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clew import Agent, Budget, Thread, open_checkpointer
-from clew.agent import ToolStarted
+from clew.agent import TextDelta, ToolStarted
 from clew.agent.exchanges import NO_END
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import ProviderError
@@ -19,6 +19,7 @@ from clew.providers import Exchange, ProviderSession
 from clew.testing import ScriptedModel, call
 from clew.threads.views.timeline import read_timeline
 from clew.tools import tool
+from tests.clock import Clock
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent
 from tests.providers.worker import worker
@@ -48,7 +49,10 @@ async def cancelled(session: ProviderSession) -> None:
 
 
 async def timed_out(session: ProviderSession) -> None:
-    await session.send("stream half\nsleep 600", prompt_id="m2", timeout=1.0)
+    with Clock() as clock:
+        async for event in session.send("stream half\nsleep 600", prompt_id="m2", timeout=300):
+            if isinstance(event, TextDelta):
+                clock.advance(300)
 
 
 Ending = Callable[[ProviderSession], Coroutine[Any, Any, None]]
@@ -61,7 +65,7 @@ Ending = Callable[[ProviderSession], Coroutine[Any, Any, None]]
         (failed, "failed", "no such model", True),
         (crashed, "interrupted", "", False),
         (cancelled, "interrupted", "cancelled", False),
-        (timed_out, "interrupted", "timeout: 1 s", False),
+        (timed_out, "interrupted", "timeout: 300 s", False),
     ],
 )
 async def test_each_prompt_has_its_status_reason_usage_and_cost(

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from clew import Agent, Thread, open_checkpointer
-from clew.agent import ToolStarted
+from clew.agent import Run, RunResult, TextDelta, ToolStarted
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import LeaseLost, ProviderError, ProviderLimited, ProviderMissing, Unavailable
 from clew.messages import Text, plain_text
@@ -26,9 +26,10 @@ from clew.providers.base import Command, Place
 from clew.providers.placement import Placed, staging_folder
 from clew.providers.process import reap, run
 from clew.testing import ScriptedModel, call
-from clew.threads.leases import this_process
+from clew.threads.leases import RENEW_AFTER, this_process
 from clew.tools import DEFAULT_TOOLS
 from clew.workspace import Workspace
+from tests.clock import Clock
 from tests.limits import PATIENCE
 from tests.providers.toy import Toy, toy_place
 from tests.providers.toys import toy_agent
@@ -102,14 +103,23 @@ async def test_a_limit_leaves_the_handle_and_the_turn_as_they_are(tmp_path: Path
     assert [turn.status for turn in (await session.trajectory()).exchanges] == ["done", "failed", "failed"]
 
 
-async def test_a_prompt_that_was_cut_off_is_not_taken_back_because_the_program_is_gone(tmp_path: Path) -> None:
+async def timed_out(run: Run[RunResult], clock: Clock, timeout: float) -> None:
+    """Let a run take longer than its timeout, once the program has said something."""
+    async for event in run:
+        if isinstance(event, TextDelta):
+            clock.advance(timeout)
+
+
+async def test_a_prompt_that_was_cut_off_is_not_taken_back_because_the_program_is_gone(
+    tmp_path: Path, clock: Clock
+) -> None:
     place = toy_place(tmp_path)
     session = toy_agent(place, MemoryCheckpointer(), ["toy", "twin"]).start_session()
-    await session.send("sleep 600", timeout=1)
+    await timed_out(session.send("stream half\nsleep 600", timeout=300), clock, 300)
     (place.home / "toy-is-not-installed").touch()
     turn = await session.send("echo")
     assert turn.provider == "twin"
-    assert [turn.prompt for turn in (await session.trajectory()).exchanges] == ["sleep 600", "echo"]
+    assert [turn.prompt for turn in (await session.trajectory()).exchanges] == ["stream half\nsleep 600", "echo"]
 
 
 @pytest.mark.parametrize("size", [1_000, 400_000])
@@ -149,11 +159,11 @@ async def test_a_turn_that_is_cancelled_while_it_is_captured_is_done_and_paid(tm
     assert (turn.status, turn.output, turn.cost) == ("done", "done", 0.25)
 
 
-async def test_what_a_stopped_turn_cost_is_known_or_counted_as_not_known(tmp_path: Path) -> None:
+async def test_what_a_stopped_turn_cost_is_known_or_counted_as_not_known(tmp_path: Path, clock: Clock) -> None:
     store = MemoryCheckpointer()
     session = toy_agent(toy_place(tmp_path), store).start_session()
     for _ in range(2):
-        await session.send("say one\nsleep 600", timeout=2)
+        await timed_out(session.send("stream half\nsay one\nsleep 600", timeout=300), clock, 300)
     await session.send("say done")
     assert (await Thread.load(store, session.thread_id)).unaccounted == 2
 
@@ -207,7 +217,7 @@ async def test_files_of_a_first_prompt_without_an_answer_travel(tmp_path: Path) 
     assert (there.cwd / "notes.txt").read_text() == "kept"
 
 
-async def test_a_silent_program_is_ended_once_the_thread_has_another_holder(tmp_path: Path) -> None:
+async def test_a_silent_program_is_ended_once_the_thread_has_another_holder(tmp_path: Path, clock: Clock) -> None:
     place, store = toy_place(tmp_path), MemoryCheckpointer()
     pids = place.cwd / "pids"
     session = toy_agent(place, store).start_session()
@@ -215,11 +225,10 @@ async def test_a_silent_program_is_ended_once_the_thread_has_another_holder(tmp_
     while not pids.exists() or not pids.read_text():
         await asyncio.sleep(0.02)
     async with Thread.open(store, session.thread_id, takeover=True) as other:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("clew.providers.prompt._LOOK_AFTER", 0.05)
-            with pytest.raises(LeaseLost):
-                async with asyncio.timeout(30):
-                    await running
+        clock.advance(RENEW_AFTER.total_seconds())
+        with pytest.raises(LeaseLost):
+            async with asyncio.timeout(PATIENCE):
+                await running
         assert other.lost is None
     wait_until(lambda: not any(is_running(int(pid)) for pid in pids.read_text().split()), "all of it ends")
 

@@ -28,6 +28,7 @@ from clew.errors import (
 from clew.log import Usage
 from clew.messages import Text, ToolCall, ToolResult, plain_text
 from clew.providers import ProviderAgent
+from tests.clock import Clock
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent, with_toys
 
@@ -235,10 +236,14 @@ async def test_a_program_that_is_killed_is_an_error_and_what_it_did_is_kept(tmp_
     assert any("[clew]" in plain_text(message) for message in history)
 
 
-async def test_a_timeout_interrupts_and_the_session_goes_on(tmp_path: Path) -> None:
+async def test_a_timeout_interrupts_and_the_session_goes_on(tmp_path: Path, clock: Clock) -> None:
     session = toy_agent(toy_place(tmp_path), MemoryCheckpointer()).start_session()
-    turn = await session.send("stream one\nsleep 600", timeout=2)
-    assert (turn.status, turn.reason, turn.output) == ("interrupted", "timeout: 2 s", None)
+    run = session.send("stream one\nsleep 600", timeout=300)
+    async for event in run:
+        if isinstance(event, TextDelta):
+            clock.advance(300)
+    turn = await run
+    assert (turn.status, turn.reason, turn.output) == ("interrupted", "timeout: 300 s", None)
     assert turn.blocks == (Text("one "),)
     assert "Its words so far: 'one '" in (await session.send("echo")).output
 

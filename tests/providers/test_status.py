@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -15,6 +16,7 @@ from clew.providers.base import Command, Health, Job, Place, Program
 from clew.providers.registry import PROVIDERS
 from clew.providers.status import check_providers
 from clew.testing import ModelServer
+from tests.clock import Clock
 from tests.providers.toy import Toy, toy_place
 from tests.sampling import FULL
 from tests.servers.clis import Machine, answering
@@ -98,12 +100,15 @@ async def test_one_that_is_logged_out_is_not_asked(tmp_path: Path) -> None:
     assert (health.ready, health.answers, health.problem) == (False, None, "no login")
 
 
-async def test_one_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:
+async def test_one_that_does_not_answer_in_time_is_ended(tmp_path: Path, clock: Clock) -> None:
     place = toy_place(tmp_path)
-    (health,) = await check_providers(["slow"], live=True, place=place, timeout=1)
-    assert (health.answers, health.problem) == (False, "no answer within 1 s.")
+    pid = place.home / "pid"
+    checking = asyncio.create_task(check_providers(["slow"], live=True, place=place, timeout=300))
+    await clock.advance_when(lambda: pid.exists() and pid.read_text(), 300)
+    (health,) = await checking
+    assert (health.answers, health.problem) == (False, "no answer within 300 s.")
     with pytest.raises(ProcessLookupError):
-        os.kill(int((place.home / "pid").read_text()), 0)
+        os.kill(int(pid.read_text()), 0)
 
 
 async def test_trouble_with_one_is_told_and_the_others_are_checked_all_the_same(tmp_path: Path) -> None:

@@ -392,7 +392,7 @@ def test_images_are_taken_by_the_other_two_as_well() -> None:
 
 
 async def test_a_test_can_wait_for_calls() -> None:
-    async with ModelServer(["Hi"], delay=5) as server, async_openai(server) as client:
+    async with ModelServer(["Hi"], delay=3600) as server, async_openai(server) as client:
         task = asyncio.create_task(client.responses.create(model="m", input="Hi"))
         await server.wait_for(1)
         assert (server.calls, server.requests[0].outcome) == (1, "")

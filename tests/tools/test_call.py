@@ -294,7 +294,7 @@ async def test_a_sync_tool_that_times_out_is_in_doubt_and_sees_that_it_was_given
         seen.set()
 
     with pytest.raises(OutcomeUnknown, match="slow: it timed out after 600 s and may still be running"):
-        await asyncio.gather(call(slow), clock.advance_after(began, 600))
+        await asyncio.gather(call(slow), clock.advance_when(began.is_set, 600))
     assert await asyncio.to_thread(seen.wait, PATIENCE)
     assert runs == [1]
 
@@ -311,7 +311,7 @@ async def test_a_sync_tool_without_effect_that_times_out_is_tried_again_and_then
 
     calling = asyncio.create_task(call(slow))
     for run in began:
-        await clock.advance_after(run, 600)
+        await clock.advance_when(run.is_set, 600)
     assert said(await calling) == "The tool timed out after 600 s."
     given_up.set()
     assert runs == [1, 1]
@@ -334,7 +334,7 @@ async def test_a_tool_given_up_begins_no_further_step(clock: Clock) -> None:
             went_on.set()
 
     with pytest.raises(OutcomeUnknown):
-        await asyncio.gather(call(slow, journal=journal), clock.advance_after(began, 600))
+        await asyncio.gather(call(slow, journal=journal), clock.advance_when(began.is_set, 600))
     given_up.set()
     assert await asyncio.to_thread(went_on.wait, PATIENCE)
     assert journal.intents == ["first"]

@@ -126,7 +126,7 @@ def select(connection: sqlite3.Connection, query: str, values: tuple[object, ...
         yield dict(zip(columns, row, strict=True))
 
 
-def connect(path: Path, mode: str, *, wait: float = _WAIT, any_thread: bool = False) -> sqlite3.Connection:
+def connect(path: Path, mode: str, *, wait: float, any_thread: bool = False) -> sqlite3.Connection:
     """Connect to the database. `mode` is `ro` for reading or `rw` for writing too. `wait` is how many seconds to wait
     at most for another process that is writing. With `any_thread`, different OS threads may use the connection one
     after the other."""
@@ -136,7 +136,7 @@ def connect(path: Path, mode: str, *, wait: float = _WAIT, any_thread: bool = Fa
 
 @contextmanager
 def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
-    connection = connect(path, mode)
+    connection = connect(path, mode, wait=_WAIT)
     try:
         yield connection
     finally:
