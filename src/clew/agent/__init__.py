@@ -1,4 +1,5 @@
-"""The built-in agent, which asks models itself: its loop of turns, its journal, and its runs, sessions and events."""
+"""The built-in agent, which asks models itself. This package holds its loop of turns, the journal that records them,
+and its runs, sessions and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Agent`: a model with tools and a store, whose runs can be resumed after every kind of stop."""
+"""Defines `Agent`, which lets a model work with tools. Its runs are stored, and can be resumed after any kind of stop."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Agent:
     """
 
     def __new__(cls, *args: Any, provider: str | Sequence[str] | None = None, **settings: Any) -> Self:
-        """Make an object of this class or, if a `provider` is given, of the subclass that works through that provider."""
+        """Make an `Agent` or, with a `provider`, a `ProviderAgent`. The other arguments are those of `__init__`."""
         if provider is None or cls is not Agent:
             return super().__new__(cls)
         kind: type[Self] = find("provider", _KINDS, "clew.agents", "an agent of a provider")
@@ -118,12 +118,14 @@ class Agent:
         permissions: Literal["read", "edit", "full"] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """`checkpointer` is a store or its URL. If it is left out, the default store is used. With None, nothing is kept
-        beyond the process. `data_dir` is a folder to keep everything in, instead of a `checkpointer`.
+        """`model` is a name like `openai:gpt-5`, or a model object. `options` are added to its requests, and `max_tokens`
+        limits each response. `budget` limits the whole thread; `prices` come before Clew's own. `redact`, a function or
+        regular expressions, removes secrets from what is stored. `checkpointer` is a store or its URL, and is the default
+        store if left out. With None, nothing is kept beyond the process. `data_dir` keeps everything in one folder instead.
 
         `workspace` is the folder that tools work in. Without it, tools that need a folder, such as `DEFAULT_TOOLS`, are
-        refused. None says that every `session(workspace=…)` brings its own. A snapshot of the folder is taken after every
-        `snapshot_every` turns that called tools. A resume restores the files on record if the folder is gone or empty. With
+        refused. None says that every `session(workspace=…)` brings its own. A snapshot is taken after every `snapshot_every`
+        turns that called tools. A resume restores the files on record if the folder is gone or empty. With
         `restore_files=True` it does so always, and first takes a snapshot of the files that are there.
 
         `output` is the type of the final answer; the model has to correct an answer that does not fit. With `finish=True`
@@ -136,12 +138,11 @@ class Agent:
         `on_overflow="unwind"` the last turn is removed then instead.
 
         `takeover=True` takes a thread from a process that still holds it. `durability="exit"` records nothing before the
-        run ends. It refuses tools of effect `once`, unless `allow_repeats=True` allows to repeat them after a crash.
+        run ends. Then tools of effect `once` are refused, unless `allow_repeats=True` allows to repeat them after a crash.
 
         `handle_signals=True` is for programs: SIGTERM acts like Ctrl+C. The run records its end and its files, prints to
-        stderr the command that resumes it, and exits the process with 130. Give a function from the thread's id to print
-        another command. A second signal ends the process at once, and says if the files on record are older than the
-        conversation.
+        stderr the command that resumes it (or what your function returns for the thread's id), and exits with 130. A second
+        signal ends the process at once, and says if the files on record are older than the conversation.
 
         `provider` makes an agent that works through Claude Code, Codex or opencode. `clew.providers.ProviderAgent`
         describes `model`, `cwd`, `env`, `permissions`, `timeout` and `options` for it."""
@@ -262,8 +263,8 @@ class Agent:
         question id. A `prompt` is asked as by `run`: with a `prompt_id`, only once.
 
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
-        this object has run nothing, it resumes the newest thread of the agent's name; the first event, `RunStarted`, says
-        which. If several threads of that name are unfinished, it raises a `UsageError` that lists them, and runs nothing.
+        this object has run nothing, it resumes the newest thread of an agent with this name; `RunStarted`, the first event,
+        says which. If several such threads are unfinished, it raises a `UsageError` that lists them, and runs nothing.
         """
         check_resumed(prompt, prompt_id)
         job = Job(thread_id or "", prompt, answer, max_turns, timeout, prompt_id=prompt_id)
@@ -362,7 +363,7 @@ class Agent:
 
     @property
     def _folder(self) -> Path:
-        """The folder that goes into a thread id which is made from a prompt: the workspace, or else the current folder."""
+        """The workspace, or else the current folder. It is hashed into the thread ids that are made from a prompt."""
         return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:
@@ -370,7 +371,7 @@ class Agent:
         return f"{self.name or 'run'}-{secrets.token_hex(6)}"
 
     async def _run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
-        """Do the work of `run` or `resume` for a session. `emit` gets each event; `how` are further fields of a `Job`."""
+        """Ask `prompt` or, if it is None, resume the thread. `emit` gets each event; `how` are further fields of `Job`."""
         return await self._run(Job(thread_id, prompt, **how), emit)
 
     @property
@@ -388,7 +389,7 @@ class Agent:
         return (await read_trajectory(self._store.open(), thread_id))[0]
 
     def _trusting(self, handle: Handle) -> Agent:
-        """Return a copy of this agent on the handle's store; `self` if the handle names none or `self` was given a store."""
+        """Return a copy that uses the store named in `handle`; `self` if none is named or this agent was given a store."""
         if not handle.store or not self._store.is_default:
             return self
         agent = copy.copy(self)
@@ -396,7 +397,7 @@ class Agent:
         return agent
 
     async def _moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
-        """Return a session of a new agent at this provider on the same thread. `settings` are arguments of the new agent."""
+        """Make an agent of `provider` with the arguments `settings`, and return a session of that agent on this thread."""
         await self.check_thread(thread_id)
         if provider == "clew":
             return Agent(**{"checkpointer": self._store.open(), **settings}).start_session(thread_id=thread_id)
@@ -425,7 +426,7 @@ class Agent:
         return child_tool(child.name, child._settings.system_prompt[:1000], work)
 
     def _check_as_tool(self) -> None:
-        """Raise `InvalidInput` if this agent cannot be a tool of another one."""
+        """Raise `InvalidInput` if this agent cannot be a tool: it lacks a name, or a folder that its tools need."""
         if not self.name:
             raise InvalidInput("an agent that is a tool needs a name: Agent(…, name=…)")
         check_has_folder(self._settings, "As a tool of another agent it needs its own: Agent(…, workspace=…)")

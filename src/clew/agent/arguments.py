@@ -83,7 +83,8 @@ def check_text(argument: str, value: object) -> None:
 
 
 def check_name(name: object) -> None:
-    """Raise `InvalidInput` unless the name is text with which a thread id can begin. An empty name is allowed."""
+    """Raise `InvalidInput` unless the agent's name is text that can be stored as UTF-8 and is short enough: a random
+    thread id consists of the name and 13 more characters. An empty name is allowed."""
     check_text("name", name)
     try:
         check_thread_id(f"{name}-000000000000")
@@ -100,7 +101,8 @@ def check_flags(**flags: object) -> None:
 
 
 def check_redact(redact: Any) -> None:
-    """Raise `InvalidInput` unless `redact` is None, a function, or regular expressions that can be compiled."""
+    """Raise `InvalidInput` unless `redact` is None, a function, or a list of regular expressions that can be compiled.
+    The expressions of an iterator are not checked, because it can be read only once."""
     if redact is None or callable(redact):
         return
     if not isinstance(redact, Iterable):

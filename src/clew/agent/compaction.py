@@ -40,10 +40,11 @@ message is cut to `_LONGEST_PART` characters.
 
 
 async def make_room(settings: Settings, journal: Journal) -> CompactedEvent | Unwound:
-    """Shorten the conversation that the model sees, and return the event that says how.
+    """Shorten the conversation that the model sees, and return an event that says which of two methods was used.
 
-    There are two methods: a summary of the older messages, and removal of the last turn. `settings.on_overflow` names
-    the one to try first. If it is not possible, the other one is tried. Raises `ContextTooLong` if neither is possible.
+    `compact` replaces the older messages by a summary, and `_unwind` removes the last turn. `settings.on_overflow`
+    names the one to try first. If it is not possible, the other one is tried. Raises `ContextTooLong` if neither is
+    possible.
     """
     for way in (compact, _unwind) if settings.on_overflow == "compact" else (_unwind, compact):
         done = await way(settings, journal)
@@ -76,8 +77,8 @@ async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
     """Remove the last turn from what the model sees: its response, its tool results and its metadata.
 
     Adds a note that tells the model which calls were made, so that it does not repeat their effects. Returns None, and
-    does nothing, if the conversation does not end with a turn that called tools, or if a turn was removed just before
-    and that was not enough.
+    does nothing, in two cases: the conversation does not end with a turn that called tools, or such a note stands right
+    before that turn. In the second case, removing one turn has already not been enough.
     """
     state = journal.thread.checkpoint
     before, response = len(state.messages) - 2, state.messages[-2] if len(state.messages) > 2 else None

@@ -52,7 +52,8 @@ class TurnFinished(msgspec.Struct, frozen=True, tag="turn-finished"):
 
 
 class ToolStarted(msgspec.Struct, frozen=True, tag="tool-started"):
-    """The body of a tool is about to run. That it was to run is already stored durably, unless the tool has no effects."""
+    """The body of a tool is about to run. Unless the tool has no effects, the intent to run it is already stored
+    durably."""
 
     name: str
     call_id: str

@@ -68,8 +68,8 @@ class Spent(msgspec.Struct, frozen=True):
         return Spent(usage, cost, self.seconds + other.seconds)
 
     def minus(self, other: Spent) -> Spent:
-        """Return this amount minus the other. If a token count would be negative, usage and cost of the result are
-        None: the two amounts are then not from the same thread."""
+        """Return this amount minus the other. If a token count would be negative, the two amounts are not from the same
+        thread: then `usage` and `cost` of the result are None."""
         usage = None if self.usage is None or other.usage is None else _added(self.usage, other.usage, -1)
         if usage is None or min(msgspec.structs.astuple(usage)) < 0:
             return Spent(None, None, max(0.0, self.seconds - other.seconds))
@@ -296,8 +296,12 @@ def _standing(state: Checkpoint, record: _Record, is_last: bool) -> tuple[str, s
 
 
 def _unrecorded(state: Checkpoint, messages: tuple[Message, ...], is_last: bool) -> tuple[str, str]:
-    """Return the status and the reason of an exchange that has only messages in the log, as when a program appended
-    them itself."""
+    """Return the status and the reason of an exchange for which the log has only messages, as when a program appended
+    them itself.
+
+    The status is `done` if the messages end with an answer. Otherwise it is `interrupted` or, for the thread's last
+    exchange (`is_last`), the status of the thread.
+    """
     if not is_last:
         return ("done", "") if messages and _is_answer(messages[-1]) else ("interrupted", "")
     return ("done", "") if state.done_at == len(state.history) else (state.status, state.reason)
@@ -356,7 +360,8 @@ def begun(place: int, provider: str, model: str, prompt_id: str) -> StateSet:
     """Return the entry that opens an exchange with a provider. It must be recorded together with the prompt, which is
     at the index `place` of the history.
 
-    It does not hold what the thread has spent: only the provider knows what it spends.
+    The entry does not say what the thread has spent before, because what a provider spends is known only from the
+    provider.
     """
     return _kept(place, _Record(provider, model, prompt_id=prompt_id))
 
@@ -414,8 +419,9 @@ class Working(msgspec.Struct, frozen=True):
         """Return what a run needs to know to go on with an exchange that was read from the log. `start` is what this
         run has spent so far on other exchanges.
 
-        If the exchange has no response yet, zero tokens and dollars are taken as spent on it by earlier runs.
-        `was_lost` then says if a model call without a response may have been charged.
+        If the model has not responded in the exchange yet, earlier runs count as having spent only time on it, no
+        tokens and no dollars. If they had asked the model, the result has `was_lost=True`, because that call may have
+        been charged.
         """
         unanswered = found.provider == OWN and not any(type(message) is Assistant for message in found.messages)
         before = Spent(seconds=found.spent.seconds) if unanswered else found.spent

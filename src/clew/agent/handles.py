@@ -73,8 +73,12 @@ def write_handle(
 ) -> str:
     """Return a handle as text.
 
-    With `key` it is signed. With `expires` it is refused from that time on. Credentials in the URL of the store are left
-    out.
+    `provider` is the name of a provider, or `clew` for the built-in agent. `resume_key` is the id by which the provider
+    knows the conversation. `cwd`, the folder, and `store`, the URL of the store, are hints for the process that reads
+    the handle. Credentials in the URL are left out.
+
+    With `key` the handle is signed. With `expires` it is refused from that time on. Raises `InvalidInput` if `provider`
+    or `session_id` is empty, `expires` has no time zone, or the handle would be too long.
     """
     if not provider or not session_id:
         raise InvalidInput("a handle needs a provider and a session id that are not empty.")
@@ -104,6 +108,7 @@ def read_handle(text: str, *, key: str | bytes | None = None, now: datetime | No
     """Read a handle or a bare session id. Raises `InvalidInput`, with the reason, if it is refused.
 
     With `key`, only a handle that was signed with this key is accepted. An expired handle is refused, signed or not.
+    `now` is the time that the expiry is compared with; the default is the current time.
     """
     if not isinstance(text, str):
         raise InvalidInput(f"a handle is a text, and not of type {type(text).__name__}.")

@@ -88,11 +88,8 @@ class Journal:
             await self._patiently(self.thread.append(*self._completed(entries)))
 
     async def _patiently(self, writing: Awaitable[None]) -> None:
-        """Await this write. If the store is unavailable, for example restarting, write again for up to `PATIENCE`
-        seconds, then raise `Unavailable`.
-
-        The thread keeps the entries meanwhile.
-        """
+        """Await this write. If the store is unavailable, for example because it restarts, try to write again for up to
+        `PATIENCE` seconds, then raise `Unavailable`. The entries are kept in memory meanwhile."""
         end, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
         while True:
             try:
@@ -131,7 +128,7 @@ class Journal:
         return self._exchange.begun(self._spent, self.thread.checkpoint)
 
     def go_on_with(self, found: ExchangeSpan | None) -> None:
-        """Go on with work on a recorded exchange. With None, this run works on no exchange yet."""
+        """Make a recorded exchange the one that this run works on. With None, the run works on no exchange yet."""
         self._exchange = None if found is None else Working.on(found, self._spent)
 
     def note_work(self, model: str) -> None:
@@ -227,7 +224,8 @@ class Journal:
             await asyncio.wait(self._behind)
 
     def count_since(self, moment: float) -> None:
-        """Add the time since `moment`, a value of `time.perf_counter`, to the seconds in `waited`."""
+        """Add the time since `moment`, a value of `time.perf_counter`, to `waited`: the seconds that the run waited for
+        the store."""
         self.waited += time.perf_counter() - moment
 
     async def flush(self) -> None:
@@ -286,7 +284,8 @@ class Journal:
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """Add the time inside this context to the seconds in `waited`."""
+        """Add the time inside this context to `waited`, the seconds that the run waited for the store. Time for which
+        several such contexts are open is counted once."""
         if not self._waiting:
             self._since = time.perf_counter()
         self._waiting += 1

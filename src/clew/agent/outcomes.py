@@ -133,7 +133,7 @@ async def find_answer(store: Checkpointer, thread_id: str, settings: Settings, p
 
 def answer_in(thread_id: str, state: Checkpoint, settings: Settings, prompt: Asked) -> RunResult | None:
     """Return the recorded answer to a prompt, as the result of a run that cost nothing. Return None if the prompt has
-    to be asked or finished, or if its id is new with each call.
+    to be asked or finished, or if its id is a random one, by which it cannot be recognized (`is_exact` is False).
 
     A program that is run again gives all prompts of its session again. If one of them ended by waiting for a person or
     by a limit, and the program had gone on with another prompt, it gets the same result as before. A prompt that failed

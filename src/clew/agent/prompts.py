@@ -1,5 +1,5 @@
-"""Prompts and notes. A note is a message from Clew to the model. Checks prompts, gives them ids, records those that
-wait, and tells prompts from notes."""
+"""Check prompts, give them ids, record those that wait, and tell prompts from notes, which are messages from Clew to
+the model."""
 
 from __future__ import annotations
 
@@ -60,15 +60,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     is_numbered: bool = False
 
     def among(self, prompts: Sequence[WaitingPrompt]) -> WaitingPrompt | None:
-        """Return the prompt in this list that is the same as `self`, or None. Two prompts are the same if they have the
-        same id. If the id of `self` is not exact (`is_exact`), the same words are enough."""
+        """Return the last prompt in this list that is the same as `self`, or None. Two prompts are the same if they
+        have the same id. If `is_exact` is False, the id of `self` is random, and the same words are enough."""
         for other in reversed(prompts):
             if other.id == self.id or (not self.is_exact and other.text == self.words):
                 return other
         return None
 
     def check_words(self, thread_id: str, known: str) -> None:
-        """Raise `InvalidInput` if this prompt's text differs from `known`, the text that is on record with the same id."""
+        """Raise `InvalidInput` if this prompt's text differs from `known`, the text that is on record with the same id.
+        `thread_id` is for the message."""
         if known != self.words:
             raise InvalidInput(
                 f"thread {thread_id!r}: the prompt_id {self.id!r} is on record with other words: {_quoted(known)}, and not "
@@ -80,8 +81,8 @@ def asked(text: str, redact: Redact | None, *, prompt_id: str | None = None, num
     """Return a prompt with its id.
 
     The id is `prompt_id` if that is given. Otherwise it is made from `number`, the prompt's position in its session
-    from 0, and from its words. Without a number, the id is new and random. `redact` is the function that removes
-    secrets from texts before they are stored in the thread.
+    from 0, and from its words. Without a number, the id is new and random. `redact` is a function or regular
+    expressions that remove secrets from texts before they are stored in the thread.
     """
     words = _on_record(text, redact)
     if prompt_id is not None:

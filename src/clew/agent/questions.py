@@ -65,8 +65,8 @@ async def record_answer(checkpointer: Checkpointer, thread_id: str, answer: Any)
     """Record a person's answer to a thread's questions, without an agent. The thread goes on with it at the next
     resume.
 
-    As with `agent.resume(answer=…)`, give a dict by question id if there are several questions. A wrong answer is
-    refused before the thread is opened.
+    As with `agent.resume(answer=…)`, give a dict by question id if there are several questions. Before the thread is
+    opened, raises `InvalidInput` if the answer does not fit the questions, and `UsageError` if the thread has none.
     """
     answers_to(thread_id, await Thread.load(checkpointer, thread_id), answer)
     async with upkeep(checkpointer, thread_id, "answering") as thread:

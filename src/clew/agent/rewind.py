@@ -16,7 +16,7 @@ __all__ = ["RewindDone", "rewind"]
 
 
 class RewindDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rewind did, and the numbers that are needed to undo it."""
+    """What a rewind did, and what is needed to undo it: how many turns and frames the thread had before."""
 
     thread_id: str
     turns: int

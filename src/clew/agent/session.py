@@ -116,8 +116,12 @@ class Session(ABC):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with work that was stopped. `answer` answers the question that the work waits for. A `prompt` is asked
-        as by `send`: with a `prompt_id`, only once."""
+        """Go on with work that was stopped. `answer` answers the question that the work waits for; for several
+        questions, give a dict by question id. A `prompt` is asked as by `send`: with a `prompt_id`, only once.
+
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted. A
+        provider's session refuses `answer` and `max_turns`.
+        """
 
     def stream(
         self,

@@ -194,7 +194,7 @@ def setup_of(state: Checkpoint) -> Setup:
     """Return the setup of a thread: the options with which the command line makes an agent to go on with it.
 
     It is the recorded one. If none is recorded, it is made from other records of the thread. If the thread has since
-    moved to another provider, the setup names the agent that worked on the thread last.
+    moved to another provider, provider and model of the result are those that worked on the thread last.
     """
     kept = kept_setup(state)
     found = _guessed(state) if kept is None else kept

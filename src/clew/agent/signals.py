@@ -27,9 +27,9 @@ def stops_for(
 ) -> AbstractContextManager[None]:
     """Return the context manager in which a run reacts to signals, as the agent's `handle_signals` says.
 
-    With False, signals are left alone. With True, a stopped run prints how to resume it: by running the same program
-    again if that finds the thread (`is_named`), else by the thread's id. A function returns the text to print, given
-    the thread's id.
+    With False, signals are left alone. With True, a stopped run prints how to resume it. If `is_named`, the program
+    finds the same thread when it is run again, so the advice is to do that; else it is to resume by the thread's id. A
+    function takes the thread's id and returns the text to print instead.
     """
     if handle_signals is False:
         return nullcontext()

@@ -138,8 +138,9 @@ class Store:
     async def thread(
         self, thread_id: str, *, takeover: bool, durability: Durability, redact: Redact | None
     ) -> AsyncIterator[Thread]:
-        """Open a thread and hold its lease inside this context. Raises `ThreadBusy` if another process holds it. If the
-        store becomes unavailable meanwhile, the lease is not given back, and `Unavailable` is raised."""
+        """Open a thread and hold its lease inside this context. If another process holds the lease, raise `ThreadBusy`
+        or, with `takeover`, take it from that process. If the store becomes unavailable meanwhile, the lease is not
+        given back, and `Unavailable` is raised."""
         opening = Thread.open(self.open(), thread_id, takeover=takeover, durability=durability, redact=redact)
         try:
             async with opening as thread:

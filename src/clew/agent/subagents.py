@@ -59,11 +59,12 @@ def child_id(parent: str, name: str, key: str) -> str:
 
 def handed_up_key(asked: Question) -> str:
     """Return the key of the recorded step in which a parent keeps the answer to a question of its child. If the child
-    asks for a sub-agent of its own, the key ends with the key that the child uses for that question."""
+    only passes on a question of its own sub-agent, the key ends with the key that the child uses for that question."""
     return f"clew:child:{asked.id}"
 
 
 def _answer(ctx: ToolContext, name: str, asked: Question) -> Any:
     """Return a person's answer to a question of the child, if the parent has it on record. Otherwise raise
-    `Interrupted`, so that the parent asks the person."""
+    `Interrupted`, so that the parent asks the person. `ctx` is the context of the parent's call, and `name` is the
+    child's name."""
     return ctx._answer(handed_up_key(asked), f"{name}: {asked.text}", kind=asked.kind, arguments=asked.arguments)

@@ -97,8 +97,9 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def answer(self, questions: Sequence[Question]) -> str:
-        """Return the usual answer to these questions, as text for the option `--answer`. If the thread has several
-        questions, it is JSON with an answer for each of their ids."""
+        """Return a suggested answer to these questions of the thread, as text for the option `--answer`: `yes` to
+        approve a call, `run` to run a call in doubt again, and a placeholder for any other question. If the thread has
+        several questions, the text is a JSON object from question ids to answers."""
         found = _answer(questions, by_id=len(self.questions) > 1)
         return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 
@@ -166,7 +167,8 @@ def way_on(thread_id: str, state: Checkpoint) -> Way:
 
 async def way_of(store: Checkpointer, head: Head, state: Checkpoint | None = None) -> Way:
     """Return a `Way`: what a user has to give to go on with a stored thread. The thread of a sub-agent goes on with the
-    thread that called it, so for such a thread the result is about the calling one."""
+    thread that called it, so for such a thread the result is about the calling one. `head` is the thread's head.
+    `state` is its state; None: it is read from the store."""
     if is_child(head) and head.parent is not None and (above := await store.head(head.parent[0])) is not None:
         return await way_of(store, above)
     return way_on(head.thread_id, state or await Thread.load(store, head.thread_id))
@@ -198,8 +200,8 @@ def program_tools(state: Checkpoint) -> tuple[str, ...]:
 
 
 def _is_of_program(state: Checkpoint) -> bool:
-    """Return whether the command line lacks what the thread needs to go on, so that only its Python program can: tools,
-    or a model that can be named on a command line."""
+    """Return whether only the Python program that made the thread can go on with it. That is so if the command line
+    does not have the thread's tools, or if the record does not name its model in a form that the command line takes."""
     if state.limits.get("provider") or not state.history:
         return False
     if kept_setup(state) is None:

@@ -33,8 +33,8 @@ _LONGEST_PROBLEM = 200
 
 
 def unkept(state: Checkpoint) -> str:
-    """Return "" if the files on record are as new as the conversation. If they may be older, return words that say of
-    which turn they are, or that there are none."""
+    """Return "" if the files on record are as new as the conversation. If they may be older, return a phrase such as
+    "the files on record are those of turn 3", or one that says that there are none."""
     if state.changing is None:
         return ""
     if state.workspace is None:
@@ -65,10 +65,13 @@ class Files:
 
     async def bring(self, *, always: bool = False) -> dict[str, tuple[Any, Any]]:
         """Restore the files on record if the folder is empty, as on another machine, or if `always` is set. Return what
-        differs from the record: a dict from a name to the recorded value and the present one.
+        differs from the record.
+
+        The result is a dict from a name to the recorded value and the present one. `files` stands for the digest of the
+        files, and `files_turn` for the number of the last turn and of the turn after which the files were recorded.
 
         A folder that is not empty is left as it is, unless `always` is set or an earlier restore into it was killed
-        half way. If it is left, a snapshot of it is taken, and any difference from the recorded snapshot is returned.
+        half way. If it is left, a snapshot of it is taken to compare it with the recorded one.
 
         If the files on record may be older than the conversation, a note for the model that says so is stored before
         the first file is restored.

@@ -1,4 +1,4 @@
-"""Models: the protocol by which the agent calls a model, the clients for the vendors' APIs, and prices."""
+"""The protocol by which the agent calls a model, the clients for the vendors' APIs, and the prices of models."""
 
 from __future__ import annotations
 

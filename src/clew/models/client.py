@@ -62,7 +62,7 @@ class Vendor(Generic[_C]):
         """`package` is the SDK, and `maker` is the name of its async client class. A client is made with `settings`,
         unless the user gives one as `client`; giving both raises `InvalidInput`. `model` is the vendor's name of the
         model, and `name` is how the user names it, for error messages. A call is retried at most `max_retries` times.
-        `advice` returns what the user should check after an HTTP status."""
+        `advice` takes the HTTP status of a failed call, and returns what the user should check."""
         if client is not None and settings:
             raise InvalidInput(
                 f"give these settings to your own client, not to the model: {', '.join(sorted(settings))}"

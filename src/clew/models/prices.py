@@ -60,7 +60,8 @@ def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price
 
 
 def _claude(input: float, output: float, cache_read: float) -> Price:  # noqa: A002 - as in Price
-    """Make the price of a Claude model. Writing to the vendor's cache, which keeps input for five minutes, costs a
+    """Make the price of a Claude model. The arguments are dollars for a million tokens: of input, of output, and of
+    input that is read from the vendor's cache. Writing to the cache, which keeps input for five minutes, costs a
     quarter more than other input."""
     return Price(input, output, cache_read, input * 1.25)
 
@@ -70,9 +71,12 @@ def _gpt(input: float, output: float, cache_read: float | None = None, *, writte
 
 
 def _long_gpt(input: float, output: float, cache_read: float | None = None, *, written: bool = False) -> Price:  # noqa: A002
-    """Make the price of a GPT model that has a second price for long requests: with more than 272,000 input tokens, all
-    input costs twice and all output one and a half times as much. With `written`, writing to the cache costs a quarter
-    more than other input."""
+    """Make the price of a GPT model that has a second price for long requests. The arguments are dollars for a million
+    tokens: of input, of output, and of input that is read from the vendor's cache.
+
+    If a request has more than 272,000 input tokens, all its input costs twice and all its output one and a half times
+    as much. With `written`, writing to the cache costs a quarter more than other input.
+    """
     short = _gpt(input, output, cache_read, written=written)
     dear = _gpt(input * 2, output * 1.5, None if cache_read is None else cache_read * 2, written=written)
     return msgspec.structs.replace(short, long_from=272_000, long=dear)

@@ -87,7 +87,8 @@ def public_names(cls: type) -> list[str]:
 
 
 def return_annotation(name: str, annotation: str) -> str:
-    """Return the return annotation of a blocking method, given the name and the return annotation of the async one."""
+    """Return the return annotation of a blocking method, given the name and the return annotation of the async one. For
+    example, `Run[RunResult]` becomes `RunResult`, except for the method `stream`."""
     blocking = annotation if name == _STREAM else _RUN.sub(r"\1", annotation)
     return _COROUTINE.sub(r"\1", _ASYNC_RETURNS.sub(r"\1", blocking))
 

@@ -54,8 +54,8 @@ def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     Other objects that can be awaited, such as a run of an agent, are returned as they are.
 
     If the caller is interrupted (Ctrl+C), the call is cancelled, and the interrupt is raised once the call has ended. A
-    second interrupt is raised at once, with a note that says so. When the interpreter exits, it waits a few seconds for
-    such a call.
+    second interrupt is raised at once, although the call may still be ending; a note on the exception says so. When the
+    interpreter exits, it waits a few seconds for such a call.
     """
     return _portal().call(_Operation(function, args, kwargs))
 

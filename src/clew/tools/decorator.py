@@ -39,8 +39,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Tool(Generic[P, R]):
-    """A function that a model can call, made by `@tool`. It does not change. Calling it calls the function as if it
-    were not decorated."""
+    """A function that a model can call, made by `@tool`. Its attributes must not be changed. Calling it calls the
+    function as if it were not decorated."""
 
     def __init__(
         self,
@@ -102,7 +102,8 @@ class Tool(Generic[P, R]):
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Tool[..., R]:
-        """Return the tool for the instance on which a decorated method is looked up."""
+        """Return the tool bound to `instance`, when a decorated method is looked up on an object. Other tools are
+        returned as they are."""
         if instance is None or not self.unbound:
             return cast("Tool[..., R]", self)
         return Tool(

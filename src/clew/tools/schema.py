@@ -1,7 +1,7 @@
-"""A tool's parameters: from a function's signature to a JSON schema, and from a model's arguments to typed values.
+"""Make a JSON schema from a function's signature, and typed values from a model's arguments.
 
 msgspec does both, and pydantic does it for its own models. Wrong arguments are reported all at once: which argument,
-what was expected, what was given. Also reads docstrings and type hints.
+what was expected, what was given. This module also reads docstrings and type hints.
 """
 
 from __future__ import annotations

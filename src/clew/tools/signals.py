@@ -68,7 +68,8 @@ class Stopped(BaseException):
 
 
 class NotDone(Enum):
-    """The type of `NOT_DONE`."""
+    """The type of `NOT_DONE`, which a `reconcile` function returns to say that a call or step in doubt certainly did
+    not happen."""
 
     NOT_DONE = "not done"
 

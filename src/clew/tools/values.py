@@ -1,6 +1,6 @@
-"""JSON-like values (None, bool, int, float, str, list, dict): check, copy and show them. Also the use of pydantic.
+"""Check, copy and show JSON-like values (None, bool, int, float, str, list, dict), and validate values with pydantic.
 
-Pydantic is never imported here: whoever passes a pydantic model has imported it already.
+Pydantic is never imported here: a program that passes a pydantic model has imported it already.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def shown(value: Any, longest: int = 120) -> str:
 
 
 def needs_pydantic(hint: Any) -> bool:
-    """Return whether a type is a pydantic model, contains one, or is annotated with something of pydantic's."""
+    """Return whether a type is a pydantic model, contains one, or is annotated with an object of pydantic, such as a
+    `Field`."""
     return "pydantic" in sys.modules and _mentions(hint, set())
 
 

@@ -72,7 +72,7 @@ _FIRST = "(The conversation goes on.)"
 
 
 class _Placed(NamedTuple):
-    """A JSON object of a request's content, and the place in the conversation of the block from which it was made."""
+    """A JSON object of a request's content. `at` are the indices of the message and of the block it was made from."""
 
     part: Part
     at: At
@@ -86,7 +86,7 @@ class _Run(NamedTuple):
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
-    """Return a request's JSON: `messages`, and `system` if there are instructions. Adds a note of each loss to `notes`."""
+    """Return a request's JSON: `messages`, and `system` if there are instructions. Adds to `notes` what gets lost."""
     system, runs = _arranged(conversation, notes)
     messages = [{"role": run.role, "content": [placed.part for placed in run.placed]} for run in runs]
     return {"system": system, "messages": messages} if system else {"messages": messages}
@@ -143,8 +143,8 @@ def _as_user(turn: Said, notes: Notes) -> list[Piece]:
 
 
 def _fit(runs: list[_Run], notes: Notes) -> list[_Run]:
-    """Join consecutive messages of one side (user or model), put a line of the user first if the model begins, and
-    remove from the ends of responses what the API refuses there."""
+    """Join consecutive messages of one side (user or model), and put a line of the user first if the model begins.
+    Remove thinking at the end of responses, and white space at the end of the last one: the API refuses both."""
     runs = _join(runs)
     for run in runs:
         if run.role == "assistant":
@@ -243,7 +243,7 @@ def _read_user(blocks: list[Block]) -> list[Message]:
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
     """Return a block as JSON for this place (a role, or inside a tool result), or None if the API accepts no such block
-    there. Adds a note of each loss to `notes`."""
+    there. Adds to `notes` what of the block gets lost."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)
@@ -267,8 +267,8 @@ def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
 def _with(
     kind: str, part: Part, block: Text | Image | File | Thinking | ToolCall | ToolResult, at: At, n: Notes
 ) -> Part:
-    """Return `part` with the type `kind` and with the block's extra fields for this API. Notes its other extra fields
-    as lost."""
+    """Return `part` with the type `kind` and with the block's extra fields for this API. Its extra fields that
+    the result does not keep are added to `n` as lost; `at` is the block's place in the conversation."""
     fields = own(block.extra, NAME, _FIELDS[kind])
     check(block.extra, NAME, fields, at, n)
     return {"type": kind, **part, **fields}
@@ -350,8 +350,8 @@ def _as_text(block: File) -> str | None:
 
 
 def _write_thinking(block: Thinking, at: At, notes: Notes) -> Part | None:
-    """Return thinking as JSON if it is signed, or encrypted by Anthropic. Other thinking is refused by the API: note it
-    as lost and return None. A block with fields of OpenAI's responses API was not encrypted by Anthropic."""
+    """Return thinking as JSON if it is signed, or encrypted by Anthropic. Other thinking is refused by the API: add it
+    to `notes` as lost and return None. Encrypted thinking with fields of OpenAI's responses API counts as OpenAI's."""
     if block.signature:
         if block.encrypted is not None:
             notes.add(at, "the encrypted form of thinking", "signed thinking is sent as it is")
@@ -399,7 +399,8 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """Read an opaque block's JSON again, as this version may know its kind. Return the block, or None if invalid."""
+    """Read the JSON of a block that was of an unknown kind, because this version may know the kind. Return the block,
+    or None if the JSON is invalid. `inside` (a tool result) makes no difference in this dialect."""
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return None

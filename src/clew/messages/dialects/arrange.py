@@ -105,7 +105,8 @@ class CallRules(msgspec.Struct, frozen=True):
     """What a vendor accepts: which ids and names a tool call may have, and whether a tool result can say that it is an
     error.
 
-    The lengths are the most characters that an id or a name may have. Ids must be unique in what `unique_in` names.
+    The lengths are the most characters that an id or a name may have. `unique_in` says whether two calls of one
+    conversation, or only two calls of one response, must have different ids.
     """
 
     id_pattern: str
@@ -122,8 +123,9 @@ def arrange(
     every API accepts.
 
     Each tool result moves to its call. A result without a call becomes text, and a call without a result gets one that
-    says that its outcome is unknown. Ids and names that `rules` forbid are replaced. `reread` reads opaque blocks of
-    this dialect again; those of other dialects are left out. Adds a note of each loss to `notes`.
+    says that its outcome is unknown. Ids and names that `rules` forbid are replaced. `reread` reads opaque blocks (of a
+    kind that was unknown) of this dialect again; those of other dialects are left out. What gets lost is added to
+    `notes`.
     """
     board = _Board(notes)
     for index, message in enumerate(conversation):
@@ -193,7 +195,7 @@ class _Board:
         result.
 
         Of the responses with waiting calls of this id, the latest is taken, and in it the first such call. Returns the
-        index of that response in `turns` and the number of the call in it, or None if there is none.
+        index of that response in `turns` and the index of the call among its calls, or None if no call waits.
         """
         waiting = self._waiting.get(call_id)
         if not waiting:
@@ -201,8 +203,8 @@ class _Board:
         return waiting.pop(bisect_left(waiting, (waiting[-1][0], -1)))
 
     def answers(self, turn: int) -> Callable[[int], Piece | None]:
-        """Return a function that takes the number of a call in the response `turns[turn]` and returns its result, or
-        None if it has none."""
+        """Return a function that takes the index of a call among the calls of the response `turns[turn]`, and returns
+        the result of that call, or None if it has none."""
         return lambda number: self._results.get((turn, number))
 
 
@@ -221,10 +223,11 @@ def _pieces(message: Message, index: int, dialect: str, reread: Reread, notes: N
 
 
 def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, notes: Notes) -> Block | None:
-    """Return the block. If it is opaque, read its JSON again first, as this version may know its kind.
+    """Return the block. If it is opaque (of a kind that was unknown), read its JSON again first, because this version
+    may know its kind.
 
     Returns None if an opaque block belongs to another dialect or is invalid. `inside` is True for a block in a tool
-    result, and `at` is the block's place. Adds a note to `notes` if the block is lost or changed.
+    result, and `at` is the block's place. If the block is lost or changed, that is added to `notes`.
     """
     if not isinstance(block, Opaque):
         return block
@@ -239,7 +242,7 @@ def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, not
 def _outside_responses(pieces: list[Piece], notes: Notes) -> list[Piece]:
     """Convert blocks that only a model's response may hold: tool calls become text, thinking is left out.
 
-    Adds a note of each loss to `notes`.
+    Each change is added to `notes`.
     """
     kept = []
     for piece in pieces:
@@ -255,8 +258,8 @@ def _outside_responses(pieces: list[Piece], notes: Notes) -> list[Piece]:
 
 
 def _outside_results(pieces: list[Piece], notes: Notes) -> list[Piece]:
-    """Convert tool results to text, for a message that may hold no results: a response or instructions. Notes each
-    loss."""
+    """Convert tool results to text, for a message that may hold no results: a response or instructions. Each change is
+    added to `notes`."""
     kept: list[Piece] = []
     for piece in pieces:
         kept += _in_words(piece, notes) if isinstance(piece.block, ToolResult) else [piece]
@@ -266,7 +269,7 @@ def _outside_results(pieces: list[Piece], notes: Notes) -> list[Piece]:
 def _in_words(piece: Piece, notes: Notes) -> list[Piece]:
     """Return a tool result that has no call as blocks: a line of text with the call's id, then the result's content.
 
-    Opaque blocks of the content are left out. Notes the loss.
+    Opaque blocks (of an unknown kind) of the content are left out. The change is added to `notes`.
     """
     notes.add(piece.at, "a tool result without its call", "the API refuses it; it is sent as text")
     kind = "error result" if piece.result.is_error else "result"
@@ -282,8 +285,9 @@ def _calls(pieces: list[Piece]) -> list[Piece]:
 def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: CallRules, notes: Notes) -> Turn:
     """Return a response with ids and names of calls that the vendor accepts, and with a result for every call.
 
-    `answer` takes a call's number in the response and returns its result. If it returns None, a result is made that
-    says that the outcome is unknown. A `Said` (a message to the model) is returned unchanged.
+    `answer` takes the index of a call among the response's calls, and returns the call's result. If it returns None, a
+    result is made that says that the outcome is unknown. A `Said` (a message to the model) is returned unchanged. What
+    gets lost is added to `notes`.
     """
     if isinstance(turn, Said):
         return turn
@@ -401,10 +405,8 @@ class Ids:
 
 
 def fitted(call: ToolCall, ids: Ids, rules: CallRules, at: At, notes: Notes) -> ToolCall:
-    """Return the call with an id from `ids` and a name that the vendor accepts.
-
-    Notes a loss if either had to be changed.
-    """
+    """Return the call with an id from `ids` and a name that the vendor accepts. If either had to be changed, that is
+    added to `notes` with the place `at`."""
     given = ids.give(call.id)
     name = _ODD.sub("_", call.name)[: rules.name_length] or "unnamed"
     if given != call.id:

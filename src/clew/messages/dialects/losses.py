@@ -1,4 +1,4 @@
-"""Records of what a dialect cannot express of a conversation, each with its place."""
+"""Record what a dialect cannot express of a conversation. Each record says which message and which block it is about."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ _RESULT = frozenset({"role", "content", "tool_call_id"})
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> list[dict[str, Any]]:
-    """Return the conversation as JSON for a request's `messages`. Adds a note of each loss to `notes`."""
+    """Return the conversation as JSON for a request's `messages`. Adds to `notes` what gets lost."""
     messages: list[dict[str, Any]] = []
     for turn in arrange(conversation, NAME, _RULES, reread, notes):
         messages += _write_response(turn, notes) if isinstance(turn, Response) else _write_said(turn, notes)
@@ -320,7 +320,7 @@ def is_whole(block: Block) -> bool:
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
     """Return a block as JSON for this place (a role, or inside a tool result), or None if the API accepts no such block
-    there. Adds a note of each loss to `notes`."""
+    there. Adds to `notes` what of the block gets lost."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)
@@ -380,10 +380,10 @@ def _write_image(block: Image, at: At, notes: Notes) -> Part | None:
 
 
 def _inner(fields: dict[str, Any], key: str, taken: tuple[str, ...]) -> dict[str, Any]:
-    """Return the extra fields inside the object `fields[key]`, without the keys in `taken`, which the caller writes
-    itself.
+    """Return the fields of the object `fields[key]` without nulls and without the keys in `taken`, which the caller
+    writes itself. Empty if there is no such object.
 
-    Sets `fields[key]` to the returned fields, or removes it if there are none.
+    Also sets `fields[key]` to the returned fields, or removes it if there are none.
     """
     inner = fields.pop(key, None)
     kept = beside(inner, taken) if isinstance(inner, dict) else {}

@@ -57,8 +57,8 @@ _MESSAGE = frozenset({"type", "role", "content"})
 
 
 class _Placed(NamedTuple):
-    """An item (a JSON object in the request's list), and the place in the conversation of the block from which it was
-    made."""
+    """An item (a JSON object in the request's list). `at` are the indices of the message and of the block that it was
+    made from."""
 
     item: Item
     at: At
@@ -227,7 +227,7 @@ def _easy(text: str) -> Item:
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> list[Item]:
-    """Return the conversation as the list of items for a request's `input`. Adds a note of each loss to `notes`."""
+    """Return the conversation as the list of items for a request's `input`. Adds to `notes` what gets lost."""
     writer = _Writer(notes)
     for turn in arrange(conversation, NAME, _RULES, _reread, notes):
         if isinstance(turn, Response):

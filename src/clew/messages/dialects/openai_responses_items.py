@@ -159,7 +159,8 @@ def _summary_texts(summary: Any) -> list[str] | None:
 
 
 def write_call(piece: Piece, ids: ItemIds, notes: Notes) -> Item:
-    """Return a tool call as an item: a custom tool call if `is_custom` says so, else a function call. Notes each loss."""
+    """Return a tool call as an item: a custom tool call if `is_custom` says so, else a function call. Adds to `notes`
+    what gets lost."""
     call, at = piece.call, piece.at
     fields = own(call.extra, NAME, ("call_id", "name", "input"))
     ids.take(fields)
@@ -195,7 +196,7 @@ def read_call(item: Item, where: str) -> ToolCall:
 def write_output(answer: Piece, custom: bool, ids: ItemIds, notes: Notes) -> Item:
     """Return a tool result as an output item. A single plain text becomes a string, anything else a list of parts.
 
-    `custom` is True if the call was to what OpenAI names a custom tool. Adds a note of each loss to `notes`.
+    `custom` is True if the call was to what OpenAI names a custom tool. Adds to `notes` what of the result gets lost.
     """
     result, at = answer.result, answer.at
     if result.is_error:
@@ -251,7 +252,7 @@ class Written(NamedTuple):
 def write_part(piece: Piece, notes: Notes) -> Written | None:
     """Return a block as a part (a JSON object) of a message or of a tool's output.
 
-    None if the block is an empty text or the API has no such part. Adds a note of each loss to `notes`.
+    None if the block is an empty text or the API has no such part. Adds to `notes` what of the block gets lost.
     """
     block, at = piece
     if isinstance(block, Text):

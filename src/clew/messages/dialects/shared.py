@@ -1,5 +1,5 @@
-"""What the dialects share: JSON values and texts, checks of payloads, vendors' extra fields, images and files,
-arguments of calls."""
+"""Functions that all dialects use. They convert JSON values, check payloads, keep vendors' extra fields, and handle
+images, files and the arguments of calls."""
 
 from __future__ import annotations
 
