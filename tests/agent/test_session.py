@@ -47,7 +47,7 @@ async def test_a_prompt_that_is_refused_does_not_name_the_thread_of_a_session(
         async with agent.session(workspace=tmp_path, resume=resume, delete_when_done=False) as session:
             with pytest.raises(InvalidInput, match="timeout is a number of seconds above 0, not 0"):
                 session.send("Another task.", timeout=0)
-            with pytest.raises(UsageError, match="named by its task"):
+            with pytest.raises(UsageError, match="made from its first prompt"):
                 _ = session.thread_id
             result = await session.send("The task.")
             assert result.prompt_id.startswith("clew:1:") or not resume, "it was not counted either"
@@ -251,7 +251,7 @@ async def test_a_session_in_another_folder_is_on_the_same_store(tmp_path: Path) 
 
 
 async def test_a_store_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="is no store"):
+    with pytest.raises(InvalidInput, match="is not a store"):
         Agent(ScriptedModel(["Hi."]), checkpointer=tmp_path / "clew.db")  # type: ignore[arg-type]
 
 
@@ -279,7 +279,7 @@ async def _entries(store: MemoryCheckpointer, thread_id: str) -> list[Any]:
 
 
 async def test_a_task_named_session_has_no_handle_before_its_task(store: MemoryCheckpointer) -> None:
-    with pytest.raises(UsageError, match="named by its task"):
+    with pytest.raises(UsageError, match="made from its first prompt"):
         _ = Agent(ScriptedModel(["Hi."]), checkpointer=store).session(resume=True).resume_handle
 
 

@@ -118,7 +118,7 @@ async def test_an_answer_given_again_after_a_stop_is_no_mistake(store: MemoryChe
     with pytest.raises(RuntimeError):
         await agent(call("pay"), RuntimeError("down")).resume(thread_id="t", answer=True)
     assert (await agent(call("pay"), "Paid.").resume(thread_id="t", answer=True)).output == "Paid."
-    with pytest.raises(UsageError, match="waits for no answer"):
+    with pytest.raises(UsageError, match="does not wait for an answer"):
         await agent(call("pay"), "Paid.").resume(thread_id="t", answer="something else")
 
 

@@ -115,7 +115,7 @@ def read_handle(text: str, *, key: str | bytes | None = None, now: datetime | No
     if not text.strip():
         raise InvalidInput("this handle is empty. Give one, or the id of a session.")
     if len(text.encode("utf-8", "surrogatepass")) > LONGEST:
-        raise InvalidInput(f"this handle is longer than {LONGEST} bytes, which none is.")
+        raise InvalidInput(f"this handle is longer than {LONGEST} bytes, which is the limit. Give only the handle.")
     if not text.lstrip().startswith("{"):
         if key is not None:
             raise InvalidInput("this handle is a bare session id, and a signed one is required.")
@@ -125,7 +125,7 @@ def read_handle(text: str, *, key: str | bytes | None = None, now: datetime | No
     try:
         handle = msgspec.convert(fields, Handle, strict=True)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"this is no handle of a session: {error}") from None
+        raise InvalidInput(f"this is not a valid handle: {error}") from None
     if not handle.provider or not handle.session_id:
         raise InvalidInput("this handle of a session has no provider or no session id in it.")
     if key is not None:
@@ -138,18 +138,20 @@ def _fields(text: str) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        raise InvalidInput("this is no handle of a session: it begins like JSON, and is none. Is it cut off?") from None
+        raise InvalidInput(
+            "this is not a valid handle: it begins like JSON, but is not valid JSON. Is it cut off?"
+        ) from None
     return fields
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _check_version(fields: dict[str, Any]) -> None:
     version = fields.get("version")
     if type(version) is not int or version < 1:
-        raise InvalidInput("this is no handle of a session: its version is no number from 1 on.")
+        raise InvalidInput("this is not a valid handle: its version is not a whole number of 1 or more.")
     if version > VERSION:
         raise InvalidInput(
             f"this handle has version {version}; this Clew reads up to {VERSION}. Upgrade with: {advice.upgrade()}"
@@ -168,7 +170,7 @@ def _check_expiry(handle: Handle, now: datetime | None) -> None:
     if handle.expires is None:
         return
     if handle.expires.tzinfo is None:
-        raise InvalidInput("this is no handle of a session: its time of expiry has no zone.")
+        raise InvalidInput("this is not a valid handle: its time of expiry has no time zone.")
     if handle.expires <= (now or datetime.now(UTC)):
         raise InvalidInput(f"this handle has expired, on {handle.expires.astimezone(UTC):%Y-%m-%d at %H:%M} UTC.")
 
@@ -185,7 +187,7 @@ def _canonical(fields: dict[str, Any], *, sort: bool = True) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidInput("a handle of a session cannot hold half a surrogate pair.") from None
+        raise InvalidInput("a handle cannot contain half a surrogate pair.") from None
 
 
 def without_credentials(url: str) -> str:

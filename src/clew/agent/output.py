@@ -31,7 +31,10 @@ class Output:
         try:
             self.schema: dict[str, Any] = self._adapter.json_schema() if self._adapter else msgspec.json.schema(wanted)
         except TypeError as error:
-            raise InvalidInput(f"output={wanted!r} is no type that an answer can have: {error}") from error
+            raise InvalidInput(
+                f"output={wanted!r} cannot be the type of an answer: {error}. Use basic types, dataclasses, TypedDicts, "
+                "msgspec Structs or pydantic models."
+            ) from error
 
     def read(self, text: str) -> tuple[Any, str]:
         """Read the model's text as JSON of the wanted type. Returns the value and "". If it does not fit, returns None

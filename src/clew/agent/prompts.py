@@ -123,7 +123,7 @@ def check_prompt(prompt: str, prompt_id: str | None = None) -> None:
     if not isinstance(prompt_id, str) or not prompt_id.strip() or len(prompt_id) > _LONGEST_ID:
         raise InvalidInput(f"a prompt_id is a text of 1 to {_LONGEST_ID} characters, and not {prompt_id!r}")
     if prompt_id.startswith(_MADE):
-        raise InvalidInput(f"the prompt_id {prompt_id!r} begins like those that Clew makes. Choose another.")
+        raise InvalidInput(f"the prompt_id {prompt_id!r} begins like the ids that Clew makes itself. Choose another.")
     _check_storable("a prompt_id", prompt_id)
 
 
@@ -133,7 +133,7 @@ def check_resumed(prompt: str | None, prompt_id: str | None) -> None:
         check_prompt(prompt, prompt_id)
     elif prompt_id is not None:
         raise InvalidInput(
-            "a prompt_id is the id of a prompt, and there is none. Give both: resume(prompt, prompt_id=…)"
+            "prompt_id= was given without the prompt that it is for. Give both: resume(prompt, prompt_id=…)"
         )
 
 

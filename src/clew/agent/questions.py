@@ -77,5 +77,5 @@ async def record_answer(checkpointer: Checkpointer, thread_id: str, answer: Any)
 def _given_again(thread_id: str, before: dict[str, Any], answer: Any, by_id: bool) -> list[Logged]:
     same = answer.items() <= before.items() if by_id else answer in before.values()
     if not same:
-        raise UsageError(f"thread {thread_id!r} waits for no answer")
+        raise UsageError(f"thread {thread_id!r} does not wait for an answer. Resume it without answer=.")
     return []

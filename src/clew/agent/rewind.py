@@ -48,7 +48,7 @@ async def rewind(
     turn. A rewind of the files alone leaves the status as it was.
     """
     if (files is None) != (workspace is None):
-        raise InvalidInput("files go into a workspace: give both, or neither.")
+        raise InvalidInput("files= and workspace= belong together: give both, or neither.")
     async with upkeep(checkpointer, thread_id, "rewinding") as thread:
         before = thread.checkpoint
         if to_turn is not None:

@@ -205,7 +205,7 @@ class Run(Generic[T]):
 
     def _begin(self) -> None:
         if self._used:
-            raise UsageError("a run runs once, and this one was used before. Call agent.run again.")
+            raise UsageError("a run can be used only once, and this one was used before. Call agent.run again.")
         self._used = True
 
     def _start_telling(self) -> asyncio.Queue[Any]:

@@ -219,7 +219,8 @@ class OwnSession(Session):
     def thread_id(self) -> str:
         if self._thread_id is None:
             raise UsageError(
-                "this session's thread is named by its task: call run first, ask agent.task_id(prompt), or give a thread_id"
+                "the id of this session's thread is made from its first prompt, which is not asked yet. Call run first, use "
+                "agent.task_id(prompt), or give a thread_id."
             )
         return self._thread_id
 
@@ -343,7 +344,10 @@ class OwnSession(Session):
             await settle(self._agent._store.forget(thread_id))
         except Unavailable as error:
             log.warning(
-                "thread %r: its task is %s, and it could not be cleared: %s", thread_id, self._ended_with, error
+                "thread %r: its last run ended as %s, but the thread could not be deleted: %s",
+                thread_id,
+                self._ended_with,
+                error,
             )
         else:
             log.info("thread %r: its task is %s, and what was kept for it is cleared", thread_id, self._ended_with)

@@ -80,7 +80,7 @@ class PriceUnknown(InvalidInput):
 
     def __init__(self, model: str, what_to_do: str) -> None:
         self.model = model
-        super().__init__(f"nobody knows what {model} costs, so a budget in dollars cannot be kept. {what_to_do}")
+        super().__init__(f"the price of {model} is not known, so a budget in dollars cannot be kept. {what_to_do}")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +187,9 @@ def kept_setup(state: Checkpoint) -> Setup | None:
     try:
         return None if kept is None else msgspec.convert(kept, Setup)
     except msgspec.ValidationError as error:
-        raise Corrupt(f"what this thread was started with is on record, and is not readable: {error}") from None
+        raise Corrupt(
+            f"the options that this thread was started with are on record, but cannot be read: {error}"
+        ) from None
 
 
 def setup_of(state: Checkpoint) -> Setup:

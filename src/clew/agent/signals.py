@@ -91,8 +91,8 @@ class _Running:
     def enter(self) -> asyncio.Task[Any] | None:
         if threading.current_thread() is not threading.main_thread():
             raise UsageError(
-                "handle_signals=True works in the main thread alone, as signals do. Run the agent there with asyncio.run, "
-                "or leave it out: Ctrl+C around clew.sync records what there is anyway."
+                "handle_signals=True works only in the main thread, where Python handles signals. Run the agent there with "
+                "asyncio.run, or leave it out: Ctrl+C around clew.sync records what there is anyway."
             )
         if not self._tasks:
             self.stopped = False

@@ -75,7 +75,7 @@ class Store:
         """`given` is a store, its URL, `...` for the default store, or None to keep everything in memory only."""
         if not (given is None or given is ... or isinstance(given, str | Checkpointer)):
             raise InvalidInput(
-                f"checkpointer={given!r} is no store. Give a checkpointer, its URL such as 'sqlite:///clew.db', or None."
+                f"checkpointer={given!r} is not a store. Give a checkpointer, its URL such as 'sqlite:///clew.db', or None."
             )
         self._given = given
         self._opened: Checkpointer | None = None

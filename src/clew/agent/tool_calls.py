@@ -204,8 +204,8 @@ class _Settling:
         try:
             return [StateSet(name, value, scope) for name, value in values.take_changes().items()]
         except InvalidInput as error:  # the outcome is recorded even if the values are refused
-            what = "changed of the state" if scope == "thread" else "said about the turn"
-            log.warning("thread %r: what %s %s is not kept: %s", self._thread_id, call.call.name, what, error)
+            where = "ctx.state" if scope == "thread" else "ctx.metadata"
+            log.warning("thread %r: what %s put into %s is not kept: %s", self._thread_id, call.call.name, where, error)
             return []
 
 

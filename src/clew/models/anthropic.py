@@ -211,7 +211,7 @@ class _Reading:
         try:
             (message,) = from_dialect({**self._message, "role": "assistant", "content": parts}, "anthropic")
         except (InvalidInput, ValueError):
-            raise StreamBroken("a response that is not what the API speaks") from None
+            raise StreamBroken("a response that does not have the API's format") from None
         content: list[Block] = list(message.content)
         for place, written in odd.items():
             block_there = content[place]

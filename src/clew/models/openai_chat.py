@@ -183,7 +183,7 @@ class _Reading:
         try:
             (read,) = from_dialect(message, "openai-chat")
         except (InvalidInput, ValueError):
-            raise StreamBroken("a response that is not what the API speaks") from None
+            raise StreamBroken("a response that does not have the API's format") from None
         return ModelResponse(Assistant(read.content, answered, self._stop), _usage(self._usage), answered)
 
 

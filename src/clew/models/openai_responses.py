@@ -141,7 +141,7 @@ class _Reading:
         try:
             read = from_dialect(items, "openai-responses")
         except (InvalidInput, ValueError):
-            raise StreamBroken("a response that is not what the API speaks") from None
+            raise StreamBroken("a response that does not have the API's format") from None
         content = tuple(block for message in read for block in message.content)
         return ModelResponse(Assistant(content, answered, self._stop()), _usage(self._response.get("usage")), answered)
 

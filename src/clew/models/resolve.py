@@ -40,7 +40,9 @@ def resolve_model(model: str | Model, **settings: Any) -> Model:
         raise InvalidInput(f"{model!r} does not say whose model it is. {_write(model)}")
     maker = _maker(prefix, name)
     if not name:
-        raise InvalidInput(f"{model!r} names no model. Write {prefix}:NAME, for example {prefix}:{_example(prefix)}.")
+        raise InvalidInput(
+            f"{model!r} does not name a model. Write {prefix}:NAME, for example {prefix}:{_example(prefix)}."
+        )
     return maker(name, **settings)
 
 
@@ -59,7 +61,7 @@ def _maker(prefix: str, name: str) -> Callable[..., Model]:
     except plugins.Unknown as unknown:
         guess = f" Did you mean {unknown.close}:{name}?" if unknown.close else ""
         raise InvalidInput(
-            f"no models are known by the prefix {prefix + ':'!r}.{guess} Known here: {unknown.known}."
+            f"the prefix {prefix + ':'!r} of a model is not known.{guess} Known here: {unknown.known}."
         ) from None
     return maker
 

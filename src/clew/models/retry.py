@@ -235,7 +235,7 @@ def read_failure(error: Exception) -> Failure | None:
     if "APITimeoutError" in kinds or "TimeoutException" in kinds or isinstance(error, TimeoutError):
         return Failure("unavailable", "a timeout", again=True)
     if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
-        return Failure("unavailable", "a stream that is not what the API speaks", again=True)
+        return Failure("unavailable", "a stream that does not have the API's format", again=True)
     if "APIConnectionError" in kinds or isinstance(error, ConnectionError) or _is_http(error):
         return Failure("unavailable", "a connection that failed or broke off", again=True)
     if isinstance(error, StreamFailed) or "APIError" in kinds:

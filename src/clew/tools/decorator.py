@@ -202,7 +202,9 @@ def _make(
     if isinstance(fn, Tool):
         raise InvalidInput(f"{fn.name!r} is a tool already. Decorate it once, with all options.")
     if not callable(fn) or isinstance(fn, type):
-        raise InvalidInput(f"a tool is a function, and {fn!r} is none.")
+        raise InvalidInput(
+            f"{fn!r} cannot be a tool, because it is not a function. Give a function, or a tool made with @tool."
+        )
     inner = bare_function(fn)
     name = str(getattr(fn, "__name__", None) or getattr(inner, "__name__", "")) if name is None else name
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
@@ -246,7 +248,7 @@ def _check(name: str, effect: Any, reconcile: Any, in_doubt: Any, timeout: Any, 
     what = f"the tool {name!r}"
     if not _NAME.fullmatch(name):
         raise InvalidInput(
-            f"{what}: a name has 1 to 64 of A-Z a-z 0-9 _ -, for vendors take no other. Give one: name=…"
+            f"{what}: a name must have 1 to 64 of the characters A-Z a-z 0-9 _ -, as vendors require. Give one: name=…"
         )
     if effect not in get_args(Effect):
         raise InvalidInput(f"{what}: effect= is one of {', '.join(get_args(Effect))}, and not {effect!r}")
@@ -255,7 +257,7 @@ def _check(name: str, effect: Any, reconcile: Any, in_doubt: Any, timeout: Any, 
     if isinstance(timeout, bool) or not (timeout is None or (isinstance(timeout, (int, float)) and timeout > 0)):
         raise InvalidInput(f"{what}: timeout= is a number of seconds above 0, and not {timeout!r}")
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        raise InvalidInput(f"{what}: retries= is a number from 0 on, and not {retries!r}")
+        raise InvalidInput(f"{what}: retries= is a whole number, 0 or more, and not {retries!r}")
     if retries and effect == "once":
         raise InvalidInput(
             f"{what} has retries={retries} and effect='once', which never runs again. If it may run again, say so: "

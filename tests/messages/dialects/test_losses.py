@@ -241,5 +241,7 @@ def test_a_lone_surrogate_is_no_obstacle() -> None:
 
 @pytest.mark.parametrize("call", [to_dialect, from_dialect, losses])
 def test_an_unknown_dialect_is_refused_with_those_that_are_known(call: Any) -> None:
-    with pytest.raises(InvalidInput, match="'latin'; there are anthropic, openai-chat, openai-responses"):
+    with pytest.raises(
+        InvalidInput, match=r"'latin' is not a dialect\. Give one of anthropic, openai-chat, openai-resp"
+    ):
         call([], "latin")

@@ -76,5 +76,5 @@ def _write(conversation: Sequence[Message], dialect: str, notes: Notes) -> Any:
 
 def _translator(dialect: str) -> _Translator:
     if dialect not in DIALECTS:
-        raise InvalidInput(f"no dialect {dialect!r}; there are {', '.join(DIALECTS)}")
+        raise InvalidInput(f"{dialect!r} is not a dialect. Give one of {', '.join(DIALECTS)}.")
     return _TRANSLATORS[dialect]

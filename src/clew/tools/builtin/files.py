@@ -42,7 +42,8 @@ def read_file(
     """Read a text file of the workspace, whole or some of its lines. A note at the end says if there is more."""
     if start_line < 1 or (end_line is not None and end_line < start_line):
         raise ToolError(
-            f"Lines {start_line} to {end_line} are no range: the first line is 1, and end_line is not before."
+            f"Lines {start_line} to {end_line} are not a valid range: lines count from 1, and end_line must not be "
+            "before start_line."
         )
     place = locate(ctx, path)
     lines = _lines(_text(place, read_bytes(place, LARGEST_FILE)[0]))
@@ -138,7 +139,7 @@ def list_files(
     try:
         matches = GitIgnoreSpec.from_lines([pattern]).match_file
     except ValueError as error:
-        raise ToolError(f"{pattern!r} is no pattern: {error}") from error
+        raise ToolError(f"{pattern!r} is not a valid pattern: {error}") from error
     found, more = list[str](), 0
     for seen, name in enumerate(_walk(place)):
         if seen >= _SEEN_AT_MOST:
@@ -182,7 +183,7 @@ def _bytes(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ToolError("The text holds half a surrogate pair, which no file can.") from error
+        raise ToolError("The text contains half a surrogate pair, which cannot be written to a file.") from error
 
 
 def _text(place: Place, data: bytes) -> str:
