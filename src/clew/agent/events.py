@@ -88,15 +88,15 @@ class ToolInDoubt(msgspec.Struct, frozen=True, tag="tool-in-doubt"):
 
 
 class Compacted(msgspec.Struct, frozen=True, tag="compacted"):
-    """The conversation was too long for the model, so a summary now replaces the older messages for it. The thread's
-    history keeps them."""
+    """The conversation was too long for the model, so the model now sees a summary instead of the older messages. The
+    thread's history keeps them."""
 
     turn: int
 
 
 class Unwound(msgspec.Struct, frozen=True, tag="unwound"):
-    """The conversation was too long for the model, so its last turn was removed for it. The thread's history keeps that
-    turn."""
+    """The conversation was too long for the model, so the model no longer sees the last turn. The thread's history
+    keeps it."""
 
     turn: int
 

@@ -94,7 +94,8 @@ def _added(one: Usage, other: Usage, sign: int = 1) -> Usage:
 
 
 def spent_on(entry: Logged) -> Spent | None:
-    """Return what a log entry says was spent, or None if it says nothing about that."""
+    """Return the tokens, dollars and seconds that a log entry records as spent, or None if it records nothing of the
+    kind."""
     if isinstance(entry, MessageAdded | Compacted) and entry.usage is not None:
         return Spent(entry.usage, entry.cost_usd)
     return Spent(entry.usage, entry.cost_usd, entry.seconds) if isinstance(entry, Spend) else None

@@ -209,8 +209,8 @@ class Loop:
         return [*entries, self._journal.begin_exchange(last, prompts[-1].id, self._settings.model.name)]
 
     def _prepare_files(self, state: Checkpoint) -> None:
-        """Note that the calls which are about to run may change files. The note is stored with the intents of these
-        calls.
+        """Prepare an entry that says that the calls which are about to run may change files. It is stored with the
+        intents of these calls.
 
         Only calls of tools with effects count. Before the first snapshot all calls count, because the files that they
         read are recorded nowhere else. Does nothing without a workspace.

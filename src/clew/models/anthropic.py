@@ -176,8 +176,8 @@ class _Reading:
         return []
 
     def _count(self, usage: Any) -> None:
-        """Update the token counts of the response. `usage` holds totals so far: each replaces the earlier one, and one
-        that is missing leaves the earlier one."""
+        """Update the token counts of the response. `usage` holds totals so far: each replaces the earlier total. A
+        total that is missing in `usage` stays as it was."""
         self._usage.update({key: value for key, value in (usage or {}).items() if value is not None})
 
     def _add(self, index: int, delta: Mapping[str, Any]) -> TextDelta | ThinkingDelta | None:

@@ -150,8 +150,8 @@ class _Reading:
         return told
 
     def _add_call(self, delta: Mapping[str, Any]) -> None:
-        """Add a streamed piece of a tool call to the call that it belongs to. It is found by the piece's number, or is
-        the last call if the server does not number its calls. A piece with another id begins a new call, because some
+        """Add a streamed piece of a tool call to the call that it belongs to: the call with the same number, or the
+        last call if the server does not number its calls. A piece with another id begins a new call, because some
         servers give several calls the same number."""
         index = delta.get("index")
         call_id = delta.get("id")

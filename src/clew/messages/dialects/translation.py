@@ -66,7 +66,6 @@ def from_dialect(payload: Any, dialect: Dialect) -> tuple[Message, ...]:
 
 
 def _write(conversation: Sequence[Message], dialect: str, notes: Notes) -> Any:
-    """Return the conversation in this dialect, as plain JSON values. Adds a note of each loss to `notes`."""
     translator = _translator(dialect)
     try:
         return translator.write(conversation, notes)
