@@ -121,7 +121,7 @@ class Agent:
         """`model` is a name like `openai:gpt-5`, or a model object. `options` are added to its requests, and `max_tokens`
         limits each response. `budget` limits what a thread may spend; costs are counted with `prices`, then Clew's own list.
         `redact`, a function or regular expressions, removes secrets from what is stored. `checkpointer` is a store or its
-        URL; by default that of `CLEW_STORE`, or a local file. None keeps all in memory. `data_dir` is a folder used as store.
+        URL; by default that of `CLEW_STORE`, or a local file. None keeps all in memory. `data_dir` is a folder as store.
 
         `workspace` is the folder that tools work in. Without it, tools that need a folder, such as `DEFAULT_TOOLS`, are
         refused. None says that every `session(workspace=…)` brings its own. A snapshot is taken after every `snapshot_every`

@@ -78,7 +78,7 @@ async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
 
     Adds a note that tells the model which calls were made, so that it does not repeat their effects. Returns None, and
     does nothing, in two cases: the conversation does not end with a turn that called tools, or such a note stands right
-    before that turn. In the second case, removing one turn has already not been enough.
+    before that turn. In the second case one turn was already removed, and that was not enough.
     """
     state = journal.thread.checkpoint
     before, response = len(state.messages) - 2, state.messages[-2] if len(state.messages) > 2 else None

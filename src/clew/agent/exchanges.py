@@ -384,8 +384,8 @@ def ended(
 
 
 def closed(found: ExchangeSpan, end: int, reason: str = NO_END, status: str = "interrupted") -> StateSet:
-    """Return the entry that ends an exchange which another process left without a recorded end. `end` is the number of
-    messages that the thread's whole history has now."""
+    """Return the entry that ends, with this status and reason, an exchange which another process left without a
+    recorded end. `end` is the number of messages that the thread's whole history has now."""
     return ended(found.place, end, found.provider, found.model, found.prompt_id, status, reason, found.spent)
 
 

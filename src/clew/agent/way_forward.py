@@ -182,7 +182,7 @@ def with_prompt(way: Way, prompt: str) -> Way:
 
 def at_provider(way: Way, provider: str, model: str) -> Way:
     """Return a copy of `way`, which says what is needed to go on with a thread, with this provider and model in it. It
-    is for a thread that was to move there and on which nothing was done there yet."""
+    is for a thread that was to move to that provider, and on which nothing was done there yet."""
     return msgspec.structs.replace(way, provider=provider, model=model, max_turns=None, is_program=False, tools=())
 
 

@@ -86,7 +86,8 @@ class _Run(NamedTuple):
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
-    """Return a request's JSON: `messages`, and `system` if there are instructions. Adds to `notes` what gets lost."""
+    """Return a request's JSON: `messages`, and `system` if there are instructions. Adds to `notes` what the API cannot
+    express."""
     system, runs = _arranged(conversation, notes)
     messages = [{"role": run.role, "content": [placed.part for placed in run.placed]} for run in runs]
     return {"system": system, "messages": messages} if system else {"messages": messages}
@@ -243,7 +244,7 @@ def _read_user(blocks: list[Block]) -> list[Message]:
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
     """Return a block as JSON for this place (a role, or inside a tool result), or None if the API accepts no such block
-    there. Adds to `notes` what of the block gets lost."""
+    there. Adds to `notes` what of the block the API cannot express."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)

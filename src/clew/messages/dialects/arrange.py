@@ -124,8 +124,8 @@ def arrange(
 
     Each tool result moves to its call. A result without a call becomes text, and a call without a result gets one that
     says that its outcome is unknown. Ids and names that `rules` forbid are replaced. `reread` reads opaque blocks (of a
-    kind that was unknown) of this dialect again; those of other dialects are left out. What gets lost is added to
-    `notes`.
+    kind that was unknown) of this dialect again; those of other dialects are left out. What the API cannot express is
+    added to `notes`.
     """
     board = _Board(notes)
     for index, message in enumerate(conversation):
@@ -287,7 +287,7 @@ def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: Cal
 
     `answer` takes the index of a call among the response's calls, and returns the call's result. If it returns None, a
     result is made that says that the outcome is unknown. A `Said` (a message to the model) is returned unchanged. What
-    gets lost is added to `notes`.
+    the API cannot express is added to `notes`.
     """
     if isinstance(turn, Said):
         return turn
@@ -323,10 +323,11 @@ def _there(number: int) -> Text:
 
 def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[Piece], list[Piece]]:
     """Move blocks that the API does not accept inside a tool result to after all results. `moves` says which blocks
-    they are.
+    these are.
 
     Returns two lists: the results, with a numbered line of text in place of each moved block, and the moved blocks,
-    each after a line of text with the same number.
+    each after a line of text with the same number. A text in a result that looks like such a line is added to `notes`,
+    because reading it back may take it for one.
     """
     kept: list[Piece] = []
     moved: list[Piece] = []

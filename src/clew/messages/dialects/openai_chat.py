@@ -71,7 +71,7 @@ _RESULT = frozenset({"role", "content", "tool_call_id"})
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> list[dict[str, Any]]:
-    """Return the conversation as JSON for a request's `messages`. Adds to `notes` what gets lost."""
+    """Return the conversation as JSON for a request's `messages`. Adds to `notes` what the API cannot express."""
     messages: list[dict[str, Any]] = []
     for turn in arrange(conversation, NAME, _RULES, reread, notes):
         messages += _write_response(turn, notes) if isinstance(turn, Response) else _write_said(turn, notes)
@@ -156,7 +156,7 @@ def _take_fields(pieces: list[Piece], role: str, notes: Notes) -> tuple[dict[str
     """Separate the vendor's fields of a message as a whole, such as its name, from the blocks of its content.
 
     `about_message` stored these fields in an opaque block. Returns the fields that a message of this role may have, and
-    the other blocks. Notes a loss if fields are left out.
+    the other blocks. Adds a loss to `notes` if fields are left out.
     """
     holders = [piece for piece in pieces if said_of_message(piece.block) is not None]
     if not holders:
@@ -320,7 +320,7 @@ def is_whole(block: Block) -> bool:
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
     """Return a block as JSON for this place (a role, or inside a tool result), or None if the API accepts no such block
-    there. Adds to `notes` what of the block gets lost."""
+    there. Adds to `notes` what of the block the API cannot express."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)

@@ -198,7 +198,7 @@ class _Writer:
     def _opaque(self, piece: Piece, role: Side, among_others: bool) -> None:
         """Write the item in an opaque block unchanged, or leave it out if its id was used before.
 
-        Notes a loss if reading the item back would put it into another message. That happens if a message of this
+        Records a loss if reading the item back would put it into another message. That happens if a message of this
         `role` cannot hold such items, or if the item's message has other blocks too (`among_others`).
         """
         item = dict(piece.block.value) if isinstance(piece.block, Opaque) else {}
@@ -227,7 +227,8 @@ def _easy(text: str) -> Item:
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> list[Item]:
-    """Return the conversation as the list of items for a request's `input`. Adds to `notes` what gets lost."""
+    """Return the conversation as the list of items for a request's `input`. Adds to `notes` what the API cannot
+    express."""
     writer = _Writer(notes)
     for turn in arrange(conversation, NAME, _RULES, _reread, notes):
         if isinstance(turn, Response):
@@ -240,7 +241,7 @@ def write(conversation: Sequence[Message], notes: Notes) -> list[Item]:
 def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
     """Return the items without each reasoning item that is not directly followed by another item of the model.
 
-    The API refuses such reasoning. Notes each one as lost.
+    The API refuses such reasoning. Each one is added to `notes` as lost.
     """
     items: list[Item] = []
     followed = False

@@ -160,7 +160,7 @@ def _summary_texts(summary: Any) -> list[str] | None:
 
 def write_call(piece: Piece, ids: ItemIds, notes: Notes) -> Item:
     """Return a tool call as an item: a custom tool call if `is_custom` says so, else a function call. Adds to `notes`
-    what gets lost."""
+    what the API cannot express."""
     call, at = piece.call, piece.at
     fields = own(call.extra, NAME, ("call_id", "name", "input"))
     ids.take(fields)
@@ -196,7 +196,8 @@ def read_call(item: Item, where: str) -> ToolCall:
 def write_output(answer: Piece, custom: bool, ids: ItemIds, notes: Notes) -> Item:
     """Return a tool result as an output item. A single plain text becomes a string, anything else a list of parts.
 
-    `custom` is True if the call was to what OpenAI names a custom tool. Adds to `notes` what of the result gets lost.
+    `custom` is True if the call was to what OpenAI names a custom tool. Adds to `notes` what of the result the API
+    cannot express.
     """
     result, at = answer.result, answer.at
     if result.is_error:
@@ -241,7 +242,7 @@ class Written(NamedTuple):
     extra: Extra
 
     def check(self, kept: dict[str, Any], at: At, notes: Notes) -> None:
-        """Note a loss if reading the part back would not give the block's extra fields.
+        """Add a loss to `notes` if reading the part back would not give the block's extra fields.
 
         `kept` are the vendor's fields that were written, and `at` is the block's place in the conversation.
         """
@@ -252,7 +253,8 @@ class Written(NamedTuple):
 def write_part(piece: Piece, notes: Notes) -> Written | None:
     """Return a block as a part (a JSON object) of a message or of a tool's output.
 
-    None if the block is an empty text or the API has no such part. Adds to `notes` what of the block gets lost.
+    None if the block is an empty text or the API has no such part. Adds to `notes` what of the block the API cannot
+    express.
     """
     block, at = piece
     if isinstance(block, Text):

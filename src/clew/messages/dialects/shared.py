@@ -247,7 +247,7 @@ def extra_of(dialect: str, fields: dict[str, Any]) -> Extra:
 
 
 def check(extra: Extra, dialect: str, kept: dict[str, Any], at: At, notes: Notes) -> None:
-    """Note a loss if writing a block in this dialect and reading it back would change its `extra`.
+    """Add a loss to `notes` if writing a block in this dialect and reading it back would change its `extra`.
 
     `kept` are the extra fields that were written, and `at` is the block's place in the conversation.
     """
@@ -330,7 +330,7 @@ def write_arguments(call: ToolCall, fields: dict[str, Any], at: At, notes: Notes
     """Return a tool call's arguments as JSON text. `fields` are the call's extra fields.
 
     The model's own text, under `RAW` in `fields`, is returned if it still means the same; otherwise `RAW` is removed.
-    Notes a loss if the arguments are not JSON values.
+    Adds a loss to `notes` if the arguments are not JSON values.
     """
     text = arguments_text(call.arguments)
     raw = fields.pop(RAW, None)
