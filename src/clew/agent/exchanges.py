@@ -368,9 +368,9 @@ def begun(place: int, provider: str, model: str, prompt_id: str) -> StateSet:
 
 
 def joined(place: int, model: str, prompt_id: str) -> StateSet:
-    """Return the entry that ends the exchange of a prompt which is answered together with the next prompt. `place` is the
-    index of the prompt in the thread's messages. The cost of both exchanges is recorded with the next one.
-    """
+    """Return the entry that ends the exchange of a prompt which is answered together with the next prompt. `place` is
+    the index of the prompt in the thread's messages. The cost of both exchanges is recorded with that of the next
+    prompt."""
     return ended(place, place + 1, OWN, model, prompt_id, JOINED, "", Spent())
 
 

@@ -152,7 +152,8 @@ class Session(ABC):
         """
 
     async def end(self) -> None:
-        """Stop the work that is under way. The session stays on record, and can be resumed from its handle."""
+        """The same as `cancel`: stop the work that is under way. The session stays on record, and can be resumed from
+        its handle."""
         await self.cancel()
 
     @abstractmethod

@@ -59,8 +59,8 @@ def done_since(before: Checkpoint, state: Checkpoint) -> tuple[Block, ...]:
     """Return the blocks (text, thinking, calls, results) that were added to a thread between the states `before` and
     `state`.
 
-    A call without a result in the first state that has one in the second is included, in front of its result. A call
-    whose result was recorded before is not included, and neither is that result.
+    Calls that were recorded before but had no result then are included too, at the beginning. Results that were
+    recorded before are not included.
     """
     settled = [call.call for call in before.calls if call.result is None]
     said = list(said_in(state.history[len(before.history) :]))
@@ -73,7 +73,8 @@ def done_since(before: Checkpoint, state: Checkpoint) -> tuple[Block, ...]:
 
 
 async def read_trajectory(store: Checkpointer, thread_id: str) -> tuple[Trajectory, Checkpoint]:
-    """Read the trajectory of a thread and those of its sub-agents. Return the trajectory and the state of the thread."""
+    """Read the trajectory of a thread, with those of its sub-agents in `sub_agents`. Return the trajectory and the
+    state of the thread."""
     state = await Thread.load(store, thread_id)
     children = [
         _trajectory(head.thread_id, await Thread.load(store, head.thread_id))
