@@ -105,15 +105,15 @@ async def test_it_is_not_closed_from_another_event_loop_while_its_own_still_runs
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://", "names no server"),
-        ("http:host", "names no server"),
+        ("http://", "does not name a server"),
+        ("http:host", "does not name a server"),
         ("http://host:port", "host or port"),
         ("http://host:99999", "host or port"),
         ("http://host/?a=b", "query"),
         ("http://host/#a", "fragment"),
         ("http://user@host", "CLEW_TOKEN"),
         ("http://user:hidden@host", "CLEW_TOKEN"),
-        ("ftp://host", "names no server"),
+        ("ftp://host", "does not name a server"),
         ("http://host/a b", "base path"),
     ],
 )

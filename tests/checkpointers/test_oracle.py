@@ -356,7 +356,7 @@ async def test_more_than_plsql_takes_as_a_value_goes_through_a_lob(database: Dat
 @pytest.mark.parametrize(
     ("said", "error", "match"),
     [
-        ({"b_ends": None, "b_same": 0, "b_missing": None}, Conflict, "no such log"),
+        ({"b_ends": None, "b_same": 0, "b_missing": None}, Conflict, "does not exist"),
         ({"b_ends": 7, "b_same": 1, "b_missing": None}, Conflict, "ends at frame 7, not 3"),
         ({"b_ends": 3, "b_same": 0, "b_missing": None}, Conflict, "another log"),
         ({"b_ends": 3, "b_same": 1, "b_missing": bytes.fromhex(digest_of(b"b"))}, MissingBlob, digest_of(b"b")),

@@ -84,8 +84,8 @@ def keys_of(prefix: str, thread_id: str) -> tuple[bytes, ...]:
     ("url", "names"),
     [
         ("redis:localhost", "not a Redis URL"),
-        ("redis://", "no host"),
-        ("redis://:s3cret@", "no host"),
+        ("redis://", "not name a host"),
+        ("redis://:s3cret@", "not name a host"),
         ("redis://:s3cret@host:port/0", "port"),
         ("redis://:s3cret@host:70000/0", "port"),
         ("redis://:s3cret@host/first", "'first' is not a database number"),

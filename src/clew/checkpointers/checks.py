@@ -18,6 +18,7 @@ from clew.checkpointers.heads import STATUSES, Head, HeadQuery
 from clew.errors import Corrupt, InvalidInput, UsageError
 
 __all__ = [
+    "NO_THREAD",
     "Guard",
     "WaysOut",
     "check_append",
@@ -30,6 +31,9 @@ __all__ = [
     "check_stored_blob",
     "check_thread_id",
 ]
+
+NO_THREAD = "the thread does not exist, so the append must have frames and be at position 0"
+"""The reason of a `Conflict` that an append to a missing thread raises."""
 
 
 class WaysOut(NamedTuple):
@@ -176,7 +180,7 @@ def _check_slowly(thread_id: str, frames: Sequence[bytes], at: int, head: Head) 
     if at < 0:
         raise InvalidInput(f"thread {thread_id!r}: a position is 0 or more, not {at}")
     if head.thread_id != thread_id:
-        raise InvalidInput(f"the head is of thread {head.thread_id!r}, the append of {thread_id!r}")
+        raise InvalidInput(f"the head belongs to thread {head.thread_id!r}, but the append is to {thread_id!r}")
     if head.frames != at + len(frames):
         raise InvalidInput(
             f"thread {thread_id!r}: the head says {head.frames} frames, but {at} + {len(frames)} are {at + len(frames)}"
@@ -194,7 +198,7 @@ def _check_slowly(thread_id: str, frames: Sequence[bytes], at: int, head: Head) 
             )
     if (total := sum(map(len, frames))) > MAX_APPEND:
         raise InvalidInput(
-            f"thread {thread_id!r}: an append of {total} bytes, the limit is {MAX_APPEND}. Append in parts."
+            f"thread {thread_id!r}: the append has {total} bytes, the limit is {MAX_APPEND}. Append in parts."
         )
 
 
@@ -218,7 +222,9 @@ def check_blobs(blobs: Mapping[str, bytes]) -> None:
     check_digests(blobs)
     for digest, data in blobs.items():
         if blake3(data).hexdigest() != digest:
-            raise InvalidInput(f"blob {digest}: the {len(data)} bytes given have another blake3. Nothing was kept.")
+            raise InvalidInput(
+                f"blob {digest}: the {len(data)} bytes given do not have this blake3. Nothing was stored."
+            )
 
 
 def check_stored_blob(digest: str, data: bytes, where: str) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
+    NO_THREAD,
     Guard,
     check_append,
     check_blobs,
@@ -68,7 +69,7 @@ class MemoryCheckpointer(Checkpointer):
         log = self._space.logs.get(thread_id)
         if log is None:
             if at > 0 or not frames:
-                raise Conflict(thread_id, f"there is no such log to go on from frame {at}")
+                raise Conflict(thread_id, NO_THREAD)
             log = _Log()
         elif log.head is None or log.head.log_id != head.log_id:
             raise Conflict(thread_id, "the thread was deleted and made again; this is another log")

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clew._runtime import files
+from clew.checkpointers.checks import NO_THREAD
 from clew.checkpointers.files.blobs import BlobFiles
 from clew.checkpointers.files.log import Log
 from clew.checkpointers.files.root import Root
@@ -44,7 +45,7 @@ class ThreadFiles:
         create = at == 0 and len(frames) > 0
         with self.opened(key, shared=False, create=create) as fd:
             if fd is None:
-                raise Conflict(thread_id, f"there is no such log to go on from frame {at}")
+                raise Conflict(thread_id, NO_THREAD)
             log = self._log(key, thread_id)
             size = log.refresh(fd)
             try:
@@ -161,7 +162,7 @@ def _holds_already(fd: int, log: Log, thread_id: str, frames: Sequence[bytes], a
     frames."""
     if not log.end:
         if at > 0 or not frames:
-            raise Conflict(thread_id, f"there is no such log to go on from frame {at}")
+            raise Conflict(thread_id, NO_THREAD)
     elif log.log_id != head.log_id:
         raise Conflict(thread_id, "the thread was deleted and made again; this is another log")
     elif log.frames != at:

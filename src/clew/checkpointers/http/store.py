@@ -258,7 +258,7 @@ def _parse(url: str) -> tuple[str, str, int, str]:
     if parts.query or parts.fragment:
         raise InvalidInput(f"the URL of the HTTP store must not have a query or a fragment. {wanted}")
     if parts.scheme not in ("http", "https") or not host:
-        raise InvalidInput(f"{url!r} names no server. {wanted}")
+        raise InvalidInput(f"{url!r} does not name a server. {wanted}")
     base = parts.path.rstrip("/")
     if not base.isascii() or not base.isprintable() or " " in base:
         raise InvalidInput(f"{url!r}: the base path must be percent-encoded ASCII. {wanted}")
@@ -269,7 +269,9 @@ def _parse(url: str) -> tuple[str, str, int, str]:
 
 def _check_token(token: str) -> str:
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise InvalidInput("the token for the HTTP store has characters that no token has, such as spaces or line ends")
+        raise InvalidInput(
+            "the token for the HTTP store has characters that a token cannot have, such as spaces or line ends"
+        )
     return token
 
 

@@ -66,7 +66,7 @@ def plain_http(endpoint: str | None, allowed: bool | None) -> bool:
     if parts.scheme == "http" and not allowed and not is_loopback(parts.hostname):
         raise InvalidInput(
             f"the endpoint on {parts.hostname} is plain http: keys and data would cross the network in the clear. "
-            "Use https, or say allow_http=True."
+            "Use https, or pass allow_http=True."
         )
     return parts.scheme == "http"
 
@@ -150,7 +150,7 @@ class ObstoreBucket:
 
     def _lacking_conditions(self) -> InvalidInput:
         return InvalidInput(
-            f"{self._where} does not support conditional puts, without which no store can be kept there."
+            f"{self._where} does not support conditional puts, which Clew needs. Use another object storage."
         )
 
     def _explain(self, error: Exception) -> Exception:
@@ -164,7 +164,7 @@ class ObstoreBucket:
             )
         if isinstance(error, self._denied):
             return Unavailable(
-                f"{self._where} does not let us in ({said}). Check the credentials, and that they may read, write, list "
+                f"{self._where} refuses access ({said}). Check the credentials, and that they may read, write, list "
                 "and delete there."
             )
         if status and not status[1].startswith(_AGAIN):

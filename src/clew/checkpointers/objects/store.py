@@ -62,9 +62,11 @@ class ObjectCheckpointer(BucketCheckpointer):
         }
         config = {name: value for name, value in given.items() if value is not None}
         if scheme != "s3" and (wrong := config.keys() - {"endpoint", "account_name"}):
-            raise InvalidInput(f"{', '.join(sorted(wrong))}: for s3:// only. Give {scheme}:// its own in `options`.")
+            raise InvalidInput(
+                f"for s3:// only: {', '.join(sorted(wrong))}. Give {scheme}:// its settings in `options`."
+            )
         if scheme != "az" and account is not None:
-            raise InvalidInput("account: for az:// only")
+            raise InvalidInput("the argument account is for az:// only.")
         where = f"{scheme}://{bucket}" + (f" at {endpoint}" if endpoint else "") + (f" of {account}" if account else "")
         plain = plain_http(endpoint, allow_http)
         super().__init__(

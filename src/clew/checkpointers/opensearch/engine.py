@@ -249,12 +249,12 @@ class Engine:
         if kind == "cluster_block_exception":
             hint = "it takes no writes, most likely because a disk is full; nothing stored was harmed. Make room"
         elif status == 401:
-            hint = "it does not take this user name and password; check them in the URL"
+            hint = "it does not accept this user name and password; check them in the URL"
         elif status == 403:
-            hint = f"this user may not do what the store needs on the indices {self._options.prefix}-*"
+            hint = f"this user lacks rights that the store needs on the indices {self._options.prefix}-*"
         elif status == 413:
             hint = (
-                "it does not take requests of this size; raise http.max_content_length to 100mb, which is its default"
+                "it does not accept requests of this size; raise http.max_content_length to 100mb, which is its default"
             )
         elif status in (429, 503):
             hint = "it has no room or no shard for this just now; try again"
@@ -281,7 +281,7 @@ class Engine:
 
     def _stranger(self) -> Unavailable:
         return Unavailable(
-            f"{self._address}: the server that answers there is no OpenSearch. Check the host and the port."
+            f"{self._address}: the server that answers there is not an OpenSearch server. Check the host and the port."
         )
 
     async def settle(self, work: Coroutine[Any, Any, T]) -> T:

@@ -80,7 +80,7 @@ class Listing:
                 self._guard.enter()
                 answer = await self._engine.search({**body, "pit": {"id": moment, "keep_alive": KEPT}})
                 if "error" in answer:
-                    raise Unavailable(f"{self._where}: this listing was left for more than {KEPT}. List again.")
+                    raise Unavailable(f"{self._where}: this listing was paused for more than {KEPT}. Start it again.")
                 hits = answer["hits"]["hits"]
                 found = self._matching(hits, query, damaged)[:left]
                 for head in found:

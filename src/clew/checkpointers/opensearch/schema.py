@@ -86,7 +86,7 @@ class Indices:
             for name in missing:
                 await self._make(engine, name)
             if missing := self._check(await self._look(engine)):
-                raise Unavailable(f"the index {missing[0]} was made and is not there. Try again.")
+                raise Unavailable(f"the index {missing[0]} was created but cannot be found. Try again.")
         self.clock = await _clock(engine)
 
     async def _look(self, engine: Engine) -> dict[str, Answer]:
@@ -107,7 +107,7 @@ class Indices:
             version = found[name]["mappings"].get("_meta", {}).get("clew_format")
             if not isinstance(version, int):
                 raise InvalidInput(
-                    f"the index {name} exists and is not one of Clew's. Use another prefix, as in "
+                    f"the index {name} exists and was not created by Clew. Use another prefix, as in "
                     "opensearch://host:9200/another-prefix"
                 )
             if version > FORMAT:
@@ -115,7 +115,7 @@ class Indices:
             durability = found[name]["settings"]["index"].get("translog", {}).get("durability", "request")
             if str(durability).lower() != "request":
                 raise InvalidInput(
-                    f"the index {name} has index.translog.durability {durability!r}: it acknowledges what a crash loses. "
+                    f"the index {name} has index.translog.durability {durability!r}: a crash can lose acknowledged writes. "
                     f'Set it back: PUT /{name}/_settings {{"index.translog.durability": "request"}}'
                 )
         return missing

@@ -193,7 +193,7 @@ class OpenSearchCheckpointer(Checkpointer):
         if not text.strip():
             raise InvalidInput("a search needs a word to search for. To list all threads use heads().")
         if not 0 < limit <= MOST_FOUND:
-            raise InvalidInput(f"a search gives 1 to {MOST_FOUND} threads, not {limit}")
+            raise InvalidInput(f"the limit of a search must be from 1 to {MOST_FOUND}, not {limit}")
         return await self._listing.search(text, limit)
 
     async def index_text(self, thread_id: str, text: str) -> None:
@@ -208,12 +208,14 @@ class OpenSearchCheckpointer(Checkpointer):
         check_thread_id(thread_id)
         if not self._options.index_messages:
             raise UsageError(
-                f"{self._where} was opened without index_messages=True, which lets text be kept to search by."
+                f"{self._where} was opened without index_messages=True, so it stores no text for searches."
             )
         if self.keys is not None:
-            raise UsageError(f"{self._where} is encrypted, and text to search by would be kept in the clear.")
+            raise UsageError(f"{self._where} is encrypted, but text for searches would be stored in the clear.")
         if (size := len(text.encode("utf-8", "replace"))) > MOST_TEXT:
-            raise InvalidInput(f"thread {thread_id!r}: a text to search by of {size} bytes; the limit is {MOST_TEXT}.")
+            raise InvalidInput(
+                f"thread {thread_id!r}: the text for searches has {size} bytes; the limit is {MOST_TEXT}."
+            )
         if await self._threads.head(thread_id) is None:
             raise ThreadNotFound(thread_id)
         await self._threads.set_text(thread_id, text)

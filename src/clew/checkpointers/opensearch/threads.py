@@ -163,7 +163,7 @@ class Threads:
         name = self._packs.key(thread_key(thread_id), pack.name)
         return Corrupt(
             f"thread {thread_id!r} in {self._where} lacks {pack.frames} of its frames: the document {name} of "
-            f"{self._indices.data} is gone, removed behind Clew's back. Restore it from a snapshot, and let no lifecycle "
+            f"{self._indices.data} was deleted, and not by Clew. Restore it from a snapshot, and let no lifecycle "
             "policy touch Clew's indices."
         )
 

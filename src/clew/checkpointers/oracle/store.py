@@ -137,7 +137,7 @@ class OracleCheckpointer(Checkpointer):
         if found["b_done"] != 1:
             ends, missing = found["b_ends"], list(_digests_of(found["b_missing"]))
             refused = refusal(append, ends, same_log=found["b_same"] == 1, missing=missing)
-            raise refused or Corrupt(f"thread {append.id!r} in {self._where} was refused without a reason.")
+            raise refused or Corrupt(f"thread {append.id!r}: {self._where} refused an append without a reason.")
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         calls = self._use()

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from clew._runtime.aio import Locks
+from clew.checkpointers.checks import NO_THREAD
 from clew.checkpointers.heads import Head, thread_key
 from clew.checkpointers.packed.packs import Pack, PackGone
 from clew.errors import Conflict, Corrupt, MissingBlob, Unavailable
@@ -354,7 +355,7 @@ def _reason(known: Log[S] | None, append: Append) -> str:
     """Return in words why the log cannot take this append, or an empty text if it can. `known` is None if there is no
     such thread."""
     if known is None:
-        return "" if _begins(append) else f"there is no such log to go on from frame {append.at}"
+        return "" if _begins(append) else NO_THREAD
     if known.log_id != append.head.log_id:
         return "the thread was deleted and made again; this is another log"
     return "" if known.frames == append.at else f"its log ends at frame {known.frames}, not {append.at}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from clew.checkpointers.checks import NO_THREAD
 from clew.checkpointers.heads import HeadQuery, micros
 from clew.checkpointers.postgres.schema import BUCKET
 from clew.checkpointers.postgres.values import (
@@ -233,7 +234,7 @@ def _outcome(append: Append, code: int, missing: Sequence[bytes]) -> ClewError |
         case -1:
             return None
         case -2:
-            return Conflict(append.thread_id, f"there is no such log to go on from frame {append.at}")
+            return Conflict(append.thread_id, NO_THREAD)
         case -3:
             return Conflict(append.thread_id, "the thread was deleted and made again; this is another log")
         case -4:

@@ -61,7 +61,7 @@ def parse_url(url: str) -> tuple[Address, Options]:
     if parts.scheme not in ("redis", "rediss") or not url.startswith(f"{parts.scheme}://"):
         raise InvalidInput(f"{shown} is not a Redis URL. {_FORM}")
     if not parts.hostname:
-        raise InvalidInput(f"{shown} names no host. {_FORM}")
+        raise InvalidInput(f"{shown} does not name a host. {_FORM}")
     path = parts.path.strip("/")
     if path and not (path.isascii() and path.isdigit() and len(path) <= 6):
         raise InvalidInput(f"{shown}: {path!r} is not a database number. {_FORM}")

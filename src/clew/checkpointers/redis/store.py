@@ -13,6 +13,7 @@ from clew._runtime.aio import settle
 from clew._runtime.batches import batches
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
+    NO_THREAD,
     Guard,
     check_append,
     check_blobs,
@@ -118,7 +119,7 @@ class RedisCheckpointer(Checkpointer):
             encoded = check_append(thread_id, frames, at, head, refs)
             if len(frames) > MOST_FRAMES:
                 raise InvalidInput(
-                    f"thread {thread_id!r}: {len(frames)} frames in an append, the limit is {MOST_FRAMES}. "
+                    f"thread {thread_id!r}: the append has {len(frames)} frames, the limit is {MOST_FRAMES}. "
                     "Append in parts."
                 )
             await settle(self._append(thread_id, frames, at, head, encoded, refs))
@@ -150,7 +151,7 @@ class RedisCheckpointer(Checkpointer):
             case [b"free"]:
                 raise MissingBlob(missing, thread_id=thread_id)
             case [b"absent"]:
-                raise Conflict(thread_id, f"there is no such log to go on from frame {at}")
+                raise Conflict(thread_id, NO_THREAD)
             case [b"other"]:
                 raise Conflict(thread_id, "the thread was deleted and made again; this is another log")
             case [b"ends", end]:
@@ -183,7 +184,9 @@ class RedisCheckpointer(Checkpointer):
                 return None
             head = self._decode(data, f"thread {thread_id!r}")
             if head.frames != count or head.thread_id != thread_id:
-                raise Corrupt(f"the head of thread {thread_id!r} in {self._address} is not its own. Restore a copy.")
+                raise Corrupt(
+                    f"the head of thread {thread_id!r} in {self._address} does not match its log. Restore a copy."
+                )
             return head
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
@@ -278,9 +281,9 @@ class RedisCheckpointer(Checkpointer):
     def _in_part(self, thread_id: str, answer: list[int]) -> Corrupt:
         _, frames, frames_there, refs, refs_there = answer
         return Corrupt(
-            f"thread {thread_id!r} in {self._address} is there in part: {frames_there} of {frames} frames and "
+            f"thread {thread_id!r} in {self._address} is incomplete: {frames_there} of {frames} frames and "
             f"{refs_there} of {refs} refs. The server has evicted keys or was restored in part. "
-            "Restore a copy, or delete it."
+            "Restore a copy, or delete the thread."
         )
 
     def _about_blobs(self, script: scripts.Script, digests: Sequence[str], datas: Sequence[bytes] = ()) -> Call:

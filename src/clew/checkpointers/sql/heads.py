@@ -16,6 +16,7 @@ import msgspec
 from blake3 import blake3
 
 from clew import advice
+from clew.checkpointers.checks import NO_THREAD
 from clew.checkpointers.heads import Head, micros, thread_digest, unlisted
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
@@ -132,7 +133,7 @@ def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collec
     """
     if ends is None:
         if append.at > 0 or not append.frames:
-            return Conflict(append.id, f"there is no such log to go on from frame {append.at}")
+            return Conflict(append.id, NO_THREAD)
     elif not same_log:
         return Conflict(append.id, "the thread was deleted and made again; this is another log")
     elif ends != append.at:

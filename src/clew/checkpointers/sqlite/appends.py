@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from clew._runtime.aio import Job
+from clew.checkpointers.checks import NO_THREAD
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
 __all__ = ["Append", "Appender", "frames_of", "now", "touch"]
@@ -138,7 +139,7 @@ class Appender:
         at, frames = append.at, append.frames
         if log is None:
             if at > 0 or not frames:
-                raise Conflict(append.thread_id, f"there is no such log to go on from frame {at}")
+                raise Conflict(append.thread_id, NO_THREAD)
         elif log.log_id != append.log_id:
             raise Conflict(append.thread_id, "the thread was deleted and made again; this is another log")
         elif log.frames != at:
@@ -172,7 +173,7 @@ class Appender:
 def _read_log(db: sqlite3.Cursor, namespace: str, key: bytes) -> _Log | None:
     row = db.execute("SELECT id, frames, log_id FROM heads WHERE ns = ? AND key = ?", (namespace, key)).fetchone()
     if row is not None and not isinstance(row[1], int):
-        raise Corrupt(f"thread {key.hex()} does not say how long it is. Restore a copy.")
+        raise Corrupt(f"thread {key.hex()} does not say how many frames it has. Restore a copy.")
     return None if row is None else _Log(row[0], row[1], row[2], bytearray(key))
 
 

@@ -100,7 +100,9 @@ class SQLiteCheckpointer(Checkpointer):
                 return []
             count = found[1]
             if not isinstance(count, int):
-                raise Corrupt(f"thread {thread_id!r} in {self._path} does not say how long it is. Restore a copy.")
+                raise Corrupt(
+                    f"thread {thread_id!r} in {self._path} does not say how many frames it has. Restore a copy."
+                )
             end = count if stop is None else min(stop, count)
             frames = frames_of(db, found[0], start, end) if start < end else []
             if len(frames) != max(0, end - start) or not {bytes}.issuperset(map(type, frames)):
