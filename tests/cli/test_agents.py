@@ -23,11 +23,11 @@ def test_a_tool_is_found_by_its_module_and_name_alone_or_in_a_list() -> None:
         ("run_command", "write module:function"),
         ("tools.py:send", "write module:function"),
         (":send", "write module:function"),
-        ("no_such_module:send", "there is no module 'no_such_module'; looked in "),
+        ("no_such_module:send", "there is no module 'no_such_module', neither in "),
         ("clew.no_such:send", "there is no module 'clew.no_such'"),
         ("clew.tools:no_such", "clew.tools has no 'no_such'"),
         ("broken_tools:send", "broken_tools cannot be imported: ZeroDivisionError: division by zero"),
-        ("needy_tools:send", "there is no module 'what_it_needs'; needy_tools needs it"),
+        ("needy_tools:send", "needy_tools needs the module 'what_it_needs', which is not installed"),
     ],
 )
 def test_a_tool_that_cannot_be_had_says_why(

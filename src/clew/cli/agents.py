@@ -206,11 +206,11 @@ def find_tools(where: str) -> list[Any]:
     try:
         found: Any = import_module(module)
     except ModuleNotFoundError as error:
-        absent = f"there is no module {error.name!r}"
-        at_all = (
-            f"{module} needs it" if error.name and not module.startswith(error.name) else f"looked in {os.getcwd()}"
-        )
-        raise InvalidInput(f"--tool {where}: {absent}; {at_all}, and among what is installed.") from None
+        if error.name and not module.startswith(error.name):
+            why = f"{module} needs the module {error.name!r}, which is not installed. Install it first."
+        else:
+            why = f"there is no module {error.name!r}, neither in {os.getcwd()} nor among the installed packages."
+        raise InvalidInput(f"--tool {where}: {why}") from None
     except Exception as error:  # whatever the user's module raises
         raise InvalidInput(f"--tool {where}: {module} cannot be imported: {type(error).__name__}: {error}") from error
     for part in name.split("."):

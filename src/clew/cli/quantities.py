@@ -25,7 +25,7 @@ def duration(text: str, option: str) -> timedelta:
     try:
         return timedelta(**{_UNITS[found[2]]: float(found[1])}) if found else _zero(text, option)
     except OverflowError:
-        raise InvalidInput(f"{option} {text} is too long a time.") from None
+        raise InvalidInput(f"{option} {text} is too long. Give a shorter time.") from None
 
 
 def _zero(text: str, option: str) -> timedelta:
@@ -49,4 +49,4 @@ def _ago(given: str) -> datetime:
     try:
         return datetime.now(UTC) - duration(given, "--since")
     except OverflowError:
-        raise InvalidInput(f"--since {given} is before the first date there is.") from None
+        raise InvalidInput(f"--since {given} is before the year 1. Give a shorter time.") from None

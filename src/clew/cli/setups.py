@@ -182,8 +182,8 @@ def _refuse_for_provider(asked: Asked, provider: str) -> None:
     given = {"--tool": asked.tool, "--mcp": asked.mcp, "--max-turns": asked.max_turns}
     if wrong := [name for name, value in given.items() if value]:
         raise InvalidInput(
-            f"{' and '.join(wrong)}: {provider} has its own loop and tools, and takes no such option. Leave it out, or "
-            f"use the built-in agent: --provider {BUILT_IN_AGENT} --model NAME"
+            f"{' and '.join(wrong)}: {provider} has its own loop and tools, so this cannot be set. Leave it out, or use the "
+            f"built-in agent: --provider {BUILT_IN_AGENT} --model NAME"
         )
 
 
@@ -196,7 +196,7 @@ def _check_own(setup: Setup, asked: Asked) -> None:
             "opencode. CLEW_MODEL in the environment sets a default."
         )
     if asked.permissions is not None and not setup.workspace:
-        raise InvalidInput("--permissions is about a folder. Name the folder with --workspace.")
+        raise InvalidInput("--permissions needs a folder to work in. Give it: --workspace FOLDER")
 
 
 def folder_of(given: str, option: str) -> str:

@@ -88,7 +88,10 @@ def test_a_wrong_option_is_told_and_is_2(samples: Samples, options: list[str], n
 
 
 async def test_a_store_without_threads_says_so_on_the_standard_error(tmp_path: Path) -> None:
-    for options, said in [((), "There are no threads yet."), (("--agent", "nobody"), "No such thread")]:
+    for options, said in [
+        ((), "There are no threads yet."),
+        (("--agent", "nobody"), "No thread in this store matches."),
+    ]:
         run = clew("ls", *options, store="memory://")
         assert (run.returncode, run.stdout) == (0, "")
         assert said in run.stderr

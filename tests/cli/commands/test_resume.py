@@ -155,7 +155,7 @@ def test_an_answer_or_turns_for_a_coding_agent_are_refused_with_what_works(tmp_p
     answered = shop.clew("resume", "t", "--answer", "yes")
     assert (answered.returncode, answered.stdout) == (2, "")
     assert answered.stderr == (
-        "Error: --answer: toy asks no questions that are answered later. Give your answer as a prompt: "
+        "Error: --answer: toy never waits for an answer. Give your answer as a prompt: "
         "clew resume t 'what to do next'\n"
     )
     turns = shop.clew("resume", "t", "More.", "--max-turns", "3")
@@ -345,7 +345,7 @@ async def test_a_thread_goes_on_at_the_provider_that_had_it_and_at_another_if_as
     prompts = [plain_text(message) for message in state.messages if message.__struct_config__.tag == "user"]
     assert prompts == ["say hello", "say again", "say there", "And?"]
     refused = shop.clew("resume", "t", "--provider", "toy", "--answer", "yes")
-    assert (refused.returncode, "--answer: toy asks no questions" in refused.stderr) == (2, True)
+    assert (refused.returncode, "--answer: toy never waits for an answer" in refused.stderr) == (2, True)
 
 
 @pytest.mark.slow

@@ -274,6 +274,8 @@ def test_after_a_kill_every_command_says_which_turn_the_files_are_of(tmp_path: P
     assert ("a.txt" in listed.stdout, standing in listed.stdout + listed.stderr) == (True, True)
     resumed = shop.clew("resume", "t", "--workspace", "elsewhere")
     assert (resumed.returncode, resumed.stdout) == (0, "It may be on its way.\n")
-    assert "Its files are those of turn 1, and it is at turn 2: the model is told." in resumed.stderr
+    assert (
+        "Its files are as they were at turn 1, but it is at turn 2. The model gets a note about this." in resumed.stderr
+    )
     assert (shop.folder / "elsewhere" / "a.txt").read_text() == "A"
     assert standing not in shop.clew("show", "t").stdout + shop.clew("why", "t").stdout

@@ -46,7 +46,7 @@ def test_since_leaves_out_what_is_older_and_an_empty_store_says_so(samples: Samp
     assert (none["threads"], none["by_day"]) == (0, [])
     run = clew("stats", store="memory://")
     assert run.stdout.startswith("0 threads · 0 turns · 0 tokens · $0.00")
-    assert "No such thread" in run.stderr
+    assert "There are no threads to count." in run.stderr
     assert samples.clew("stats", "--since", "never").returncode == 2
 
 

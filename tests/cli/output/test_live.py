@@ -92,7 +92,7 @@ def test_at_the_end_it_says_what_turned_out_to_be_other_than_on_record() -> None
     lines, _ = shown(ended=done("Hello.", drift=drift, turns=1, input_tokens=1200, cost_usd=None, seconds=12.0))
     assert lines[1:4] == [
         "Its files were changed since the last turn; they are on record as they are now.",
-        "Tools that are not what they were: y.",
-        "Tools that are not on record: z.",
+        "Tools that have changed: y.",
+        "New tools: z.",
     ]
     assert lines[4:] == ["✓ done · 1 turn · 1.2k tokens · ? · 12s", "To go on: clew resume t"]

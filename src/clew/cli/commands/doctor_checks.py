@@ -142,11 +142,13 @@ def _program(health: Health, asked: bool) -> Finding:
     if health.answers is False:
         return Finding(health.provider, "problem", f"{title} gave no answer to a prompt", health.problem)
     if health.program is None and asked:
-        return Finding(health.provider, "problem", f"{title} is not here", health.problem)
+        return Finding(health.provider, "problem", f"{title} is not installed", health.problem)
     if health.program is None:
-        return Finding(health.provider, "ok", f"{title} is not here", f"Only if you want to use it: {health.problem}")
+        return Finding(
+            health.provider, "ok", f"{title} is not installed", f"Only if you want to use it: {health.problem}"
+        )
     if health.program.problem:
-        return Finding(health.provider, worst, f"{title} is here, and cannot be run", health.problem)
+        return Finding(health.provider, worst, f"{title} is installed, but cannot be run", health.problem)
     what = f"{title} {health.program.version}, {health.program.path}"
     if health.account:
         what += f", by {health.account}"
@@ -253,7 +255,9 @@ def _disk(folder: Path, url: str | None) -> Finding:
         )
     if free < _LITTLE:
         collect = advice.collect(store=shown_store(url))
-        return Finding("disk", "warning", what, f"Free some space. What no thread reaches is removed by: {collect}")
+        return Finding(
+            "disk", "warning", what, f"Free some space. To delete stored values that no thread needs: {collect}"
+        )
     return Finding("disk", "ok", what)
 
 
@@ -287,4 +291,4 @@ def _store_clock(newest: datetime) -> Finding:
         return Finding(
             "clocks", "warning", what, "A clock is wrong, here or where it was written. Set it: leases go by it."
         )
-    return Finding("clocks", "ok", "no thread is from the future")
+    return Finding("clocks", "ok", "no thread was changed in the future")

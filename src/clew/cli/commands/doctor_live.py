@@ -30,7 +30,9 @@ async def prove_resume(url: str | None) -> Finding:
     model was asked or a tool run a second time."""
     given = default_url() if url is None else url
     if given.lower().startswith("memory:"):
-        return Finding("resume", "warning", "a store in memory ends with its process", "Name another with --store.")
+        return Finding(
+            "resume", "warning", "a store in memory is gone when its process ends", "Name another store with --store."
+        )
     thread_id, began = scratch_id(), time.perf_counter()
     env = {**os.environ, "CLEW_STORE": given}
     try:

@@ -60,7 +60,7 @@ def export(
     """
     form = "markdown" if markdown else "json" if as_json else "clew"
     if markdown and as_json:
-        raise InvalidInput("--markdown and --as-json exclude each other. Give one of them.")
+        raise InvalidInput("--markdown and --as-json cannot be used together. Give one of them.")
     if form == "clew" and history:
         raise InvalidInput("--history goes with --markdown or --as-json; a .clew file always holds all of it.")
     if form != "clew" and plain:
@@ -128,6 +128,6 @@ def _write(path: Path, data: bytes) -> None:
     try:
         os.replace(files.write_beside(path, data, durable=False), path)
     except FileNotFoundError:
-        raise InvalidInput(f"{path}: there is no such folder.") from None
+        raise InvalidInput(f"{path} cannot be written: its folder does not exist. Make the folder first.") from None
     except OSError as error:
         raise files.explain(error, path) from error

@@ -169,7 +169,7 @@ async def _print(
         print_table(_columns(), _rows(heads, signs=not is_plain()))
     elif listed.damage is None:
         start = f"There are no threads yet. Start one: {advice.start(store=shown_store(url))}"
-        hint(start if query == HeadQuery() else "No such thread in this store.")
+        hint(start if query == HeadQuery() else "No thread in this store matches.")
     if listed.more:
         hint(f"These are the newest {len(heads)}. For more: --limit N, or --all.")
     listed.end()

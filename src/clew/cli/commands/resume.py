@@ -125,8 +125,8 @@ def resume(
     found = on_store(store, lambda opened: _find(opened, thread, last, prompt, asked, store), absent)
     if said is not None and found.job.setup.provider:
         raise InvalidInput(
-            f"--answer: {found.job.setup.provider} asks no questions that are answered later. Give your answer as a "
-            f"prompt: {advice.resume(found.job.thread_id, advice.PROMPT, store=shown_store(store))}"
+            f"--answer: {found.job.setup.provider} never waits for an answer. Give your answer as a prompt: "
+            f"{advice.resume(found.job.thread_id, advice.PROMPT, store=shown_store(store))}"
         )
     job = found.job._replace(prompt=prompt, answer=said, timeout=timeout, without_tools=without_tools)
     standing = _standing(found, job, shown_store(store))

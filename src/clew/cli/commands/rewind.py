@@ -72,7 +72,7 @@ def rewind(
       clew rewind trip --turn 1 --files --workspace ./trip --yes
     """
     if files and conversation:
-        raise InvalidInput("--files and --conversation exclude each other. Leave out both to rewind both.")
+        raise InvalidInput("--files and --conversation cannot be used together. Leave out both to rewind both.")
     if (turn is None) == (frame is None):
         raise InvalidInput("where to? Give --turn N, or --frame N together with --files.")
     if frame is not None and not files:

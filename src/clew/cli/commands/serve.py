@@ -30,7 +30,7 @@ def serve(
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second for each token. Default: no limit.")] = None,
     burst: Annotated[
-        int | None, typer.Option(help="Requests at once after a pause. Default: those of one second.")
+        int | None, typer.Option(help="Requests at once after a pause. Default: as many as in one second.")
     ] = None,
     max_blob_mib: Annotated[int, typer.Option("--max-blob-mib", metavar="MIB", help="The largest blob.")] = 64,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate, with its chain.")] = None,

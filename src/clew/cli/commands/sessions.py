@@ -30,7 +30,7 @@ def sessions(
             "--provider",
             "-p",
             metavar="NAME",
-            help="Only those of claude_code, codex or opencode. Repeatable.",
+            help="Only sessions of claude_code, codex or opencode. Repeatable.",
         ),
     ] = None,
     cwd: Annotated[

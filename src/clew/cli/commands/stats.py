@@ -78,7 +78,7 @@ def _print(totals: Totals, stored: int | None) -> None:
     facts = [plural(whole.threads, "thread"), plural(whole.turns, "turn"), f"{_tokens(whole)} tokens", _money(whole)]
     typer.echo(" · ".join(facts) + room)
     if not whole.threads:
-        hint("No such thread in this store.")
+        hint("There are no threads to count.")
         return
     statuses = [(Cell(status, status_style(status)), total) for status, total in totals.by_status.items()]
     _section("status", sorted(statuses, key=lambda item: -item[1].threads))

@@ -253,17 +253,17 @@ def _drift(drift: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each difference between this run and the thread's record: files or tools that changed, and
     new tools. `drift` has the differences by name.
 
-    Options that changed and tools that are missing are left out, because the user was told before the run.
+    Options that changed and tools that are missing are left out, because the user has read about them before the run.
     """
     if "files" in drift:
         yield "Its files were changed since the last turn; they are on record as they are now."
     if "files_turn" in drift:
         now, files = drift["files_turn"]
-        yield f"Its files are those of turn {files}, and it is at turn {now}: the model is told."
+        yield f"Its files are as they were at turn {files}, but it is at turn {now}. The model gets a note about this."
     if "changed tools" in drift:
-        yield f"Tools that are not what they were: {', '.join(drift['changed tools'][1])}."
+        yield f"Tools that have changed: {', '.join(drift['changed tools'][1])}."
     if "tools" in drift and (new := sorted(set(drift["tools"][1]) - set(drift["tools"][0]))):
-        yield f"Tools that are not on record: {', '.join(new)}."
+        yield f"New tools: {', '.join(new)}."
 
 
 class _Call(NamedTuple):

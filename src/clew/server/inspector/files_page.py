@@ -110,7 +110,7 @@ async def _shown(
 ) -> _Shown:
     turn = max(found) if turn is None else turn
     if not 0 <= turn <= state.turns:
-        raise InvalidInput(f"the thread has turns 0 to {state.turns}; there is no turn {turn}")
+        raise InvalidInput(f"there is no turn {turn}. The thread has turns 0 to {state.turns}.")
     against = max((number for number in found if number < turn), default=-1) if against is None else against
     now, was = _at_turn(found, turn), _at_turn(found, against) if against >= 0 else None
     tree = await _tree(store, now) if now is not None else []

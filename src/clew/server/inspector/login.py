@@ -58,7 +58,7 @@ def cookie_for(session: Session, *, secure: bool) -> str:
     with `secure` the browser sends it over TLS only.
     """
     if not session.token.isascii():
-        raise InvalidInput("a token has ASCII characters only")
+        raise InvalidInput("the token has a character that is not ASCII. Copy the token again.")
     value = ".".join(urlsafe_b64encode(part.encode()).decode() for part in (session.token, session.namespace))
     return f'{COOKIE}="{value}"; Path=/; HttpOnly; SameSite=Strict{"; Secure" if secure else ""}'
 

@@ -68,10 +68,10 @@ _FIELDS = ("q", "status", "agent", "tags", "parent", "order", "cursor")
 def _query(asked: Mapping[str, str]) -> HeadQuery:
     status = asked.get("status")
     if status is not None and status not in get_args(Status):
-        raise InvalidInput(f"{status!r} is no status: they are {', '.join(get_args(Status))}")
+        raise InvalidInput(f"{status!r} is not a status. Use one of {', '.join(get_args(Status))}.")
     order = asked.get("order", "updated")
     if order not in ("updated", "created"):
-        raise InvalidInput(f"threads are ordered by updated or created, not by {order!r}")
+        raise InvalidInput(f"{order!r} is not an order of threads. Use updated or created.")
     query = HeadQuery(
         status=status,  # type: ignore[arg-type] # looked up above
         agent=asked.get("agent"),
@@ -88,7 +88,7 @@ def read_tags(text: str) -> dict[str, str]:
     """Parse tags that are written as `name=value name=value`. Raises `InvalidInput` for a word without `=`."""
     pairs = [word.partition("=") for word in text.split()]
     if wrong := [name for name, sign, _ in pairs if not sign]:
-        raise InvalidInput(f"tags are written name=value; {wrong[0]!r} has no value")
+        raise InvalidInput(f"the tag {wrong[0]!r} has no value. Write name=value.")
     return {name: value for name, _, value in pairs}
 
 
