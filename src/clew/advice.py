@@ -367,7 +367,8 @@ def for_shell(text: str, thread_id: str = "", *, store: str = "") -> str:
 def budget_words(
     *, tokens: float | None = None, usd: float | None = None, seconds: float | None = None
 ) -> tuple[str, ...]:
-    """Return a budget as values of the option --budget, one for each limit: `2usd`, `50000tokens`, `90s`."""
+    """Return a budget as values of the option --budget, one for each limit that is not None: `50000tokens`, `2usd`,
+    `90s`."""
     found = [] if tokens is None else [f"{math.ceil(tokens)}tokens"]
     found += [] if usd is None else [f"{_plain(usd)}usd"]
     found += [] if seconds is None else [f"{_plain(seconds)}s"]

@@ -89,14 +89,15 @@ def call(name: str, arguments: Any = None, /, **named: Any) -> Reply:
 
 
 def reply(*parts: Part, usage: Usage | None = None, stop: str = "", model: str = "", delay: float = 0) -> Reply:
-    """Join several parts (texts, `say(…)`, `call(…)`, `think(…)`) into one response. Usage, stop reason, model and
-    delay are those of the whole response."""
+    """Join several parts (texts, `say(…)`, `call(…)`, `think(…)`) into one response. `usage`, `stop` (the stop reason),
+    `model` (the model's name) and `delay` (seconds before the first word) are for the whole response."""
     whole = Reply(usage=usage, stop=stop, model=model, delay=delay)
     return sum((reply_of(part) for part in parts), Reply()) + whole
 
 
 def reply_of(response: Response) -> Reply:
-    """Convert any form of a response in a script to a `Reply`. If the response is an exception, raise it."""
+    """Convert any form that a response may have in a script to a `Reply`. If the response is an exception, raise it.
+    Raises `InvalidInput` for a value that cannot be a response."""
     if isinstance(response, BaseException) or (isinstance(response, type) and issubclass(response, BaseException)):
         raise response
     if isinstance(response, Reply):

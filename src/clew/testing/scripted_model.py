@@ -81,7 +81,9 @@ class ScriptedModel:
         return len(self.requests)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Yield the texts of the response in pieces, as a vendor does, and then the whole response."""
+        """Yield the text and thinking of the script's next response in pieces, as a vendor does, and then the whole
+        response. Raises the response if it is an error, `UsageError` if the script has no more responses, and
+        `ContextTooLong` if the request is longer than the context window."""
         self.requests.append(request)
         self._check_fit(request)
         number = self._answered if self._by == "order" else turns_in(request)

@@ -176,7 +176,8 @@ async def _print(
 
 
 async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
-    """Redraw the table of threads on the terminal every second, until Ctrl+C."""
+    """Redraw the table of the threads that match the query on the terminal every second, until Ctrl+C. `most` and
+    `children` have the same meaning as in `_listed`."""
     from rich.live import Live
     from rich.text import Text
 
@@ -193,8 +194,8 @@ async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, childr
 
 
 async def _watch_json(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
-    """Print each head as JSON when it first appears and whenever it changes, until Ctrl+C. A renewed lease is not a
-    change."""
+    """Print the head of each thread that matches the query as JSON when it first appears and whenever it changes, until
+    Ctrl+C. A renewed lease is not a change. `most` and `children` have the same meaning as in `_listed`."""
     known: dict[str, object] = {}
     while True:
         listed = await _listed(store, query, most, children)

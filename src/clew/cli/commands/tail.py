@@ -266,7 +266,8 @@ class PrintView:
         self._shown[turn.position] = _with_result(turn)
 
     def _stream(self, entry: Streamed, turn: int) -> None:
-        """Print streamed text and thinking as they come. When the response is complete, they are not printed again."""
+        """Print streamed text and thinking as they come, with the number `turn` above them. When the response is
+        complete, they are not printed again."""
         for block in entry.blocks:
             if isinstance(block, Text | Thinking):
                 kind = "text" if isinstance(block, Text) else "thinking"

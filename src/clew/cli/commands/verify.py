@@ -114,7 +114,9 @@ async def _verdicts(
 
 
 async def _repair(store: Checkpointer, verdict: Verdict, yes: bool, json: bool, url: str | None) -> None:
-    """Copy the intact part of a damaged thread to a new id, if the user agrees. An error is printed, not raised."""
+    """Copy the intact part of a damaged thread to a new id, if the user agrees, and print the new id, as JSON if `json`
+    is set. With `yes` the user is not asked. `url` is the URL of the store, for a command that is shown. An error is
+    printed, not raised. Does nothing for a verdict without a thread id."""
     thread_id = verdict.thread_id
     if not thread_id:
         return

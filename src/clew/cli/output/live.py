@@ -95,7 +95,8 @@ def live_view(json: bool) -> Iterator[View]:
 
 
 class LiveView:
-    """Shows a run to people, on the console `out`. If `answer` is given, the final answer is written there instead."""
+    """Shows a run to people, on the console `out`. If the stream `answer` is given, the final answer goes to that
+    stream and not to the console."""
 
     def __init__(self, out: Console, answer: TextIO | None = None) -> None:
         self._out = out

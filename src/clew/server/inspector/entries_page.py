@@ -23,8 +23,8 @@ PAGE = 50
 
 
 async def read_stretch(store: Checkpointer, head: Head, start: int) -> list[tuple[int, Frame]]:
-    """Read the frames of one page: at most `PAGE` frames, beginning with the frame number `start`. Returns each frame
-    with its number."""
+    """Read the frames of one page: at most `PAGE` frames, beginning with the frame at the position `start`, counted
+    from 0. Returns a list of pairs: the position of a frame, and the frame."""
     stop = min(head.frames, start + PAGE)
     found = []
     async for number, data in frames(store, head, start=start, stop=stop, previous=None):

@@ -43,7 +43,8 @@ def minute(number: int) -> datetime:
 
 
 def a_head(thread_id: str, frames: int = 1, **fields: Any) -> Head:
-    """Make a head with values for all required fields. `fields` replaces some of them."""
+    """Make the head of a thread that has `frames` frames. All required fields have values; `fields` replaces some of
+    them or adds others."""
     given = {"log_id": "log-1", "status": "running", "created_at": EPOCH, "updated_at": EPOCH, **fields}
     return Head(thread_id=thread_id, frames=frames, **given)
 
@@ -51,8 +52,9 @@ def a_head(thread_id: str, frames: int = 1, **fields: Any) -> Head:
 async def append(
     store: Checkpointer, thread_id: str, *frames: bytes, at: int = 0, refs: Collection[str] = (), **fields: Any
 ) -> Head:
-    """Append these frames to a thread. `at` is the position of the first one: how many frames come before it. The head
-    that is written counts all frames and has these `fields`. Return the head."""
+    """Append these frames to a thread. `at` is the position of the first one: how many frames come before it. `refs`
+    are the digests of the blobs that the frames refer to. The head that is written counts all frames and has these
+    `fields`. Return the head."""
     head = a_head(thread_id, at + len(frames), **fields)
     await store.append(thread_id, frames, at=at, head=head, refs=refs)
     return head
