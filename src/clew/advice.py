@@ -115,7 +115,7 @@ def quoted(text: str) -> str:
 
 def _clew(command: str, *words: str, options: Sequence[str] = (), store: str = "") -> str:
     """Return the shell command `clew COMMAND WORDS OPTIONS`, everything quoted. If a word begins with a dash, the words
-    come last, after `--`."""
+    come last, after `--`. If `store`, the URL of a store, is not empty, the option --store is added."""
     given = [quoted(option) for option in options] + (["--store", quoted(store)] if store else [])
     named = [quoted(word) for word in words]
     if any(word.startswith("-") for word in words):
@@ -125,7 +125,8 @@ def _clew(command: str, *words: str, options: Sequence[str] = (), store: str = "
 
 @_kind
 def start(*, store: str = "") -> str:
-    """Return the shell command that starts a new thread with an example task."""
+    """Return the shell command that starts a new thread with an example task. The thread is made in the store at the
+    URL `store`; empty means the default store."""
     return _clew("run", "Plan a trip to Paris.", store=store)
 
 
@@ -148,7 +149,8 @@ def resume(
     value that is None, empty or False is left out.
 
     `answer` is a value of --answer: JSON, or a plain text. `budget` has values of --budget, such as `2usd`, as
-    `budget_words` returns them. `tools` has values of --tool, written `module:function`.
+    `budget_words` returns them. `tools` has values of --tool, written `module:function`. `store` is the URL of the
+    thread's store.
     """
     options: list[str] = []
     options += [] if answer is None else ["--answer", answer]
@@ -190,7 +192,8 @@ def run_again() -> str:
 
 @_kind
 def unlock(thread_id: str, *, store: str = "") -> str:
-    """Return the shell command that takes a thread's lease from the process that holds it."""
+    """Return the shell command that takes a thread's lease from the process that holds it, even if that process is
+    alive. `store` is the URL of the thread's store; empty means the default store."""
     return _clew("unlock", thread_id, options=["--force"], store=store)
 
 
@@ -203,7 +206,7 @@ def take_over() -> str:
 
 @_kind
 def list_threads(*, store: str = "") -> str:
-    """Return the shell command that lists the threads of a store."""
+    """Return the shell command that lists the threads of the store at the URL `store`; empty means the default store."""
     return _clew("ls", store=store)
 
 
@@ -227,58 +230,65 @@ def discover() -> str:
 
 @_kind
 def why(thread_id: str, *, store: str = "") -> str:
-    """Return the shell command that says what a thread waits for, and what to do."""
+    """Return the shell command that says what a thread waits for, and what to do. `store` is the URL of the thread's
+    store; empty means the default store."""
     return _clew("why", thread_id, store=store)
 
 
 @_kind
 def tail(thread_id: str, *, store: str = "") -> str:
-    """Return the shell command that follows a thread while another process works on it."""
+    """Return the shell command that follows a thread while another process works on it. `store` is the URL of the
+    thread's store; empty means the default store."""
     return _clew("tail", thread_id, store=store)
 
 
 @_kind
 def show(thread_id: str, *, store: str = "") -> str:
-    """Return the shell command that shows a thread."""
+    """Return the shell command that prints a thread's conversation. `store` is the URL of the thread's store; empty
+    means the default store."""
     return _clew("show", thread_id, store=store)
 
 
 @_kind
 def files(thread_id: str, turn: int, *, store: str = "") -> str:
     """Return the shell command that copies a thread's files, as they were at the end of turn number `turn`, to a
-    folder. The command has a placeholder for the folder, which the user replaces."""
+    folder. The command has a placeholder for the folder, which the user replaces. `store` is the URL of the thread's
+    store; empty means the default store."""
     return _clew("files", thread_id, options=["--turn", str(turn), "--out", FOLDER], store=store)
 
 
 @_kind
 def fork(thread_id: str, frame: int, *, store: str = "") -> str:
     """Return the shell command that makes a new thread from an earlier state of a thread: the state after its first
-    `frame` frames."""
+    `frame` frames. `store` is the URL of the thread's store; empty means the default store."""
     return _clew("fork", thread_id, options=["--frame", str(frame)], store=store)
 
 
 @_kind
 def restore_files(thread_id: str, frame: int, folder: str, *, store: str = "") -> str:
-    """Return the shell command that restores a thread's files into a folder as they were after the thread's first
-    `frame` frames."""
+    """Return the shell command that restores a thread's files into `folder` as they were after the thread's first
+    `frame` frames. `store` is the URL of the thread's store; empty means the default store."""
     return _clew("rewind", thread_id, options=["--files", "--frame", str(frame), "--workspace", folder], store=store)
 
 
 @_kind
 def remove(thread_id: str, *, store: str = "") -> str:
-    """Return the shell command that deletes a thread."""
+    """Return the shell command that deletes a thread. `store` is the URL of the thread's store; empty means the default
+    store."""
     return _clew("rm", thread_id, store=store)
 
 
 @_kind
 def collect(*, store: str = "") -> str:
-    """Return the shell command that deletes the stored values that no thread refers to."""
+    """Return the shell command that deletes, from the store at the URL `store`, the stored values that no thread refers
+    to. Empty means the default store."""
     return _clew("gc", store=store)
 
 
 @_kind
 def repair(thread_id: str = "", *, store: str = "") -> str:
-    """Return the shell command that saves the intact part of a damaged thread; without an id, of all damaged threads."""
+    """Return the shell command that copies the intact part of a damaged thread to a new thread; without an id, it does
+    so for all damaged threads. `store` is the URL of the threads' store; empty means the default store."""
     return _clew("verify", *([thread_id] if thread_id else []), options=["--repair"], store=store)
 
 

@@ -20,7 +20,7 @@ KILL_AT = 17
 
 
 class DemoFailed(ClewError):
-    """A process of the demo did not end as planned, so there is nothing to compare."""
+    """Raised if a process of the demo did not end as planned, so that there is nothing to compare."""
 
     def __init__(self, role: Role, ended: int) -> None:
         how = f"by signal {-ended}" if ended < 0 else f"with code {ended}"

@@ -128,7 +128,8 @@ async def _copy(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, ou
 
 
 def _holds_something(out: Path) -> bool:
-    """Tell whether the path is a folder that is not empty. Raises `InvalidInput` if it exists and is no folder."""
+    """Tell whether the path is a folder that is not empty; False if the path does not exist. Raises `InvalidInput` if
+    it exists and is not a folder."""
     if out.exists() and not out.is_dir():
         raise InvalidInput(f"{out} is not a folder. Name a new or empty one.")
     return out.is_dir() and any(out.iterdir())

@@ -140,9 +140,9 @@ async def _translated(native: Native, target: str, folder: str | None) -> Transl
 
 
 async def _moved_thread(store: Checkpointer, thread_id: str, target: str, folder: str | None) -> Translated:
-    """Take a thread to the provider `target`, and return the session that the provider's program can open. The session
-    works in `folder` or, if that is None, in the thread's own folder if it exists here, else in the current one. Raises
-    `InvalidInput` if the thread has no messages."""
+    """Move a thread to the provider `target`, and return the session that the provider's program can open. The session
+    works in `folder`. If that is None, it works in the thread's own folder if that exists on this machine, else in the
+    current folder. Raises `InvalidInput` if the thread has no messages."""
     from clew.agent.handles import read_handle
     from clew.agent.settings import setup_of
     from clew.providers import ProviderAgent, ProviderSession, Translated

@@ -20,7 +20,7 @@ Step = tuple[str, Callable[[Checkpointer], Awaitable[object]]]
 
 
 class ModelContract:
-    """Makes the same random operations on a store and on the memory store, and compares the results."""
+    """A test that makes the same random operations on a store and on the memory store, and compares the results."""
 
     async def test_random_operations_give_what_the_reference_gives(self, open_store: OpenStore) -> None:
         for seed in _SEEDS:
@@ -44,8 +44,9 @@ async def _outcome(step: Callable[[Checkpointer], Awaitable[object]], store: Che
 
 
 async def _steps(dice: random.Random, model: Checkpointer) -> AsyncIterator[Step]:
-    """Yield random operations, each with its name. Most are valid. Some repeat an earlier one, come too late, or append
-    at a wrong position. `model` is the memory store: the operations are chosen to fit what it holds at that moment."""
+    """Yield random operations, each as a pair of its name and a function that makes it on a store. Most are valid. Some
+    repeat an earlier append, append at a wrong position, or refer to a blob that does not exist. `dice` chooses the
+    operations. `model` is the memory store: they are chosen to fit what it holds at that moment."""
     earlier: list[Step] = []
     for number in range(_STEPS):
         thread_id = dice.choice(_IDS)
