@@ -113,7 +113,8 @@ class Asked(NamedTuple):
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Raise `InvalidInput` for a --timeout that is not more than 0, before a store is opened or a thread is made."""
+    """Raise `InvalidInput` if a value of --timeout is not a finite number above 0. None, if the option was not given,
+    is right. Called before a store is opened or a thread is made."""
     if timeout is not None and not 0 < timeout < float("inf"):
         raise InvalidInput(f"--timeout {timeout:g} is not a time to stop after. Give a number of seconds above 0.")
 

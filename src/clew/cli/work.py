@@ -166,7 +166,7 @@ class _Watched:
         way = Way(thread_id=thread_id)
         if self._job.prompt is not None and not self._has_begun:
             way = with_prompt(way, self._job.prompt)
-        if not self._has_begun and _is_moved(self._job, self._job.before):
+        if not self._has_begun and _is_still_to_move(self._job, self._job.before):
             way = at_provider(way, self._job.setup.provider, self._job.setup.model)
         return way.command(shown_store(self._url))
 
@@ -250,12 +250,12 @@ async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job
         way = with_prompt(way, job.prompt)
     elif (above := await _way_above(store, thread_id)) is not None:
         return above.words(at)
-    if _is_moved(job, state):
+    if _is_still_to_move(job, state):
         way = at_provider(way, job.setup.provider, job.setup.model)
     return way.words(at)
 
 
-def _is_moved(job: Job, now: Checkpoint | None) -> bool:
+def _is_still_to_move(job: Job, now: Checkpoint | None) -> bool:
     """Tell whether the job was to take the thread to another provider, and the thread in the state `now` is still at
     its old one."""
     if not job.setup.provider or job.before is None or now is None or not job.before.limits:

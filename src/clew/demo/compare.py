@@ -101,7 +101,8 @@ async def look(places: Places) -> Seen:
 def compare(
     undisturbed: Process, wanted: Seen, killed: Process, at_kill: Seen, resumed: Process, found: Seen
 ) -> Report:
-    """Compare the run that was killed and resumed with the undisturbed one.
+    """Compare the run that was killed and resumed with the undisturbed one. `undisturbed`, `killed` and `resumed` are
+    the three processes of the demo.
 
     `wanted` is what the undisturbed process left behind, `at_kill` what the killed process left, and `found` what the
     resumed process left.

@@ -54,9 +54,10 @@ class ScriptedModel:
         usage: Usage | None = None,
         context_window: int | None = None,
     ) -> None:
-        """`delay`: seconds before each response. `usage`: the tokens to report for responses that name none, instead of
-        an estimate of one token for every four characters. `context_window`: a request with more tokens, by that
-        estimate, raises `ContextTooLong`, as with a real model."""
+        """`script` and `by` are explained at the class. `name`: the model's name. `delay`: seconds before each
+        response. `usage`: the tokens to report for responses that name none, instead of an estimate of one token for
+        every four characters. `context_window`: a request with more tokens, by that estimate, raises `ContextTooLong`,
+        as with a real model."""
         self._script = Script(script)
         self._name = name
         self._by = by

@@ -110,7 +110,7 @@ async def _export_text(store: Checkpointer, thread_id: str, name: str, form: str
 
 
 def _check_free(name: str) -> None:
-    """Raise `InvalidInput` if a file of this name exists. The name `-`, which is the standard output, is always free."""
+    """Raise `InvalidInput` if a file of this name exists. Does nothing for `-`, which stands for the standard output."""
     if name != "-" and os.path.lexists(name):
         raise InvalidInput(f"{name} exists and is left alone. Choose another name, or add --force.")
 
@@ -123,8 +123,8 @@ def _file_name(thread_id: str, form: str) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write the data to a file, completely or not at all. Only its owner can read it. Raises `InvalidInput` if the
-    folder does not exist."""
+    """Write the data to a file, completely or not at all. Only the file's owner can read it. Raises `InvalidInput` if
+    the folder does not exist."""
     try:
         os.replace(files.write_beside(path, data, durable=False), path)
     except FileNotFoundError:

@@ -71,7 +71,7 @@ def _conditions(
     older_than: str | None, keep: int | None, status: list[str] | None, tag: list[str] | None, prefix: str
 ) -> dict[str, Any]:
     """Return the conditions that the options set, as keyword arguments of `Thread.prune`. Raises `InvalidInput` if no
-    condition is set, or if a value is wrong."""
+    condition is set, or if a time or a tag is not written as it should be."""
     if older_than is None and keep is None and not (status or tag or prefix):
         raise InvalidInput(
             "without a condition this would delete every thread. Give --older-than, --keep, --status, --tag or --prefix."

@@ -64,8 +64,9 @@ def serve(
 
 
 def _print_token(namespace: str, scopes: str, label: str) -> None:
-    """Make a token for the service. Print its line for the token file to the standard output, and its secret to the
-    standard error."""
+    """Make a token for the service with these rights. `namespace` is the namespace that it is for, `scopes` has its
+    scopes with commas between them, and `label` is its name in the access log. Print its line for the token file to the
+    standard output, and its secret to the standard error."""
     from clew.server.auth import new_token
 
     secret, line = new_token(namespace, scopes.split(","), label)

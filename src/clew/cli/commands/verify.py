@@ -56,9 +56,9 @@ def verify(
 
 
 async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool, json: bool, url: str | None) -> int:
-    """Check the threads that `given` names, or all if it is empty, and print their problems. With `repair`, copy the
-    intact part of each damaged thread to a new id, if the user agrees. Returns how many threads are damaged, or cannot
-    be read without their key."""
+    """Check the threads that `given` names, or all if it is empty, and print their problems, as JSON if `json` is set.
+    With `repair`, copy the intact part of each damaged thread to a new id; the user is asked first, unless `yes` is
+    set. Returns how many threads are damaged, or cannot be read without their key."""
     with working("Verifying") as tick:
         seen = [verdict async for verdict in _verdicts(store, given, tick)]
     for verdict in seen:
@@ -77,7 +77,9 @@ async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool
 
 
 def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | None) -> str:
-    """Return the last line of the report: how many threads are damaged, and the command that repairs them.
+    """Return the last line of the report: how many threads are damaged and, unless `repair` is set, the command that
+    repairs them. If `given`, the threads that the user named, is only one, the command repairs that thread, else all.
+    It names the store at `url`.
 
     `seen` has a verdict, the result of a check, for each thread. A verdict without a thread id is about threads that no
     listing can show; it is not counted.

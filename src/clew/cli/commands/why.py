@@ -120,7 +120,7 @@ def _next(standing: Standing, store: str) -> str:
     """Return the last line of the report: for a running thread the command that follows it, for a stopped thread the
     command that goes on with it. If only a Python program can go on with the thread, it is a Python call.
 
-    `standing` is everything that `clew why` has found out about the thread.
+    `standing` is everything that `clew why` has found out about the thread. `store` is the URL that the command names.
     """
     if standing.status == "running":
         return advice.tail(standing.head.thread_id, store=store)

@@ -69,7 +69,8 @@ def rewind_page(viewer: Viewer, thread_id: str, turn: int, turns: int) -> Markup
 
 
 def describe_page(viewer: Viewer, thread_id: str, title: str, tags: dict[str, str]) -> Markup:
-    """Return the page with the form that changes the title and the tags of a thread."""
+    """Return the page with the form that changes the title and the tags of a thread. `title` and `tags` are the present
+    ones, which the form shows at first."""
     return _action_page(
         viewer,
         thread_id,

@@ -56,8 +56,8 @@ def _environment() -> Environment:
 
 
 def render(name: str, **values: Any) -> Markup:
-    """Return the page that the template `name` makes of these values. It is an error if the template uses a value that
-    is not given."""
+    """Return the page that the template file `name` makes of these values. Raises `jinja2.UndefinedError` if the
+    template uses a value that is not given."""
     return Markup(_environment().get_template(name).render(values))  # noqa: S704 - every value in it is escaped
 
 

@@ -32,7 +32,8 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class OpenStore(Protocol):
-    """A function that opens another checkpointer on the same underlying store each time it is called."""
+    """A function that opens another checkpointer on the same underlying store each time it is called, in the given
+    namespace."""
 
     def __call__(self, namespace: str = "") -> Checkpointer: ...
 

@@ -52,14 +52,14 @@ class CheckpointerContract(
                     await store.close()
 
     `open_store(namespace="")` opens another checkpointer on the same underlying store each time it is called, as a second
-    connection does. The store is empty when a test starts. The fixture closes what it opened; some tests close earlier,
-    and closing twice is no error.
+    connection does. The store is empty when a test starts. The fixture closes what it opened. Some tests close
+    earlier, so closing a checkpointer twice must not raise.
 
     `unreachable_store` is optional: a checkpointer whose store cannot be reached. Without it, the tests that tell
     unreachable from absent are skipped.
 
-    The tests run on asyncio through the pytest plugin that anyio brings. Each is also a plain coroutine function of the
-    one fixture it takes, so it can be run by hand against a store made to break it.
+    The tests run on asyncio through the pytest plugin that anyio brings. Each test is also a plain coroutine method
+    with a fixture as its only argument, so it can be called directly, for example with a store that is broken on purpose.
     """
 
     pytestmark = pytest.mark.anyio
