@@ -89,7 +89,7 @@ def test_a_program_that_is_on_the_path_and_cannot_be_run_is_told_with_the_comman
     env = _with_codex(tmp_path, "")
     (tmp_path / "bin" / "codex").write_text("echo the install script was not run >&2; exit 1\n")
     found = _by_check(clew("doctor", "--json", store="memory://", env=env))["codex"]
-    assert (found["level"], found["what"]) == ("warning", "Codex is here, and cannot be run")
+    assert (found["level"], found["what"]) == ("warning", "Codex is installed, but cannot be run")
     assert str(tmp_path / "bin" / "codex") in found["advice"]
     assert "npm install -g @openai/codex" in found["advice"]
 
