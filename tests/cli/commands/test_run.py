@@ -210,7 +210,7 @@ async def test_tools_of_an_mcp_server_are_found_again_by_a_resume_and_its_secret
         (("--model", "script:tea", "--mcp", "serve --token abc"), "looks like a secret (--token)"),
         (("--model", "script:tea", "--workspace", "shop.py"), "is a file, not a folder"),
         (("--model", "script:tea", "--workspace", "shop.py/x"), "cannot be made"),
-        (("--model", "script:tea", "--permissions", "read"), "Name the folder with --workspace"),
+        (("--model", "script:tea", "--permissions", "read"), "Give it: --workspace FOLDER"),
         (("--model", "script:tea", "--tool", "clew.tools:read_file"), "read_file. Give it: --workspace FOLDER"),
     ],
 )
