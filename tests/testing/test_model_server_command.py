@@ -98,10 +98,10 @@ def test_a_rule_can_repeat_its_last_response(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "is no script"),
-        ("5", "is no script"),
+        ("{", "is not a script"),
+        ("5", "is not a script"),
         ('[{"sya": "Hello."}]', "unknown field `sya`"),
-        ('{"responses": ["a"], "by": "chance"}', "is no script"),
+        ('{"responses": ["a"], "by": "chance"}', "is not a script"),
     ],
 )
 def test_a_file_that_is_no_script_is_said_to_be_none(tmp_path: Path, text: str, words: str) -> None:

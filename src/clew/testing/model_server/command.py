@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("script", type=Path, help="a JSON file")
-    parser.add_argument("--port", type=int, default=0, help="0, the default: one that is free")
+    parser.add_argument("--port", type=int, default=0, help="the port to listen on; 0, the default, is any free port")
     parser.add_argument("--log", type=Path, help="append every request to this file, a line of JSON each")
     given = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""Faults that a test can ask of the model server: error statuses, cuts, delays, broken data."""
+"""Faults that a test can make the model server commit: error statuses, broken connections, delays and broken data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> Problem | None:
-        """The error to answer with, or None if this fault is no error."""
+        """The error that the client gets, or None if this fault sends none."""
         if self.status is None and not self.overflow and self.error_after is None:
             return None
         status = self.status or (400 if self.overflow else 500)
@@ -54,7 +54,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stops(self) -> bool:
-        """Whether the client gets nothing of the response, but an error or a reset connection."""
+        """Whether the client gets an error or a reset connection, and nothing of the response."""
         return self.reset or (self.problem is not None and self.error_after is None)
 
     @property

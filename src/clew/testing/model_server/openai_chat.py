@@ -91,8 +91,8 @@ def _head(answer: Answer, kind: str) -> dict[str, Any]:
 
 
 def _whole(answer: Answer, body: Body) -> dict[str, Any]:
-    """Return the response as this API sends it without a stream. Thinking is left out, because this API does not show
-    it."""
+    """Return the whole response as this API sends it to a request without streaming. Thinking is left out, because this
+    API does not show it."""
     message: dict[str, Any] = {
         "role": "assistant",
         "content": _text(answer) or None,

@@ -56,7 +56,7 @@ def without_secrets(headers: dict[str, str]) -> dict[str, str]:
 
 
 class Records:
-    """All requests that a server has received. Written by the server's OS thread, and readable from any."""
+    """All requests that a server has received. Only the server's OS thread adds to them; any OS thread may read them."""
 
     def __init__(self, on_request: Callable[[RecordedRequest], None] | None = None) -> None:
         self._on_request = on_request
@@ -66,8 +66,8 @@ class Records:
         self.calls = 0
 
     def add(self, record: RecordedRequest, *, is_call: bool) -> None:
-        """Add a request. If it is a model call, give it the next number, from 1. Calls the function `on_request` of the
-        server with it."""
+        """Add a request, and call the server's function `on_request` with it if there is one. If `is_call` is set, the
+        request is a model call: it gets the next number, counted from 1."""
         with self._lock:
             if is_call:
                 self.calls += 1

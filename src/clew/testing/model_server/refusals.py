@@ -74,6 +74,6 @@ def _anthropic(index: int, message: Message) -> Iterator[str]:
 
 
 def _is_changed(block: Thinking) -> bool:
-    """Return whether this thinking text was changed after this server had signed it. False for signatures of others,
-    which cannot be checked."""
+    """Return whether this thinking text was changed after this server had signed it. False for a signature that this
+    server did not make, because it cannot be checked."""
     return bool(_OURS.fullmatch(block.signature or "")) and block.signature != signature_of(block.text)

@@ -138,4 +138,4 @@ def read_script(path: Path) -> ScriptFile:
             return ScriptFile(responses=msgspec.json.decode(text, type=list[str | _Response]))
         return msgspec.json.decode(text, type=ScriptFile)
     except msgspec.DecodeError as error:
-        raise InvalidInput(f"{path} is no script: {error}") from None
+        raise InvalidInput(f"{path} is not a script: {error}") from None

@@ -62,12 +62,13 @@ class ModelServer:
         strict: bool = True,
         on_request: Callable[[RecordedRequest], None] | None = None,
     ) -> None:
-        """`faults`: what goes wrong, for all calls or by the number of the call, from 1. `key`: the API key that
-        requests must have. `delay`: seconds before each answer. `usage`: the tokens to report for responses that name
-        none, instead of an estimate. `context_window`: a request with more tokens, by estimate, gets the vendor's error
-        for that. `models`: the names that `GET /v1/models` lists; requests for other models are answered too. `strict`:
-        refuse conversations that the vendor would refuse, above all a call without its result. `on_request`: a function
-        that is called with each request as it comes, on the server's OS thread."""
+        """`script` and `by` are explained at the class. `port`: the port to listen on; 0 is any free port. `faults`:
+        what goes wrong, for all calls or by the number of the call, from 1. `key`: the API key that requests must have.
+        `delay`: seconds before each answer. `usage`: the tokens to report for responses that name none, instead of an
+        estimate. `context_window`: a request with more tokens, by estimate, gets the vendor's error for that. `models`:
+        the names that `GET /v1/models` lists; requests for other models are answered too. `strict`: refuse
+        conversations that the vendor would refuse, above all a call without its result. `on_request`: a function that
+        is called with each request as it comes, on the server's OS thread."""
         self._records = Records(on_request)
         self._faults = Faults(faults)
         calling = Calling(
@@ -143,7 +144,8 @@ class ModelServer:
             raise TimeoutError(self._missing(calls, timeout)) from None
 
     def wait_for_blocking(self, calls: int, timeout: float = 10) -> None:
-        """Do what `wait_for` does, for code without an event loop. Blocks."""
+        """Wait as `wait_for` does, in code without an event loop: block the OS thread until at least this many model
+        calls have come since the server was started. Raises `TimeoutError` after `timeout` seconds."""
         try:
             self._records.when(calls).result(timeout)
         except TimeoutError:

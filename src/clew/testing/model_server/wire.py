@@ -1,5 +1,5 @@
-"""What the three vendors' APIs of the model server have in common: answers and errors before they are put into a
-vendor's form, and the set of functions that do that."""
+"""What the three vendors' APIs of the model server have in common: types for answers and errors that are not yet in a
+vendor's form, and `Wire`, the set of functions that put them into it."""
 
 from __future__ import annotations
 
