@@ -11,7 +11,7 @@ import pytest
 
 HEAVY = {
     "aiomysql", "anthropic", "anyio", "asyncio", "asyncmy", "asyncpg", "blake3", "cryptography", "httpx", "jinja2",
-    "litestar", "mcp", "msgspec", "obstore", "oci", "openai", "opensearchpy", "oracledb", "psycopg", "pydantic", "pytest",
+    "mcp", "msgspec", "obstore", "oci", "openai", "opensearchpy", "oracledb", "psycopg", "pydantic", "pytest",
     "redis", "rich", "sqlite3", "typer", "uvicorn", "zstandard",
 }  # fmt: skip
 """Packages of the extras, and those of our own dependencies that take time."""

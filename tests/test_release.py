@@ -21,7 +21,7 @@ def a_wheel(folder: Path, names: set[str]) -> Path:
 @pytest.fixture
 def sources(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The files that git is said to know, as the wheel names them."""
-    known = {*release.REQUIRED, "clew/server/inspector/assets/inspector.css"}
+    known = {*release.REQUIRED, "clew/server/inspector/static/inspector.css"}
     monkeypatch.setattr(release, "output", lambda *command: "\n".join(f"src/{name}" for name in known))
     return known
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-from litestar import Litestar
-
-from clew.server.failures import HANDLERS
-from clew.server.middleware import Gate
-from clew.server.routes import blobs, threads
-from clew.server.routes.probes import Probes
+from clew.server.failures import error_response
+from clew.server.middleware import Gate, Metrics
+from clew.server.router import Router
+from clew.server.routes import blobs, probes, threads
 from clew.server.settings import Settings
 from clew.server.stores import Stores
 
@@ -25,23 +20,6 @@ def create_app(settings: Settings) -> Gate:
     """
     settings.check()
     stores = Stores(settings.store)
-    probes = Probes(stores)
-
-    @asynccontextmanager
-    async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            await stores.close()
-
-    routes = Litestar(
-        [*threads.ROUTES, *blobs.ROUTES, *probes.routes()],
-        exception_handlers=HANDLERS,
-        lifespan=[lifespan],
-        openapi_config=None,
-        logging_config=None,
-        request_max_body_size=None,
-    )
-    gate = Gate(routes, stores, settings)
-    probes.counted = lambda: gate.metrics.text(gate.under_way)
-    return gate
+    metrics = Metrics()
+    api = Router([*threads.ROUTES, *blobs.ROUTES, *probes.routes(stores, metrics.text)], error_response)
+    return Gate(api, stores, settings, metrics)

@@ -24,6 +24,7 @@ from clew.errors import InvalidInput
 __all__ = [
     "ANYBODY",
     "EVERY_NAMESPACE",
+    "NOBODY",
     "SCOPES",
     "Rates",
     "Scope",
@@ -61,6 +62,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 ANYBODY = Token("", EVERY_NAMESPACE, SCOPES, "anybody")
 """The token that stands for every caller if the service has no tokens. It allows everything, because such a service
 listens only to callers on this machine."""
+NOBODY = Token("", "", (), "")
+"""The token of a request that was refused, or that needs none. It allows nothing."""
 
 
 class Tokens:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any
 
 import msgspec
-from litestar import Request, Response
-from litestar.exceptions import HTTPException
 
 from clew.checkpointers.http.protocol import JSON, Code, Failure
-from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
-from clew.server.openapi import document
+from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
+from clew.server.response import Response
 
-__all__ = ["HANDLERS", "Answer", "Refused", "allowed", "failure_of", "log_failure", "not_allowed", "refusal"]
+__all__ = ["STATUS", "Refused", "WrongMethod", "error_response", "failure_of", "log_failure", "refusal"]
 
 
 STATUS: dict[Code, HTTPStatus] = {
@@ -34,8 +32,6 @@ STATUS: dict[Code, HTTPStatus] = {
     "unauthenticated": HTTPStatus.UNAUTHORIZED,
     "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
 }
-Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
-"""A response of the service: its status code, headers and body."""
 
 logger = logging.getLogger("clew.server")
 
@@ -46,6 +42,14 @@ class Refused(Exception):
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code: Code = code
+
+
+class WrongMethod(Refused):
+    """The path of a request has routes, but not for its method. `methods` are the methods that it has."""
+
+    def __init__(self, methods: Iterable[str]) -> None:
+        self.methods = sorted(methods)
+        super().__init__("invalid", f"this path has other methods: {', '.join(self.methods)}")
 
 
 def failure_of(error: Exception) -> Failure:
@@ -80,63 +84,23 @@ def log_failure(error: BaseException) -> None:
     logger.error(msgspec.json.encode({"event": "error", "kind": type(error).__name__, "at": places[-8:]}).decode())
 
 
-def refusal(failure: Failure) -> Answer:
+def refusal(failure: Failure) -> Response:
     """Return the HTTP response for a failure: the status code and headers that belong to its code, and the failure as
     JSON."""
-    body = msgspec.json.encode(failure)
-    headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
+    headers = {}
     if failure.code == "unauthenticated":
-        headers.append((b"www-authenticate", b"Bearer"))
+        headers["www-authenticate"] = "Bearer"
     if failure.retry_after:
-        headers.append((b"retry-after", str(failure.retry_after).encode()))
+        headers["retry-after"] = str(failure.retry_after)
     if failure.code == "draining":
-        headers.append((b"connection", b"close"))
-    return STATUS[failure.code].value, headers, body
+        headers["connection"] = "close"
+    return Response(msgspec.json.encode(failure), JSON, status=STATUS[failure.code], headers=headers)
 
 
-def not_allowed(path: str) -> Answer:
-    """Return the response to a request whose path exists but not with the method that was used. It lists the path's
-    methods."""
-    _, headers, body = refusal(Failure("invalid", f"this path has other methods: {allowed(path)}"))
-    return HTTPStatus.METHOD_NOT_ALLOWED.value, [*headers, (b"allow", allowed(path).encode())], body
-
-
-def _answer(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def error_response(_: object, error: Exception) -> Response:
+    """Return the HTTP response for an error that a route of the API raised."""
     failure = failure_of(error)
-    return Response(msgspec.json.encode(failure), media_type=JSON, status_code=STATUS[failure.code])
-
-
-def _of_litestar(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """Return the response to an error of Litestar, which routes requests: an unknown path, or a method that the path
-    does not have."""
-    status = HTTPStatus(error.status_code)
-    codes: dict[HTTPStatus, Code] = {HTTPStatus.NOT_FOUND: "no_such_path", HTTPStatus.INTERNAL_SERVER_ERROR: "internal"}
-    failure = Failure(codes.get(status, "invalid"), error.detail or status.phrase)
-    headers = {"allow": allowed(request.scope["path"])} if status == HTTPStatus.METHOD_NOT_ALLOWED else {}
-    return Response(msgspec.json.encode(failure), media_type=JSON, status_code=status, headers=headers)
-
-
-HANDLERS: dict[int | type[Exception], Any] = {
-    HTTPException: _of_litestar,
-    Refused: _answer,
-    ClewError: _answer,
-    Exception: _answer,
-}
-
-
-_BY_SEGMENTS = {
-    tuple(path.split("/")): ", ".join(sorted(map(str.upper, operations)))
-    for path, operations in document()["paths"].items()
-}
-
-
-def allowed(path: str) -> str:
-    """Return the HTTP methods of a path, as the header `Allow` lists them. Empty if the service has no such path."""
-    given = tuple(path.split("/"))
-    if given in _BY_SEGMENTS:
-        return _BY_SEGMENTS[given]
-    for segments, methods in _BY_SEGMENTS.items():
-        pairs = zip(segments, given, strict=False)
-        if len(segments) == len(given) and all(wanted == got or wanted.startswith("{") for wanted, got in pairs):
-            return methods
-    return ""
+    if isinstance(error, WrongMethod):
+        allow = {"allow": ", ".join(error.methods)}
+        return Response(msgspec.json.encode(failure), JSON, status=HTTPStatus.METHOD_NOT_ALLOWED, headers=allow)
+    return refusal(failure)

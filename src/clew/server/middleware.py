@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
@@ -13,14 +14,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from litestar.types import ASGIApp
 
 from clew.checkpointers.http.protocol import PROTOCOL, PROTOCOL_HEADER, Failure
-from clew.server.auth import ANYBODY, EVERY_NAMESPACE, Rates, Token, Tokens
-from clew.server.failures import Answer, allowed, log_failure, not_allowed, refusal
+from clew.server.auth import ANYBODY, EVERY_NAMESPACE, NOBODY, Rates, Token, Tokens
+from clew.server.failures import log_failure, refusal
 from clew.server.inspector import Inspector
-from clew.server.request import KEY, Call
-from clew.server.routes.appends import TEMPLATE, answer, is_append
+from clew.server.request import Request
+from clew.server.router import Router
 from clew.server.settings import Settings
 from clew.server.stores import Stores
 
@@ -37,26 +37,47 @@ access = logging.getLogger("clew.server.access")
 
 
 class Gate:
-    """The ASGI application around the routes. It admits or refuses requests, counts them, and writes the access log.
-    When the service stops, it waits until the requests under way have ended."""
+    """The ASGI application around the routes of the API (`api`) and the pages of the inspector. It admits or refuses
+    requests, counts them, and writes the access log. When the service stops, it waits until the requests under way have
+    ended, and then closes the stores."""
 
-    def __init__(self, inner: ASGIApp, stores: Stores, settings: Settings) -> None:
-        self.metrics = Metrics()
-        self.is_draining = False
-        self.under_way = 0
-        self._quiet = asyncio.Event()
-        self.inner = inner
+    def __init__(self, api: Router, stores: Stores, settings: Settings, metrics: Metrics) -> None:
+        self.api = api
         self.inspector = Inspector(settings, lambda: self.is_draining)
+        self.is_draining = False
+        self._metrics = metrics
+        self._quiet = asyncio.Event()
         self._stores = stores
         self._settings = settings
         self._tokens = Tokens(settings.tokens)
         self._rates = Rates(settings.rate, settings.burst)
 
+    @property
+    def under_way(self) -> int:
+        """How many requests are being worked on."""
+        return self._metrics.under_way
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self.inner(scope, receive, send)
-            return
-        await _Exchange(self, scope, receive, send).run()
+        if scope["type"] == "http":
+            await self._handle(scope, _Counted(receive, send))
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+        else:
+            await send({"type": "websocket.close"})
+
+    async def _live(self, receive: Any, send: Any) -> None:
+        """Follow the life of the server that runs this application, as ASGI describes it: close the stores at its end."""
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        try:
+            try:
+                await receive()
+            finally:
+                await self._stores.close()
+        except Exception:
+            await send({"type": "lifespan.shutdown.failed", "message": traceback.format_exc()})
+            raise
+        await send({"type": "lifespan.shutdown.complete"})
 
     async def drain(self, grace: float) -> None:
         """Refuse new requests from now on, and wait until the requests under way have ended, but at most `grace`
@@ -70,23 +91,39 @@ class Gate:
         except TimeoutError:
             return
 
-    def enter(self) -> None:
-        self.under_way += 1
+    async def _handle(self, scope: Any, connection: _Counted) -> None:
+        """Respond to one HTTP request, and record it in the access log and the metrics."""
+        start = time.perf_counter()
+        request = Request(scope, connection.receive, self._stores, self._settings)
+        is_page = self.inspector.owns(request.path)
+        if is_page:
+            self.inspector.add_session(request)
+        failure = self._admit(request)
+        self._metrics.under_way += 1
+        try:
+            if failure is None:
+                response = await (self.inspector.router if is_page else self.api).answer(request)
+            else:
+                request.route = "refused"
+                response = self.inspector.refusal(request, failure) if is_page else refusal(failure)
+            await response.send(connection.receive, connection.send)
+        except Exception as error:  # noqa: BLE001 - logged without its words, which a server's log would show
+            log_failure(error)
+        finally:
+            self._metrics.under_way -= 1
+            if self.is_draining and not self.under_way:
+                self._quiet.set()
+            self._record(request, connection, time.perf_counter() - start)
 
-    def leave(self) -> None:
-        self.under_way -= 1
-        if self.is_draining and not self.under_way:
-            self._quiet.set()
-
-    def admit(self, path: str, headers: Mapping[bytes, bytes]) -> Call | Failure | None:
-        """Decide about a request. Returns a `Call` (the request with its token) if it is admitted, a `Failure` (an
-        error code and a message for the client) if it is refused, and None if its path needs no token. Counts the
-        request for the rate limit of its token."""
+    def _admit(self, request: Request) -> Failure | None:
+        """Decide about a request. Returns a `Failure` (an error code and a message for the client) if it is refused. If
+        it is admitted, sets its token, unless its path needs none. Counts the request for the rate limit of its token."""
+        path = request.path
         if self.is_draining and path != "/healthz":
             return Failure("draining", "the server is shutting down and takes no more requests", retry_after=1)
         if path in OPEN or self.inspector.is_open(path):
             return None
-        token = self._who(headers)
+        token = self._who(request.headers)
         if isinstance(token, Failure):
             return token
         if wait := self._rates.wait(token.sha256):
@@ -94,7 +131,8 @@ class Gate:
             return Failure("limited", reason, retry_after=wait)
         if path == "/metrics" and not (token.namespace == EVERY_NAMESPACE and "admin" in token.scopes):
             return Failure("forbidden", "metrics are of all tenants; this needs a token of the namespace * with admin")
-        return Call(token, headers, self._stores, self._settings)
+        request.token = token
+        return None
 
     def _who(self, headers: Mapping[bytes, bytes]) -> Token | Failure:
         if self._tokens:
@@ -110,92 +148,53 @@ class Gate:
             )
         return ANYBODY
 
-    def log(self, entry: dict[str, Any]) -> None:
-        if self._settings.access_log:
-            access.info(msgspec.json.encode(entry).decode())
-
-
-class _Exchange:
-    """Handles one HTTP request: lets the gate admit or refuse it, sends the response, and records both in the access
-    log and the metrics."""
-
-    def __init__(self, gate: Gate, scope: Any, receive: Any, send: Any) -> None:
-        self._gate = gate
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._status = 0
-        self._route = "other"
-        self._received = 0
-        self._sent = 0
-
-    async def run(self) -> None:
-        gate, scope = self._gate, self._scope
-        start = time.perf_counter()
-        path, headers = scope["path"], dict(scope["headers"])
-        is_page = gate.inspector.owns(path)
-        admitted = gate.admit(path, gate.inspector.with_session(headers) if is_page else headers)
-        gate.enter()
-        try:
-            if isinstance(admitted, Failure):
-                self._route = "refused"
-                await self._reply(gate.inspector.refusal(admitted, scope, headers) if is_page else refusal(admitted))
-            elif is_page:
-                scope[KEY] = admitted
-                await gate.inspector.app(scope, self._hear, self._say)
-                self._route = str(scope.get("path_template") or "other").replace(":str", "")
-            elif admitted is not None and is_append(scope["method"], path):
-                self._route = TEMPLATE
-                await self._reply(await answer(admitted, path, headers, self._hear))
-            elif scope["method"] == "OPTIONS" and allowed(path):
-                await self._reply(not_allowed(path))
-            else:
-                scope[KEY] = admitted
-                await gate.inner(scope, self._hear, self._say)
-                self._route = str(scope.get("path_template") or "other").replace(":str", "")
-        except Exception as error:  # noqa: BLE001 - logged without its words, which a server's log would show
-            log_failure(error)
-        finally:
-            gate.leave()
-            self._record(admitted, time.perf_counter() - start)
-
-    async def _hear(self) -> Any:
-        message = await self._receive()
-        if message["type"] == "http.request":
-            self._received += len(message.get("body", b""))
-        return message
-
-    async def _say(self, message: Any) -> None:
-        if message["type"] == "http.response.start":
-            self._status = message["status"]
-            message["headers"] = [*message["headers"], _FROM_CLEW]
-        else:
-            self._sent += len(message.get("body", b""))
-        await self._send(message)
-
-    async def _reply(self, answer: Answer) -> None:
-        status, headers, body = answer
-        await self._say({"type": "http.response.start", "status": status, "headers": headers})
-        await self._say({"type": "http.response.body", "body": body})
-
-    def _record(self, admitted: Call | Failure | None, seconds: float) -> None:
-        method, route = self._scope["method"], self._route
-        if method not in _METHODS:
-            method = "other"  # so that invented methods cannot make the counters grow without end
-        self._gate.metrics.count(method, route, self._status, seconds, self._received, self._sent)
+    def _record(self, request: Request, connection: _Counted, seconds: float) -> None:
+        # Invented methods must not make the counters grow without end.
+        method = request.method if request.method in _METHODS else "other"
+        self._metrics.count(method, request.route, connection.status, seconds, connection.received, connection.sent)
+        if not self._settings.access_log:
+            return
         entry = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "event": "request",
             "method": method,
-            "route": route,
-            "status": self._status,
+            "route": request.route,
+            "status": connection.status,
             "ms": round(seconds * 1000, 3),
-            "received": self._received,
-            "sent": self._sent,
+            "received": connection.received,
+            "sent": connection.sent,
         }
-        if isinstance(admitted, Call):
-            entry |= {"token": admitted.token.label, "tenant": admitted.token.namespace, "thread": admitted.thread}
-        self._gate.log(entry)
+        if request.token is not NOBODY:
+            entry |= {"token": request.token.label, "tenant": request.token.namespace, "thread": request.thread}
+        access.info(msgspec.json.encode(entry).decode())
+
+
+class _Counted:
+    """The functions `receive` and `send` of ASGI for one request. They count the bytes of both bodies, remember the
+    status code, and mark the response as Clew's."""
+
+    __slots__ = ("_receive", "_send", "received", "sent", "status")
+
+    def __init__(self, receive: Any, send: Any) -> None:
+        self._receive = receive
+        self._send = send
+        self.status = 0
+        self.received = 0
+        self.sent = 0
+
+    async def receive(self) -> Any:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self.received += len(message.get("body", b""))
+        return message
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"].append(_FROM_CLEW)
+        else:
+            self.sent += len(message["body"])
+        await self._send(message)
 
 
 _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -210,6 +209,8 @@ class Metrics:
         self._seconds: Counter[str] = Counter()
         self._received = 0
         self._sent = 0
+        self.under_way = 0
+        """How many requests are being worked on."""
 
     def count(self, method: str, route: str, status: int, seconds: float, received: int, sent: int) -> None:
         self._requests[method, route, status] += 1
@@ -221,8 +222,8 @@ class Metrics:
         self._received += received
         self._sent += sent
 
-    def text(self, under_way: int) -> str:
-        """Return all counters in the text format of Prometheus. `under_way` is the number of open requests."""
+    def text(self) -> str:
+        """Return all counters in the text format of Prometheus."""
         lines = [
             "# HELP clew_requests_total Requests that were answered.",
             "# TYPE clew_requests_total counter",
@@ -241,7 +242,7 @@ class Metrics:
             lines.append(f'clew_request_seconds_sum{{route="{route}"}} {self._seconds[route]:.6f}')
             lines.append(f'clew_request_seconds_count{{route="{route}"}} {total}')
         for name, kind, help_text, value in (
-            ("clew_requests_under_way", "gauge", "Requests that are being worked on.", under_way),
+            ("clew_requests_under_way", "gauge", "Requests that are being worked on.", self.under_way),
             ("clew_received_bytes_total", "counter", "Bytes of request bodies.", self._received),
             ("clew_sent_bytes_total", "counter", "Bytes of response bodies.", self._sent),
         ):

@@ -1,62 +1,100 @@
-"""An admitted request as the function of its route sees it: the token, the store in the right namespace, and the thread
-for the access log."""
+"""A request as its route sees it: parameters, headers and body, the token it came with, and the store it may use."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-from litestar import Request
+from urllib.parse import parse_qsl
 
 from clew.checkpointers.checks import check_thread_id
 from clew.checkpointers.heads import thread_key
 from clew.checkpointers.http.protocol import NAMESPACE_HEADER, decode_text
-from clew.server.auth import Scope, Token, in_store
+from clew.server.auth import NOBODY, Scope, Token, in_store
 from clew.server.failures import Refused
 from clew.server.settings import Settings
 from clew.server.stores import Stores, Use
 
-__all__ = ["KEY", "Call", "entered"]
-
-KEY = "clew.call"
-"""The key under which an ASGI scope (the dict about a request) holds the `Call`, which is the admitted request with its
-token."""
+__all__ = ["Request"]
 
 
-class Call:
-    """A request that the service's gate (`Gate`) has admitted, with its token."""
+class Request:
+    """An HTTP request. Its names of headers are in lower case; if a header is given twice, the last one counts."""
 
-    __slots__ = ("headers", "settings", "stores", "thread", "token")
+    __slots__ = (
+        "_query",
+        "_stores",
+        "headers",
+        "method",
+        "path",
+        "path_params",
+        "receive",
+        "route",
+        "settings",
+        "thread",
+        "token",
+    )
 
-    def __init__(self, token: Token, headers: Mapping[bytes, bytes], stores: Stores, settings: Settings) -> None:
-        self.token = token
-        self.headers = headers
-        self.stores = stores
+    def __init__(self, scope: Mapping[str, Any], receive: Any, stores: Stores, settings: Settings) -> None:
+        self.method: str = scope["method"]
+        self.path = _without_empty_segments(scope["path"])
+        """The path without empty segments: `//metrics/` is `/metrics`. Everything that decides by the path uses this
+        one, so that nobody gets around a check by writing the same path in another way."""
+        self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        self.receive = receive
+        """The function of ASGI that returns the next part of the request's body."""
         self.settings = settings
+        self.token: Token = NOBODY
+        """The token of the caller. `NOBODY` if the request was refused, or its path needs no token."""
+        self.route = "other"
+        """The path of the request's route, such as `/v1/threads/{thread}`, for the access log and the metrics."""
+        self.path_params: Mapping[str, str] = {}
+        """The parts of the path that stand where the route's path has a name in braces, by that name."""
         self.thread = ""
         """The thread that the request names, for the access log: the first 16 digits of the thread's key, a hash of its
         id. Empty if it names none."""
+        self._query: bytes = scope.get("query_string", b"")
+        self._stores = stores
+
+    @property
+    def query(self) -> str:
+        """The query of the address as it was sent, without the question mark."""
+        return self._query.decode("latin-1")
+
+    @property
+    def query_params(self) -> list[tuple[str, str]]:
+        """The parameters in the query of the address, each a name and a value, in the order in which they were sent. A
+        name may occur more than once."""
+        return parse_qsl(self.query, keep_blank_values=True)
+
+    @property
+    def inner_namespace(self) -> str:
+        """The namespace that the client names in a header, within the namespace of its token. Empty if it names none."""
+        named = self.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")
+        return decode_text("a namespace", named) if named else ""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the store that the request uses: the token's namespace, joined with the one that the client
+        names."""
+        if self.token is NOBODY:
+            raise Refused("unauthenticated", "this needs a token")
+        return in_store(self.token.namespace, self.inner_namespace)
 
     def store(self) -> Use:
-        """Return a context manager that gives the store, in the right namespace: the token's namespace, joined with the
-        one that the client names in a header, if any."""
-        named = self.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")
-        inner = decode_text("a namespace", named) if named else ""
-        return self.stores.use(in_store(self.token.namespace, inner))
+        """Return a context manager that gives the store in the request's namespace."""
+        return self._stores.use(self.namespace)
 
-    def thread_id(self, encoded: str) -> str:
-        """Return the thread id that `encoded`, a part of the request's path, stands for. Raises `InvalidInput` if it is
-        not valid. Sets the attribute `thread` for the access log."""
-        thread_id = decode_text("a thread id", encoded)
+    @property
+    def thread_id(self) -> str:
+        """The id of the thread that the path names. Reading it raises `InvalidInput` if it is not valid, and sets the
+        attribute `thread`."""
+        thread_id = decode_text("a thread id", self.path_params["thread"])
         check_thread_id(thread_id)
         self.thread = thread_key(thread_id)[:16]
         return thread_id
 
     def need(self, scope: Scope) -> None:
-        """Raise `Refused` if the token lacks this scope.
-
-        The function of a route calls this first, so that a refusal reveals nothing about what exists.
-        """
+        """Raise `Refused` if the request's token lacks this scope."""
         if scope not in self.token.scopes:
             raise Refused(
                 "forbidden",
@@ -64,8 +102,7 @@ class Call:
             )
 
 
-def entered(request: Request[Any, Any, Any], scope: Scope) -> Call:
-    """Return the `Call` of an admitted request. Raises `Refused` if its token lacks this scope."""
-    call: Call = request.scope[KEY]  # type: ignore[literal-required]
-    call.need(scope)
-    return call
+def _without_empty_segments(path: str) -> str:
+    if path[:1] == "/" and path[-1:] != "/" and "//" not in path:
+        return path
+    return "/" + "/".join(filter(None, path.split("/")))

@@ -3,17 +3,17 @@ long thread is never in memory as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from datetime import timedelta
 
 import msgspec
-from litestar import Response
-from litestar.response import Stream
 
 from clew.checkpointers import Checkpointer, HeadQuery
 from clew.checkpointers.http.protocol import END, RECORDS, failure_record, record_size
 from clew.server.failures import Refused, failure_of
-from clew.server.request import Call
+from clew.server.request import Request
+from clew.server.response import Response, Stream
 
 __all__ = ["FIRST_FRAMES", "MOST_FRAMES", "blob_records", "digest_records", "frame_records", "head_records", "respond"]
 
@@ -32,10 +32,8 @@ _PIECE = 2**18
 
 _encode = msgspec.msgpack.Encoder().encode
 
-Parts = AsyncGenerator[bytes, None]
 
-
-async def respond(parts: Parts) -> Response[Any]:
+async def respond(parts: Stream) -> Response:
     """Return a response with the records whose bytes `parts` yields. It has a single body if they fit into one chunk,
     else it is a stream of chunks.
 
@@ -46,48 +44,50 @@ async def respond(parts: Parts) -> Response[Any]:
     first = await anext(chunks, b"")
     second = await anext(chunks, None)
     if second is None:
-        return Response(first + END, media_type=RECORDS)
-    return Stream(_rest(first, second, chunks), media_type=RECORDS)
+        return Response(first + END, RECORDS)
+    return Response(_rest(first, second, chunks), RECORDS)
 
 
-async def _rest(first: bytes, second: bytes, chunks: Parts) -> Parts:
+async def _rest(first: bytes, second: bytes, chunks: Stream) -> Stream:
     """Yield all chunks of a stream: `first`, `second`, then the others. An error while the others are made is yielded
     as a last record, because the status code has been sent already."""
-    yield first
-    yield second
-    try:
-        async for chunk in chunks:
-            yield chunk
-    except Exception as error:  # noqa: BLE001 - whatever it was, the client must learn that this is not all
-        yield failure_record(failure_of(error))
-    else:
-        yield END
+    async with aclosing(chunks):
+        yield first
+        yield second
+        try:
+            async for chunk in chunks:
+                yield chunk
+        except Exception as error:  # noqa: BLE001 - whatever it was, the client must learn that this is not all
+            yield failure_record(failure_of(error))
+        else:
+            yield END
 
 
-async def _gathered(parts: Parts) -> Parts:
+async def _gathered(parts: Stream) -> Stream:
     """Yield the bytes of these parts in chunks: small parts are joined until they have at least `_CHUNK` bytes, and a
     part of more than `_PIECE` bytes is cut into pieces of that size."""
     gathered: list[bytes] = []
     size = 0
-    async for part in parts:
-        if len(part) > _PIECE:
-            yield b"".join(gathered)
-            gathered, size = [], 0
-            view = memoryview(part)
-            for start in range(0, len(part), _PIECE):
-                yield bytes(view[start : start + _PIECE])
-            continue
-        gathered.append(part)
-        size += len(part)
-        if size >= _CHUNK:
-            yield b"".join(gathered)
-            gathered, size = [], 0
+    async with aclosing(parts):
+        async for part in parts:
+            if len(part) > _PIECE:
+                yield b"".join(gathered)
+                gathered, size = [], 0
+                view = memoryview(part)
+                for start in range(0, len(part), _PIECE):
+                    yield bytes(view[start : start + _PIECE])
+                continue
+            gathered.append(part)
+            size += len(part)
+            if size >= _CHUNK:
+                yield b"".join(gathered)
+                gathered, size = [], 0
     if gathered:
         yield b"".join(gathered)
 
 
-async def frame_records(call: Call, thread_id: str, start: int, stop: int | None) -> Parts:
-    async with call.store() as store:
+async def frame_records(request: Request, thread_id: str, start: int, stop: int | None) -> Stream:
+    async with request.store() as store:
         async for page in _pages(store, thread_id, start, stop):
             for frame in page:
                 yield record_size(len(frame))
@@ -120,14 +120,14 @@ async def _pages(store: Checkpointer, thread_id: str, start: int, stop: int | No
         count = _next_count(len(page), sum(map(len, page)), MOST_FRAMES)
 
 
-async def blob_records(call: Call, digests: Sequence[str]) -> Parts:
+async def blob_records(request: Request, digests: Sequence[str]) -> Stream:
     """Yield a record for each of these blobs that exists: its length, its digest and its bytes. Blobs that do not exist
     are left out.
 
     A checkpointer returns each blob as a whole. How many blobs are read at a time depends on the size of the last ones:
     one read should return about `_PAGE` bytes.
     """
-    async with call.store() as store:
+    async with request.store() as store:
         start, count = 0, 8
         while start < len(digests):
             found = await store.get_blobs(digests[start : start + count])
@@ -139,16 +139,17 @@ async def blob_records(call: Call, digests: Sequence[str]) -> Parts:
                 yield data
 
 
-async def head_records(call: Call, query: HeadQuery) -> Parts:
-    async with call.store() as store:
+async def head_records(request: Request, query: HeadQuery) -> Stream:
+    async with request.store() as store:
         async for head in store.heads(query):
             data = _encode(head)
             yield record_size(len(data)) + data
 
 
-async def digest_records(call: Call, digests: AsyncIterator[str]) -> Parts:
-    async for digest in digests:
-        yield record_size(32) + bytes.fromhex(digest)
+async def digest_records(request: Request, untouched_for: timedelta) -> Stream:
+    async with request.store() as store:
+        async for digest in store.blobs(untouched_for=untouched_for):
+            yield record_size(32) + bytes.fromhex(digest)
 
 
 def _next_count(count: int, size: int, most: int) -> int:

@@ -1,61 +1,61 @@
-"""Read request bodies and query parameters. No more than a given limit is read, and the type of each value is checked."""
+"""Read what a request carries in its body, query and conditions, and encode what a response carries. No more of a body is
+read than a given limit, and the type of each value is checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
-from litestar import Request
 
 from clew.checkpointers.http.protocol import JSON, MSGPACK, OCTETS
 from clew.errors import InvalidInput
 from clew.server.failures import Refused
+from clew.server.request import Request
+from clew.server.response import Response
 
-__all__ = ["decoded", "numbers", "octets", "whole"]
+__all__ = ["decoded", "encoded", "numbers", "octets", "tags", "whole"]
 
 
 T = TypeVar("T")
 
-Headers = Mapping[bytes, bytes]
 
-
-async def decoded(receive: Any, headers: Headers, kind: type[T], limit: int, *, json: bool = True) -> T:
+async def decoded(request: Request, kind: type[T], limit: int, *, json: bool = True) -> T:
     """Read a request body and decode it as the type `kind`, from msgpack or, if `json` is set, from JSON.
 
     Raises `InvalidInput` for a body of another media type or with other content, and `Refused` for one of more than
     `limit` bytes.
     """
-    form = _form(headers)
+    form = _media_type(request)
     if form != MSGPACK and not (json and form == JSON):
         raise InvalidInput(f"a body of {form or 'no type'}; send {MSGPACK}{f' or {JSON}' if json else ''}")
-    body = await whole(receive, headers, limit)
+    body = await whole(request, limit)
     try:
         if form == JSON:
             return msgspec.json.decode(body, type=kind)
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, RecursionError, OverflowError, ValueError) as error:
-        raise InvalidInput(f"the body is no {kind.__name__}: {error}") from None
+        raise InvalidInput(f"the body is not a valid {kind.__name__}: {error}") from None
 
 
-async def octets(receive: Any, headers: Headers, limit: int) -> bytes:
+async def octets(request: Request, limit: int) -> bytes:
     """Read a request body as plain bytes. Raises `InvalidInput` if its media type says otherwise, and `Refused` if it
     has more than `limit` bytes."""
-    if (form := _form(headers)) != OCTETS:
+    if (form := _media_type(request)) != OCTETS:
         raise InvalidInput(f"a body of {form or 'no type'}; send {OCTETS}")
-    return bytes(await whole(receive, headers, limit))
+    return bytes(await whole(request, limit))
 
 
-async def whole(receive: Any, headers: Headers, limit: int) -> bytes | bytearray:
+async def whole(request: Request, limit: int) -> bytes | bytearray:
     """Read a whole request body. Raises `Refused` as soon as it is known to have more than `limit` bytes, and
     `InvalidInput` if the client goes away before its end."""
-    length = headers.get(b"content-length", b"")
+    length = request.headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
     body: bytes | bytearray = b""
     more = True
     while more:
-        message = await receive()
+        message = await request.receive()
         if message["type"] != "http.request":
             raise InvalidInput("the client went away before it had sent all of its request")
         part = message.get("body", b"")
@@ -69,8 +69,8 @@ async def whole(receive: Any, headers: Headers, limit: int) -> bytes | bytearray
     return body
 
 
-def _form(headers: Headers) -> str:
-    return headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+def _media_type(request: Request) -> str:
+    return request.headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
 
 
 def _too_large(limit: int) -> Refused:
@@ -82,7 +82,7 @@ def _too_large(limit: int) -> Refused:
 _LONGEST = 40
 
 
-def numbers(request: Request[Any, Any, Any], *names: str) -> dict[str, int]:
+def numbers(request: Request, *names: str) -> dict[str, int]:
     """Return the query parameters of a request as whole numbers, by name. Parameters that the request does not have are
     left out.
 
@@ -90,10 +90,24 @@ def numbers(request: Request[Any, Any, Any], *names: str) -> dict[str, int]:
     unknown one is not ignored, because a misspelt `stop` would then cause the whole thread to be read.
     """
     found: dict[str, int] = {}
-    for name, text in request.query_params.multi_items():
+    for name, text in request.query_params:
         if name not in names or name in found:
-            raise InvalidInput(f"{name[:40]!r} is no parameter here, or is given twice; known are {', '.join(names)}")
+            raise InvalidInput(
+                f"the parameter {name[:40]!r} is unknown here or given twice; known are {', '.join(names)}"
+            )
         if not (text.isascii() and text.isdecimal()) or len(text) > _LONGEST:
             raise InvalidInput(f"{name} is a whole number from 0 on, not {text[:40]!r}")
         found[name] = int(text)
     return found
+
+
+def tags(request: Request, name: bytes) -> set[str]:
+    """Return the entity tags (HTTP) in a header such as `if-none-match`. Empty if the request does not have this header."""
+    return {tag.strip() for tag in request.headers.get(name, b"").decode("latin-1").split(",")}
+
+
+def encoded(request: Request, value: msgspec.Struct, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with this value in its body: as msgpack if the client accepts that, else as JSON."""
+    if MSGPACK.encode() in request.headers.get(b"accept", b""):
+        return Response(msgspec.msgpack.encode(value), MSGPACK, headers=headers)
+    return Response(msgspec.json.encode(value), JSON, headers=headers)

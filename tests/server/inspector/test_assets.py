@@ -7,8 +7,8 @@ from importlib.resources import files
 
 import pytest
 
-STYLE = (files("clew.server.inspector") / "assets" / "inspector.css").read_text()
-SCRIPT = (files("clew.server.inspector") / "assets" / "inspector.js").read_text()
+STYLE = (files("clew.server.inspector") / "static" / "inspector.css").read_text()
+SCRIPT = (files("clew.server.inspector") / "static" / "inspector.js").read_text()
 
 
 def _theme(selector: str) -> dict[str, str]:

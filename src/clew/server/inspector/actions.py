@@ -10,7 +10,6 @@ import secrets
 from typing import Any
 
 import msgspec
-from litestar import Response, get, post
 
 from clew.agent.questions import record_answer
 from clew.agent.rewind import rewind
@@ -23,7 +22,8 @@ from clew.server.inspector.login import Session, cookie_for, no_cookie
 from clew.server.inspector.plain_pages import describe_page, fork_page, login_page, rewind_page
 from clew.server.inspector.templates import thread_url
 from clew.server.inspector.threads_page import read_tags
-from clew.server.inspector.visits import HEADERS, AnyRequest, Desk, Visit, check_proof, form_of, html, turn_of
+from clew.server.inspector.visits import HEADERS, PageRoute, Visit, html, turn_of
+from clew.server.response import Response
 from clew.threads import Thread
 from clew.threads.maintenance import upkeep
 from clew.threads.ops.fork import check_turn, fork
@@ -31,44 +31,36 @@ from clew.threads.ops.fork import check_turn, fork
 __all__ = ["ROUTES"]
 
 
-def _go(path: str, **headers: str) -> Response[bytes]:
+def _go(path: str, cookie: str | None = None) -> Response:
     """Return a redirect to a page, as the response to a form, so that reloading the page does not send the form again.
-    `headers` are added to the response; a `_` in their names stands for `-`."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Response(b"", status_code=303, headers={**HEADERS, "location": path, **named}, media_type=JSON)
+    `cookie` is the value of the header `Set-Cookie`; without it, the response has no such header."""
+    set_cookie = {} if cookie is None else {"set-cookie": cookie}
+    return Response(kind=JSON, status=303, headers={**HEADERS, "location": path, **set_cookie})
 
 
-@get("/login")
-async def login_form(request: AnyRequest) -> Response[bytes]:
-    desk: Desk = request.app.state.desk
-    proof = desk.forms.proof(dict(request.scope["headers"]))
-    next_path = _local(request.query_params.get("next", "/"))
-    return html(login_page(proof, next_path, needs_token=bool(desk.settings.tokens)))
+async def login_form(visit: Visit) -> Response:
+    proof = visit.desk.forms.proof(visit.request.headers)
+    next_path = _local(visit.query.get("next", "/"))
+    return html(login_page(proof, next_path, needs_token=bool(visit.desk.settings.tokens)))
 
 
-@post("/login", status_code=303)
-async def login(request: AnyRequest) -> Response[bytes]:
+async def login(visit: Visit) -> Response:
     """Check the token that the login form sent, and put it into a cookie. If the service does not know the token,
     return the form again."""
-    desk: Desk = request.app.state.desk
-    headers = dict(request.scope["headers"])
-    fields = await form_of(request.receive, headers)
-    check_proof(desk, headers, fields)
+    desk, fields = visit.desk, await visit.form()
     token, namespace = fields.get("token", "").strip(), fields.get("namespace", "").strip()
     next_path = _local(fields.get("next", "/"))
     tokens = Tokens(desk.settings.tokens)
     if tokens and tokens.find(b"Bearer " + token.encode("utf-8", "replace")) is None:
-        proof = desk.forms.proof(headers)
+        proof = desk.forms.proof(visit.request.headers)
         return html(login_page(proof, next_path, needs_token=True, wrong="This server does not know that token."), 401)
     check_namespace(namespace)
-    return _go(next_path, set_cookie=cookie_for(Session(token if tokens else "", namespace), secure=desk.secure))
+    return _go(next_path, cookie_for(Session(token if tokens else "", namespace), secure=desk.secure))
 
 
-@post("/logout", status_code=303)
-async def logout(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request)
+async def logout(visit: Visit) -> Response:
     await visit.form()
-    return _go("/", set_cookie=no_cookie(secure=visit.desk.secure))
+    return _go("/", no_cookie(secure=visit.desk.secure))
 
 
 def _local(path: str) -> str:
@@ -76,9 +68,7 @@ def _local(path: str) -> str:
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() else "/"
 
 
-@get("/t/{thread:str}/fork")
-async def fork_form(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request, "write")
+async def fork_form(visit: Visit) -> Response:
     thread_id = visit.thread_id
     async with visit.store() as store:
         state = await Thread.load(store, thread_id)
@@ -87,11 +77,9 @@ async def fork_form(request: AnyRequest) -> Response[bytes]:
     return html(fork_page(visit.viewer, thread_id, turn, f"{thread_id[:900]}-fork-{secrets.token_hex(2)}"))
 
 
-@post("/t/{thread:str}/fork", status_code=303)
-async def make_fork(request: AnyRequest) -> Response[bytes]:
+async def make_fork(visit: Visit) -> Response:
     """Fork a thread as the form says, and redirect to the fork. Takes no lease, so a process that works on the original
     is not disturbed."""
-    visit = Visit(request, "write")
     thread_id, fields = visit.thread_id, await visit.form()
     new_id, turn = fields.get("new_id", "").strip(), turn_of(fields)
     check_thread_id(new_id)
@@ -100,9 +88,7 @@ async def make_fork(request: AnyRequest) -> Response[bytes]:
     return _go(thread_url(new_id))
 
 
-@get("/t/{thread:str}/rewind")
-async def rewind_form(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request, "write")
+async def rewind_form(visit: Visit) -> Response:
     thread_id = visit.thread_id
     async with visit.store() as store:
         state = await Thread.load(store, thread_id)
@@ -111,18 +97,14 @@ async def rewind_form(request: AnyRequest) -> Response[bytes]:
     return html(rewind_page(visit.viewer, thread_id, turn, state.turns))
 
 
-@post("/t/{thread:str}/rewind", status_code=303)
-async def make_rewind(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request, "write")
+async def make_rewind(visit: Visit) -> Response:
     thread_id, fields = visit.thread_id, await visit.form()
     async with visit.store() as store:
         await rewind(store, thread_id, turn_of(fields))
     return _go(thread_url(thread_id))
 
 
-@post("/t/{thread:str}/answer", status_code=303)
-async def answer(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request, "write")
+async def answer(visit: Visit) -> Response:
     thread_id, fields = visit.thread_id, await visit.form()
     async with visit.store() as store:
         await record_answer(store, thread_id, _answers(fields))
@@ -136,7 +118,7 @@ def _answers(fields: dict[str, str]) -> dict[str, Any]:
         if kind == "id":
             found[question] = _answer(fields, number)
     if not found:
-        raise InvalidInput("the form names no question that is answered")
+        raise InvalidInput("the form does not say which question it answers")
     return found
 
 
@@ -151,21 +133,17 @@ def _answer(fields: dict[str, str], number: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        raise InvalidInput(f"the answer is no JSON: {error}") from None
+        raise InvalidInput(f"the answer is not valid JSON: {error}") from None
 
 
-@get("/t/{thread:str}/describe")
-async def describe_form(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request, "write")
+async def describe_form(visit: Visit) -> Response:
     thread_id = visit.thread_id
     async with visit.store() as store:
         state = await Thread.load(store, thread_id)
     return html(describe_page(visit.viewer, thread_id, state.title, state.tags))
 
 
-@post("/t/{thread:str}/describe", status_code=303)
-async def describe(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request, "write")
+async def describe(visit: Visit) -> Response:
     thread_id, fields = visit.thread_id, await visit.form()
     tags = read_tags(fields.get("tags", ""))
     async with visit.store() as store, upkeep(store, thread_id, "describing") as thread:
@@ -173,15 +151,15 @@ async def describe(request: AnyRequest) -> Response[bytes]:
     return _go(thread_url(thread_id))
 
 
-ROUTES = [
-    login_form,
-    login,
-    logout,
-    fork_form,
-    make_fork,
-    rewind_form,
-    make_rewind,
-    answer,
-    describe_form,
-    describe,
+ROUTES: list[PageRoute] = [
+    ("GET", "/login", None, login_form),
+    ("POST", "/login", None, login),
+    ("POST", "/logout", "read", logout),
+    ("GET", "/t/{thread}/fork", "write", fork_form),
+    ("POST", "/t/{thread}/fork", "write", make_fork),
+    ("GET", "/t/{thread}/rewind", "write", rewind_form),
+    ("POST", "/t/{thread}/rewind", "write", make_rewind),
+    ("POST", "/t/{thread}/answer", "write", answer),
+    ("GET", "/t/{thread}/describe", "write", describe_form),
+    ("POST", "/t/{thread}/describe", "write", describe),
 ]

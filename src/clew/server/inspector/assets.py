@@ -9,13 +9,12 @@ from importlib.resources import files
 
 __all__ = ["asset", "asset_url"]
 
-_TYPES = {"inspector.css": "text/css; charset=utf-8", "inspector.js": "text/javascript; charset=utf-8"}
-_TYPES["favicon.svg"] = "image/svg+xml"
+_TYPES = {"inspector.css": "text/css", "inspector.js": "text/javascript", "favicon.svg": "image/svg+xml"}
 
 
 @cache
 def _read(name: str) -> tuple[str, bytes]:
-    data = (files("clew.server.inspector") / "assets" / name).read_bytes()
+    data = (files("clew.server.inspector") / "static" / name).read_bytes()
     stem, _, ending = name.rpartition(".")
     return f"{stem}.{sha256(data).hexdigest()[:12]}.{ending}", data
 

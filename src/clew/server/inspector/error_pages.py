@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from litestar import Request, Response
-from litestar.exceptions import HTTPException
-
 from clew import advice
 from clew.checkpointers.http.protocol import Failure
 from clew.errors import (
@@ -23,14 +18,16 @@ from clew.errors import (
     UsageError,
     WrongKey,
 )
-from clew.server.failures import STATUS, Refused, log_failure
+from clew.server.auth import NOBODY
+from clew.server.failures import STATUS, Refused, WrongMethod, log_failure
 from clew.server.inspector.plain_pages import error_page
 from clew.server.inspector.templates import Markup
 from clew.server.inspector.visits import Desk, Viewer, Visit, html, viewer_of
-from clew.server.request import KEY, Call
+from clew.server.request import Request
+from clew.server.response import Response
 from clew.threads import Thread
 
-__all__ = ["DAMAGE", "HANDLERS", "damaged", "refusal_page"]
+__all__ = ["DAMAGE", "damaged", "error_response", "refusal_page"]
 
 _TITLES = {
     400: "That cannot be",
@@ -52,15 +49,14 @@ def refusal_page(failure: Failure) -> tuple[int, Markup]:
     return status, error_page(None, status, _TITLES.get(status, "Not now"), _sentence(failure.message))
 
 
-async def damaged(request: Request[Any, Any, Any], error: ClewError) -> Response[bytes]:
+async def damaged(visit: Visit, error: ClewError) -> Response:
     """Return the error page for a thread that cannot be read. Checks the thread as `clew verify` does, and lists what
     it found."""
-    viewer = _viewer(request)
+    viewer = _viewer(visit.desk, visit.request)
     title, text = "This thread is damaged", _sentence(str(error))
     if isinstance(error, WrongKey):
         title = "This thread is sealed"
     try:
-        visit = Visit(request)
         async with visit.store() as store:
             verdict = await Thread.verify(store, visit.thread_id)
     except (ClewError, KeyError):
@@ -68,14 +64,23 @@ async def damaged(request: Request[Any, Any, Any], error: ClewError) -> Response
     return html(error_page(viewer, 500, title, text, verdict), 500)
 
 
-def _handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    viewer = _viewer(request)
+def error_response(desk: Desk, request: Request, error: Exception) -> Response:
+    """Return the error page for an error that a route of the inspector raised."""
+    headers = {"allow": ", ".join(sorted([*error.methods, "OPTIONS"]))} if isinstance(error, WrongMethod) else {}
+    if headers and request.method == "OPTIONS":
+        return Response(status=204, headers=headers)
+    viewer = _viewer(desk, request)
     status, text = _status_and_text(error, viewer.store if viewer else "")
-    return html(error_page(viewer, status, _TITLES.get(status, "Something is wrong here"), _sentence(text)), status)
+    page = error_page(viewer, status, _TITLES.get(status, "Something is wrong here"), _sentence(text))
+    return html(page, status, headers)
 
 
 def _status_and_text(error: Exception, store: str) -> tuple[int, str]:
     match error:
+        case WrongMethod():
+            return 405, str(error)
+        case Refused() if error.code == "no_such_path":
+            return 404, "There is no such page."
         case Refused():
             return STATUS[error.code].value, str(error)
         case ThreadNotFound():
@@ -91,27 +96,15 @@ def _status_and_text(error: Exception, store: str) -> tuple[int, str]:
             return 503, "The store behind the server cannot be reached or did not answer. Try again in a moment."
         case Corrupt() | MissingBlob() | NewerFormat() | WrongKey():
             return 500, str(error)
-        case HTTPException():
-            return error.status_code, "There is no such page." if error.status_code == 404 else error.detail
         case _:
             log_failure(error)
             return 500, "The server failed; its log says how."
 
 
-def _viewer(request: Request[Any, Any, Any]) -> Viewer | None:
-    desk: Desk = request.app.state.desk
-    call: Call | None = request.scope.get(KEY)  # type: ignore[assignment]
-    return None if call is None else viewer_of(desk, call, "")
+def _viewer(desk: Desk, request: Request) -> Viewer | None:
+    return None if request.token is NOBODY else viewer_of(desk, request, "")
 
 
 def _sentence(text: str) -> str:
     said = text[:1].upper() + text[1:]
     return said if said.endswith((".", "?", "!")) else f"{said}."
-
-
-HANDLERS: dict[int | type[Exception], Any] = {
-    HTTPException: _handle,
-    Refused: _handle,
-    ClewError: _handle,
-    Exception: _handle,
-}

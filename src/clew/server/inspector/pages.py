@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncGenerator
-from typing import IO, Any
+from typing import IO
 from urllib.parse import quote
-
-from litestar import Response, get
-from litestar.response import Stream
 
 from clew.agent.way_forward import way_of
 from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.checkpointers.http.protocol import OCTETS
 from clew.errors import InvalidInput, ThreadNotFound
 from clew.server.auth import EVERY_NAMESPACE
 from clew.server.failures import Refused
@@ -24,7 +21,8 @@ from clew.server.inspector.live import thread_events, threads_events
 from clew.server.inspector.overview_page import look_over, overview_page
 from clew.server.inspector.thread_page import WINDOW, thread_page, window_html
 from clew.server.inspector.threads_page import list_threads, threads_page
-from clew.server.inspector.visits import HEADERS, AnyRequest, Visit, html
+from clew.server.inspector.visits import HEADERS, PageRoute, Visit, html
+from clew.server.response import Response, Stream
 from clew.threads import Thread, to_markdown
 from clew.threads.heads import is_part
 from clew.threads.leases import is_crashed
@@ -38,44 +36,34 @@ _MOST_FORKS = 100
 _EVENTS = {**HEADERS, "x-accel-buffering": "no"}
 
 
-@get("/")
-async def threads(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request)
+async def threads(visit: Visit) -> Response:
     async with visit.store() as store:
-        listing = await list_threads(store, request.query_params)
+        listing = await list_threads(store, visit.query)
     return html(threads_page(visit.viewer, listing))
 
 
-@get("/threads/events")
-async def live_threads(request: AnyRequest) -> Stream:
-    visit = Visit(request)
-    asked = dict(request.query_params)
-    return Stream(
-        threads_events(visit.store, asked, visit.desk.stopping), media_type="text/event-stream", headers=_EVENTS
-    )
+async def live_threads(visit: Visit) -> Response:
+    events = threads_events(visit.store, visit.query, visit.desk.stopping)
+    return Response(events, "text/event-stream", headers=_EVENTS)
 
 
-@get("/overview")
-async def overview(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request)
+async def overview(visit: Visit) -> Response:
     async with visit.store() as store:
-        of_all = visit.call.token.namespace == EVERY_NAMESPACE
+        of_all = visit.request.token.namespace == EVERY_NAMESPACE
         storage = await asyncio.to_thread(stored_bytes, store) if of_all else None
         found = await look_over(store, storage)
     return html(overview_page(visit.viewer, found))
 
 
-@get("/t/{thread:str}")
-async def thread(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request)
+async def thread(visit: Visit) -> Response:
     thread_id = visit.thread_id
     try:
         async with visit.store() as store:
-            reader, head = await visit.desk.readers.read(store, visit.namespace, thread_id)
+            reader, head = await visit.desk.readers.read(store, visit.request.namespace, thread_id)
             forks = await _forks(store, thread_id)
             way = await way_of(store, head, reader.timeline(-1).checkpoint)
     except DAMAGE as error:
-        return await damaged(request, error)
+        return await damaged(visit, error)
     position = _position(visit, reader)
     return html(thread_page(visit.viewer, reader, head, forks, way, position))
 
@@ -102,38 +90,34 @@ def _position(visit: Visit, reader: TimelineReader) -> int | None:
     return position
 
 
-@get("/t/{thread:str}/turns")
-async def turns(request: AnyRequest) -> Response[bytes]:
+async def turns(visit: Visit) -> Response:
     """Return the turns from the position `start` to before `stop`, both parameters of the request, as HTML without the
     page around them. The page's script inserts them when the user asks for more. Raises `InvalidInput` if these are
     more than `WINDOW` turns, or none."""
-    visit = Visit(request)
     start, stop = visit.number("start") or 0, visit.number("stop") or 0
     if not start < stop <= start + WINDOW:
         raise InvalidInput(f"turns are sent {WINDOW} at a time at most, from start up to stop")
     thread_id = visit.thread_id
     async with visit.store() as store:
-        reader, head = await visit.desk.readers.read(store, visit.namespace, thread_id)
+        reader, head = await visit.desk.readers.read(store, visit.request.namespace, thread_id)
     timeline = reader.timeline(start, stop, abandoned=is_crashed(head))
     return html(window_html(timeline, thread_id, can_write=visit.viewer.can_write))
 
 
-@get("/t/{thread:str}/events")
-async def live_thread(request: AnyRequest) -> Stream:
-    visit = Visit(request)
+async def live_thread(visit: Visit) -> Response:
     thread_id = visit.thread_id
     async with visit.store() as store:
         await _head(store, thread_id)
     events = thread_events(
         visit.store,
         visit.desk.readers,
-        visit.namespace,
+        visit.request.namespace,
         thread_id,
         visit.viewer,
         visit.number("frames") or 0,
         visit.desk.stopping,
     )
-    return Stream(events, media_type="text/event-stream", headers=_EVENTS)
+    return Response(events, "text/event-stream", headers=_EVENTS)
 
 
 async def _head(store: Checkpointer, thread_id: str) -> Head:
@@ -143,12 +127,10 @@ async def _head(store: Checkpointer, thread_id: str) -> Head:
     return head
 
 
-@get("/t/{thread:str}/files")
-async def files(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request)
+async def files(visit: Visit) -> Response:
     thread_id = visit.thread_id
-    against = -1 if request.query_params.get("against") == "" else visit.number("against")
-    path = request.query_params.get("path", "")
+    against = -1 if visit.query.get("against") == "" else visit.number("against")
+    path = visit.query.get("path", "")
     async with visit.store() as store:
         state = await Thread.load(store, thread_id)
         made = await files_page(
@@ -157,9 +139,7 @@ async def files(request: AnyRequest) -> Response[bytes]:
     return html(made)
 
 
-@get("/t/{thread:str}/entries")
-async def entries(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request)
+async def entries(visit: Visit) -> Response:
     start = visit.number("start") or 0
     async with visit.store() as store:
         head = await _head(store, visit.thread_id)
@@ -167,23 +147,19 @@ async def entries(request: AnyRequest) -> Response[bytes]:
     return html(entries_page(visit.viewer, head, start, stretch))
 
 
-@get("/t/{thread:str}/export.md")
-async def export_markdown(request: AnyRequest) -> Response[bytes]:
-    visit = Visit(request)
+async def export_markdown(visit: Visit) -> Response:
     thread_id = visit.thread_id
     async with visit.store() as store:
         state = await Thread.load(store, thread_id)
     data = to_markdown(state, thread_id=thread_id).encode("utf-8", "replace")
-    return Response(data, media_type="text/markdown; charset=utf-8", headers=_download(thread_id, "md"))
+    return Response(data, "text/markdown", headers=_download(thread_id, "md"))
 
 
-@get("/t/{thread:str}/export.clew")
-async def export_archive(request: AnyRequest) -> Response[Any]:
+async def export_archive(visit: Visit) -> Response:
     """Send a thread as a `.clew` file, which `clew import` reads.
 
     It is written to a temporary file first, so that an error gives an error page and not half a download.
     """
-    visit = Visit(request)
     thread_id = visit.thread_id
     file = await asyncio.to_thread(tempfile.TemporaryFile)
     try:
@@ -193,10 +169,10 @@ async def export_archive(request: AnyRequest) -> Response[Any]:
     except BaseException:
         file.close()
         raise
-    return Stream(_sent(file), media_type="application/octet-stream", headers=_download(thread_id, "clew"))
+    return Response(_sent(file), OCTETS, headers=_download(thread_id, "clew"))
 
 
-async def _sent(file: IO[bytes]) -> AsyncGenerator[bytes, None]:
+async def _sent(file: IO[bytes]) -> Stream:
     try:
         while data := await asyncio.to_thread(file.read, _CHUNK):
             yield data
@@ -209,26 +185,25 @@ def _download(thread_id: str, ending: str) -> dict[str, str]:
     return {**HEADERS, "content-disposition": f"attachment; filename*=UTF-8''{name}"}
 
 
-@get("/assets/{name:str}")
-async def assets(request: AnyRequest) -> Response[bytes]:
-    found = asset(request.path_params["name"])
+async def assets(visit: Visit) -> Response:
+    found = asset(visit.request.path_params["name"])
     if found is None:
-        raise Refused("no_such_path", "there is no such file")
+        raise Refused("absent", "there is no such file")
     data, kind = found
     kept = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
-    return Response(data, media_type=kind, headers=kept)
+    return Response(data, kind, headers=kept)
 
 
-ROUTES = [
-    threads,
-    live_threads,
-    overview,
-    thread,
-    turns,
-    live_thread,
-    files,
-    entries,
-    export_markdown,
-    export_archive,
-    assets,
+ROUTES: list[PageRoute] = [
+    ("GET", "/", "read", threads),
+    ("GET", "/threads/events", "read", live_threads),
+    ("GET", "/overview", "read", overview),
+    ("GET", "/t/{thread}", "read", thread),
+    ("GET", "/t/{thread}/turns", "read", turns),
+    ("GET", "/t/{thread}/events", "read", live_thread),
+    ("GET", "/t/{thread}/files", "read", files),
+    ("GET", "/t/{thread}/entries", "read", entries),
+    ("GET", "/t/{thread}/export.md", "read", export_markdown),
+    ("GET", "/t/{thread}/export.clew", "read", export_archive),
+    ("GET", "/assets/{name}", None, assets),
 ]

@@ -5,39 +5,33 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from litestar import Request, Response
-
-from clew.checkpointers.http.protocol import NAMESPACE_HEADER, decode_text
 from clew.checkpointers.registry import default_url
 from clew.errors import InvalidInput
-from clew.server.auth import EVERY_NAMESPACE, Scope, in_store
+from clew.server.auth import EVERY_NAMESPACE, Scope
 from clew.server.failures import Refused
 from clew.server.inspector.login import Forms
 from clew.server.inspector.templates import Markup
 from clew.server.inspector.timelines import Readers
-from clew.server.request import KEY, Call
+from clew.server.request import Request
+from clew.server.response import Response
 from clew.server.settings import Settings
 from clew.server.stores import Use
 from clew.server.wire import whole
 
 __all__ = [
     "HEADERS",
-    "AnyRequest",
     "Desk",
+    "PageRoute",
     "Viewer",
     "Visit",
-    "check_proof",
-    "form_of",
     "html",
     "turn_of",
     "viewer_of",
 ]
-
-AnyRequest = Request[Any, Any, Any]
 
 HEADERS = {
     "content-security-policy": (
@@ -89,73 +83,75 @@ class Desk:
 
 
 class Visit:
-    """One request for a page. The constructor raises `Refused` if the viewer's token lacks `scope`."""
+    """One request for a page, and what all pages share."""
 
-    def __init__(self, request: AnyRequest, scope: Scope = "read") -> None:
+    def __init__(self, desk: Desk, request: Request) -> None:
+        self.desk = desk
         self.request = request
-        self.desk: Desk = request.app.state.desk
-        self.call: Call = request.scope[KEY]  # type: ignore[literal-required]
-        self.call.need(scope)
-
-    @property
-    def inner(self) -> str:
-        """The namespace that the client named, within the namespace of its token. Empty if it named none."""
-        named = self.call.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")
-        return decode_text("a namespace", named) if named else ""
-
-    @property
-    def namespace(self) -> str:
-        """The namespace in the store: that of the token, joined with the one that the client named."""
-        return in_store(self.call.token.namespace, self.inner)
 
     @property
     def viewer(self) -> Viewer:
-        return viewer_of(self.desk, self.call, self.inner)
+        return viewer_of(self.desk, self.request, self.request.inner_namespace)
 
     @property
     def thread_id(self) -> str:
-        return self.call.thread_id(self.request.path_params["thread"])
+        return self.request.thread_id
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The parameters in the query of the page's address, by name. If a name occurs more than once, its first value
+        counts."""
+        return dict(reversed(self.request.query_params))
 
     def store(self) -> Use:
-        return self.call.store()
+        return self.request.store()
 
     def number(self, name: str) -> int | None:
-        """Return a query parameter as a whole number; None if it is not given. Raises `InvalidInput` if it is no
+        """Return a query parameter as a whole number; None if it is not given. Raises `InvalidInput` if it is not a
         number."""
-        text = self.request.query_params.get(name, "")
+        text = self.query.get(name, "")
         return _number(name, text) if text else None
 
     async def form(self) -> dict[str, str]:
-        """Read the fields of the form that was sent. Raises `Refused` for a form that another site sent, or that was
-        made before the service was started again."""
-        fields = await form_of(self.request.receive, self.call.headers)
-        check_proof(self.desk, self.call.headers, fields)
+        """Read the fields of the form that was sent. If a name occurs more than once, its last value counts.
+
+        Raises `InvalidInput` for a body that is not a form, and `Refused` for a form that another site sent, or that was
+        made before the service was started again.
+        """
+        headers = self.request.headers
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if kind != b"application/x-www-form-urlencoded":
+            raise InvalidInput("an action is sent by the form of its page")
+        body = bytes(await whole(self.request, _LARGEST_FORM))
+        try:
+            fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=500))
+        except ValueError as error:
+            raise InvalidInput(f"the form cannot be read: {error}") from None
+        if not self.desk.forms.holds(headers, fields.get("csrf", "")):
+            raise Refused(
+                "forbidden",
+                "this form is not from a page of this server, or the server was started again since. Open the page again.",
+            )
         return fields
 
 
-async def form_of(receive: Any, headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Read the fields of a form from the body of a request. If a name occurs more than once, its last value counts.
-    Raises `InvalidInput` for a body that is no form."""
-    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind != b"application/x-www-form-urlencoded":
-        raise InvalidInput("an action is sent by the form of its page")
-    body = bytes(await whole(receive, headers, _LARGEST_FORM))
-    try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=500))
-    except ValueError as error:
-        raise InvalidInput(f"the form cannot be read: {error}") from None
+PageRoute = tuple[str, str, Scope | None, Callable[[Visit], Awaitable[Response]]]
+"""A row of the inspector's table of routes: method, path, the scope that is needed (if any), and the function that
+responds."""
 
 
-def viewer_of(desk: Desk, call: Call, inner: str) -> Viewer:
-    token = call.token
+def viewer_of(desk: Desk, request: Request, inner: str) -> Viewer:
+    """Return what the templates need to know about the caller. `inner` is the namespace that the page shows within the
+    token's namespace; empty if it shows the token's namespace itself."""
+    token = request.token
     tenant = "" if token.namespace == EVERY_NAMESPACE else token.namespace
     return Viewer(
         can_write="write" in token.scopes,
         has_tokens=bool(desk.settings.tokens),
         label=token.label,
         namespace="/".join(filter(None, (tenant, inner))),
-        csrf=desk.forms.proof(call.headers),
-        store=_store_for_commands(desk.settings, call.headers),
+        csrf=desk.forms.proof(request.headers),
+        store=_store_for_commands(desk.settings, request.headers),
         is_nested=bool(inner),
     )
 
@@ -175,14 +171,6 @@ def _store_for_commands(settings: Settings, headers: Mapping[bytes, bytes]) -> s
     return f"{'https' if is_safe else 'http'}://{host}"
 
 
-def check_proof(desk: Desk, headers: Mapping[bytes, bytes], fields: dict[str, str]) -> None:
-    if not desk.forms.holds(headers, fields.get("csrf", "")):
-        raise Refused(
-            "forbidden",
-            "this form is not from a page of this server, or the server was started again since. Open the page again.",
-        )
-
-
 def turn_of(fields: dict[str, str]) -> int:
     return _number("turn", fields.get("turn", ""))
 
@@ -193,11 +181,8 @@ def _number(name: str, text: str) -> int:
     return int(text)
 
 
-def html(content: Markup, status: int = 200, **headers: str) -> Response[bytes]:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
+def html(content: Markup, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with this page, the headers that all pages have, and these headers."""
     return Response(
-        content.encode("utf-8", "replace"),
-        media_type="text/html; charset=utf-8",
-        status_code=status,
-        headers={**HEADERS, **named},
+        content.encode("utf-8", "replace"), "text/html", status=status, headers={**HEADERS, **(headers or {})}
     )

@@ -3,55 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
-from litestar import MediaType, Response, get
 
 from clew.checkpointers.http.protocol import JSON
 from clew.errors import ClewError
 from clew.server.failures import Refused
 from clew.server.openapi import document
+from clew.server.request import Request
+from clew.server.response import Response
+from clew.server.router import Route
 from clew.server.stores import Stores
 
-__all__ = ["Probes"]
+__all__ = ["routes"]
 
 _NOBODY = "clew: is the store there?"
 """The id of a thread that does not exist. If the store answers a request for it, the store works."""
 
 
-class Probes:
-    """Makes the routes for operators: health, readiness, metrics and the OpenAPI document."""
+def routes(stores: Stores, counters: Callable[[], str]) -> list[Route]:
+    """Return the routes for operators of a service with these stores. `counters` returns the metrics as text."""
+    openapi_document = msgspec.json.encode(document())
 
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
-        self.counted: Callable[[], str] = str
-        """Returns the metrics as text. It is set after construction, because the `Gate`, which counts the requests, is
-        made later."""
-        self._document = msgspec.json.encode(document())
+    async def healthz(_: Request) -> Response:
+        return Response(b"ok\n", "text/plain")
 
-    def routes(self) -> list[Any]:
-        @get("/healthz", media_type=MediaType.TEXT)
-        async def healthz() -> str:
-            return "ok\n"
+    async def readyz(_: Request) -> Response:
+        try:
+            async with stores.use("") as store:
+                await store.head(_NOBODY)
+        except ClewError:
+            raise Refused("unavailable", "the store behind the server cannot be reached or did not answer") from None
+        return Response(b"ok\n", "text/plain")
 
-        @get("/readyz", media_type=MediaType.TEXT)
-        async def readyz() -> str:
-            try:
-                async with self._stores.use("") as store:
-                    await store.head(_NOBODY)
-            except ClewError:
-                raise Refused(
-                    "unavailable", "the store behind the server cannot be reached or did not answer"
-                ) from None
-            return "ok\n"
+    async def metrics(_: Request) -> Response:
+        return Response(counters().encode(), "text/plain; version=0.0.4")
 
-        @get("/metrics")
-        async def metrics() -> Response[bytes]:
-            return Response(self.counted().encode(), media_type="text/plain; version=0.0.4")
+    async def openapi(_: Request) -> Response:
+        return Response(openapi_document, JSON)
 
-        @get("/openapi.json")
-        async def openapi() -> Response[bytes]:
-            return Response(self._document, media_type=JSON)
-
-        return [healthz, readyz, metrics, openapi]
+    return [
+        Route("GET", "/healthz", None, healthz),
+        Route("GET", "/readyz", None, readyz),
+        Route("GET", "/metrics", "admin", metrics),
+        Route("GET", "/openapi.json", None, openapi),
+    ]

@@ -1,81 +1,100 @@
-"""The routes of threads: heads, frames, refs (digests of blobs) and listings. Appends are in the module `appends`."""
+"""The routes of threads: heads, frames, appends, refs (digests of blobs) and listings."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from blake3 import blake3
-from litestar import Request, Response, delete, get, post
 
 from clew.checkpointers import HeadQuery
-from clew.checkpointers.http.protocol import JSON, LOG_HEADER, MSGPACK, Digests, log_tag
+from clew.checkpointers.base import MAX_APPEND, MAX_FRAME
+from clew.checkpointers.http.protocol import LOG_HEADER, MSGPACK, Append, Digests, log_tag
+from clew.errors import Conflict
 from clew.server.failures import Refused
-from clew.server.request import entered
-from clew.server.routes.appends import tags
-from clew.server.settings import MAX_SMALL_BODY
+from clew.server.request import Request
+from clew.server.response import Response
+from clew.server.router import Route
+from clew.server.settings import MAX_APPEND_BODY, MAX_SMALL_BODY
 from clew.server.streams import frame_records, head_records, respond
-from clew.server.wire import decoded, numbers
+from clew.server.wire import decoded, encoded, numbers, tags
 
-__all__ = ["ROUTES", "encoded"]
-
-AnyRequest = Request[Any, Any, Any]
+__all__ = ["ROUTES"]
 
 
-@get("/v1/threads/{thread:str}")
-async def head(request: AnyRequest) -> Response[bytes]:
+async def head(request: Request) -> Response:
     """Return the head of a thread, with two HTTP entity tags: that of the head, and in another header that of the log."""
-    call = entered(request, "read")
-    async with call.store() as store:
-        found = await store.head(call.thread_id(request.path_params["thread"]))
+    async with request.store() as store:
+        found = await store.head(request.thread_id)
     if found is None:
         raise Refused("absent", "there is no such thread")
     tag = f'"{blake3(msgspec.msgpack.encode(found)).hexdigest(16)}"'
     headers = {"etag": tag, LOG_HEADER: log_tag(found.frames, found.log_id)}
-    if tag in tags(call.headers.get(b"if-none-match", b"")):
-        return Response(b"", status_code=304, headers=headers, media_type=MSGPACK)
+    if tag in tags(request, b"if-none-match"):
+        return Response(status=304, headers=headers)
     return encoded(request, found, headers)
 
 
-@delete("/v1/threads/{thread:str}", status_code=200)
-async def remove(request: AnyRequest) -> Response[bytes]:
+async def remove(request: Request) -> Response:
     """Delete a thread. Also succeeds if there is no such thread."""
-    call = entered(request, "write")
-    async with call.store() as store:
-        await store.delete(call.thread_id(request.path_params["thread"]))
-    return Response(b"", media_type=MSGPACK)
+    async with request.store() as store:
+        await store.delete(request.thread_id)
+    return Response(kind=MSGPACK)
 
 
-@get("/v1/threads/{thread:str}/frames")
-async def read(request: AnyRequest) -> Response[Any]:
+async def read(request: Request) -> Response:
     """Return the frames of a thread in order, as a stream of records. If there is no such thread, the stream is empty."""
-    call = entered(request, "read")
     given = numbers(request, "start", "stop")
-    thread_id = call.thread_id(request.path_params["thread"])
-    return await respond(frame_records(call, thread_id, given.get("start", 0), given.get("stop")))
+    return await respond(frame_records(request, request.thread_id, given.get("start", 0), given.get("stop")))
 
 
-@get("/v1/threads/{thread:str}/refs")
-async def refs(request: AnyRequest) -> Response[bytes]:
+async def append(request: Request) -> Response:
+    """Append frames, refs (digests of blobs) and a head to a thread in one step. The body says how many frames the log
+    has before the append. The append is refused if the log has another number of frames, or if the header `If-Match` or
+    `If-None-Match` forbids it.
+
+    Repeating the very same append succeeds and changes nothing.
+    """
+    thread_id = request.thread_id
+    body = await decoded(request, Append, MAX_APPEND_BODY, json=False)
+    sizes = [len(frame) for frame in body.frames]
+    if sum(sizes) > MAX_APPEND or max(sizes, default=0) > MAX_FRAME:
+        raise Refused(
+            "too_large",
+            f"a frame has up to {MAX_FRAME} bytes and an append up to {MAX_APPEND}. Put large values in blobs.",
+        )
+    _check_conditions(request, thread_id, log_tag(body.at, body.head.log_id), is_first=not body.at)
+    async with request.store() as store:
+        await store.append(thread_id, body.frames, at=body.at, head=body.head, refs=body.refs)
+    return Response(headers={"etag": log_tag(body.head.frames, body.head.log_id)})
+
+
+def _check_conditions(request: Request, thread_id: str, here: str, *, is_first: bool) -> None:
+    """Raise `Conflict` if the header `If-Match` or `If-None-Match` forbids the append. The request's body says which
+    log it expects before the append: `here` is the entity tag (HTTP) of that log, and `is_first` says that it has no
+    frames."""
+    match, none = request.headers.get(b"if-match"), request.headers.get(b"if-none-match")
+    if match is not None and (is_first if match.strip() == b"*" else here not in tags(request, b"if-match")):
+        raise Conflict(thread_id, f"If-Match does not allow an append to the log {here}")
+    if none is not None and (not is_first if none.strip() == b"*" else here in tags(request, b"if-none-match")):
+        raise Conflict(thread_id, f"If-None-Match does not allow an append to the log {here}")
+
+
+async def refs(request: Request) -> Response:
     """Return the digests of the blobs that the frames of a thread refer to."""
-    call = entered(request, "read")
-    async with call.store() as store:
-        found = await store.refs(call.thread_id(request.path_params["thread"]))
+    async with request.store() as store:
+        found = await store.refs(request.thread_id)
     return encoded(request, Digests(sorted(found)))
 
 
-@post("/v1/threads/query", status_code=200)
-async def query(request: AnyRequest) -> Response[Any]:
+async def query(request: Request) -> Response:
     """Return the heads that match the query in the body, as a stream of records in msgpack."""
-    call = entered(request, "read")
-    return await respond(head_records(call, await decoded(request.receive, call.headers, HeadQuery, MAX_SMALL_BODY)))
+    return await respond(head_records(request, await decoded(request, HeadQuery, MAX_SMALL_BODY)))
 
 
-ROUTES = [head, remove, read, refs, query]
-
-
-def encoded(request: AnyRequest, value: msgspec.Struct, headers: dict[str, str] | None = None) -> Response[bytes]:
-    """Return a response with this value in its body: as msgpack if the client accepts that, else as JSON."""
-    if MSGPACK in request.headers.get("accept", ""):
-        return Response(msgspec.msgpack.encode(value), media_type=MSGPACK, headers=headers)
-    return Response(msgspec.json.encode(value), media_type=JSON, headers=headers)
+ROUTES = [
+    Route("GET", "/v1/threads/{thread}", "read", head),
+    Route("DELETE", "/v1/threads/{thread}", "write", remove),
+    Route("GET", "/v1/threads/{thread}/frames", "read", read),
+    Route("POST", "/v1/threads/{thread}/frames", "write", append),
+    Route("GET", "/v1/threads/{thread}/refs", "read", refs),
+    Route("POST", "/v1/threads/query", "read", query),
+]

@@ -1,0 +1,170 @@
+"""What the service answers to each way of writing a request: paths, methods, queries, headers, versions of HTTP."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from clew.checkpointers.http.protocol import encode_text
+from tests.server.serving import Running, a_token, serving
+
+READER, OPERATOR = "a-token-that-reads", "a-token-of-the-operator"
+NAMED = encode_text("nobody")
+DIGEST = "0" * 64
+HTML = "text/html; charset=utf-8"
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Running]:
+    with serving(tokens=[a_token(READER, "team", ["read"]), a_token(OPERATOR)]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def ask(service: Running) -> Any:
+    def ask(method: str, target: str, token: str = "", version: int = 11, **headers: str) -> tuple[int, Any, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", service.server.port, timeout=30)
+        connection._http_vsn, connection._http_vsn_str = version, f"HTTP/1.{version - 10}"  # type: ignore[attr-defined]
+        connection.putrequest(method, target, skip_host="host" in headers, skip_accept_encoding=True)
+        for name, value in headers.items():
+            connection.putheader(name.replace("_", "-"), value)
+        if token:
+            connection.putheader("authorization", f"Bearer {token}")
+        connection.endheaders()
+        answer = connection.getresponse()
+        found = answer.status, answer.headers, answer.read()
+        connection.close()
+        return found
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "code"),
+    [
+        ("GET", f"/v1/threads/{NAMED}", 404, "absent"),
+        ("GET", f"/v1/threads/{NAMED}/", 404, "absent"),
+        ("GET", f"//v1//threads///{NAMED}", 404, "absent"),
+        ("GET", f"/%76%31/threads/{NAMED}", 404, "absent"),
+        ("GET", f"/v1/threads/{NAMED}?", 404, "absent"),
+        ("GET", f"/v1/threads%2F{NAMED}", 404, "absent"),
+        ("GET", f"/v1/threads/{NAMED}%2Ffrom", 404, "no_such_path"),
+        ("GET", f"/v1/threads/{NAMED}%252Fframes", 400, "invalid"),
+        ("GET", "/v1/threads/%7Bthread%7D", 400, "invalid"),
+        ("GET", "/v1/threads/{thread}", 400, "invalid"),
+        ("GET", "/v1/threads/%00", 400, "invalid"),
+        ("GET", "/v1/threads/%FF", 400, "invalid"),
+        ("GET", "/v1/threads/%zz", 400, "invalid"),
+        ("GET", "/v1/threads/..", 400, "invalid"),
+        ("GET", "/v1/threads/query/frames", 400, "invalid"),
+        ("GET", "/v1/threads/query/nothing", 404, "no_such_path"),
+        ("GET", "/v1/threads", 404, "no_such_path"),
+        ("GET", "/v1/threads/", 404, "no_such_path"),
+        ("GET", "/v1", 404, "no_such_path"),
+        ("GET", "/V1/threads/x", 404, "no_such_path"),
+        ("GET", f"/v1/threads/{NAMED}/frames/x", 404, "no_such_path"),
+        ("GET", f"/v1/blobs/{DIGEST}", 404, "absent"),
+        ("GET", f"/v1/blobs/{DIGEST}/", 404, "absent"),
+        ("GET", "/v1/blobs/nonsense", 400, "invalid"),
+        ("GET", "*", 404, "no_such_path"),
+        ("OPTIONS", "*", 404, "no_such_path"),
+        ("POST", f"/v1/threads/{NAMED}/frames", 400, "invalid"),
+        ("POST", f"/v1/threads/{NAMED}/frames/", 400, "invalid"),
+        ("GET", f"/v1/threads/{NAMED}/frames?start=", 400, "invalid"),
+        ("GET", f"/v1/threads/{NAMED}/frames?start", 400, "invalid"),
+        ("GET", f"/v1/threads/{NAMED}/frames?start=+1", 400, "invalid"),
+        ("GET", f"/v1/threads/{NAMED}/frames?start=%zz", 400, "invalid"),
+        ("GET", f"/v1/threads/{NAMED}/frames?start=%FF", 400, "invalid"),
+        ("GET", f"/v1/threads/{NAMED}/frames?start=1&start=2", 400, "invalid"),
+        ("GET", f"/v1/threads/{NAMED}/frames?start=1;stop=2", 400, "invalid"),
+        ("GET", f"/v1/threads/{NAMED}/frames?Start=1", 400, "invalid"),
+    ],
+)
+def test_a_path_that_is_not_answered(ask: Any, method: str, target: str, status: int, code: str) -> None:
+    found, headers, body = ask(method, target, OPERATOR)
+    assert (found, headers["content-type"]) == (status, "application/json")
+    assert f'"code":"{code}"'.encode() in body
+    assert headers["content-length"] == str(len(body))
+
+
+@pytest.mark.parametrize(
+    "query", ["", "start=1&stop=2", "%73tart=%31", "&&start=1&&", "start=000", "start=9&stop=1", "stop=" + "1" * 30]
+)
+def test_a_query_that_is_answered(ask: Any, query: str) -> None:
+    status, headers, _ = ask("GET", f"/v1/threads/{NAMED}/frames?{query}", OPERATOR)
+    assert (status, headers["content-type"]) == (200, "application/vnd.clew.records")
+
+
+METHODS = {
+    "/healthz": "GET",
+    "/metrics": "GET",
+    f"/v1/threads/{NAMED}": "DELETE, GET",
+    f"/v1/threads/{NAMED}/": "DELETE, GET",
+    f"/v1/threads/{NAMED}/frames": "GET, POST",
+    f"/v1/threads/{NAMED}/frames/": "GET, POST",
+    f"/v1/threads/{NAMED}/refs": "GET",
+    "/v1/threads/query": "POST",
+    "/v1/blobs": "GET, POST",
+    "/v1/blobs/": "GET, POST",
+    "/v1/blobs/get": "POST",
+    f"/v1/blobs/{DIGEST}": "GET, PUT",
+}
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PATCH", "TRACE", "INVENTED", "get"])
+@pytest.mark.parametrize("path", METHODS)
+def test_another_method_is_answered_with_those_that_the_path_has(ask: Any, method: str, path: str) -> None:
+    status, headers, body = ask(method, path, OPERATOR)
+    assert (status, headers["allow"]) == (405, METHODS[path])
+    assert body == b"" if method == "HEAD" else f"other methods: {METHODS[path]}".encode() in body
+
+
+@pytest.mark.parametrize(("path", "methods"), {"/": "GET", "/login": "GET, POST", "/logout": "POST"}.items())
+def test_another_method_of_a_page_is_answered_with_those_that_it_has(ask: Any, path: str, methods: str) -> None:
+    allow = ", ".join(sorted([*methods.split(", "), "OPTIONS"]))
+    status, headers, _ = ask("PATCH", path, OPERATOR)
+    assert (status, headers["allow"], headers["content-type"]) == (405, allow, HTML)
+    status, headers, body = ask("OPTIONS", path, OPERATOR)
+    assert (status, headers["allow"], headers["content-type"], body) == (204, allow, None, b"")
+    assert headers["content-length"] is None
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/", "//metrics", "/%6Detrics", "/metrics%2F"])
+def test_no_way_of_writing_the_path_leads_a_tenant_to_the_metrics(ask: Any, path: str) -> None:
+    assert ask("GET", path, READER)[0] == 403
+    assert ask("GET", path)[0] == 401
+    assert ask("GET", path, OPERATOR)[1]["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/healthz/", "/readyz", "/openapi.json", "/login", "/login/"])
+def test_an_open_path_needs_no_token_however_it_is_written(ask: Any, path: str) -> None:
+    assert ask("GET", path)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/overview", "/overview/", f"/t/{NAMED}", "//t//x", "/t/", "/assets"])
+def test_a_page_without_a_token_is_the_login_form(ask: Any, path: str) -> None:
+    status, headers, body = ask("GET", path)
+    assert (status, headers["content-type"]) == (401, HTML)
+    assert b'data-test="login"' in body
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:<x>", '"', "a b", "\xe9"])
+def test_a_host_that_no_address_can_have_is_refused(ask: Any, host: str) -> None:
+    assert ask("GET", f"/v1/threads/{NAMED}", OPERATOR, host=host)[0] == 400
+    assert ask("GET", "/", OPERATOR, host=host)[0] == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", f"/v1/threads/{NAMED}", f"/v1/threads/{NAMED}/frames", "/login", "/nothing"]
+)
+def test_the_older_http_gets_the_same_answer(ask: Any, path: str) -> None:
+    now, before = ask("GET", path, OPERATOR), ask("GET", path, OPERATOR, version=10)
+    assert (now[0], now[1]["content-type"], now[1]["content-length"]) == (
+        before[0],
+        before[1]["content-type"],
+        before[1]["content-length"],
+    )
+    assert now[2] == before[2]
