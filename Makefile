@@ -69,7 +69,7 @@ lint: $(VENV)/.ready ## Check with ruff and mypy --strict
 	$(BIN)/mypy
 
 test: $(VENV)/.ready ## Run the tests for every change: the same in each run, within five minutes
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" -p no:schemathesis
 
 docs: $(VENV)/.ready ## Run every example in the guides
 	$(BIN)/python -m pytest tests/test_docs.py

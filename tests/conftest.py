@@ -3,6 +3,7 @@ because the machine is busy."""
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -29,7 +30,9 @@ _IS_SLOW_THROUGHOUT = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.M
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Hand the seed of this run to hypothesis, before its own plugin looks for one."""
+    """Hand the seed of this run to hypothesis, before its own plugin looks for one. Collect no garbage while tests are
+    collected: what that makes lives to the end of the run."""
+    gc.disable()
     if not IS_FIXED and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(SEED)
 
@@ -39,6 +42,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
         return None
     return True if _IS_SLOW_THROUGHOUT.search(collection_path.read_text(encoding="utf-8")) else None
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

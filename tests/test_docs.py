@@ -18,6 +18,7 @@ from clew.cli.app import COMMANDS
 from clew.log import Checkpoint, FoldedState, Usage
 from clew.log.entries import KnownEntry
 from clew.messages import Block, Message
+from tests.limits import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 GUIDES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -50,7 +51,7 @@ def test_an_example_runs(code: str, tmp_path: Path) -> None:
     else:
         (tmp_path / "example.py").write_text(code)
         command = [sys.executable, "example.py"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 0, run.stdout + run.stderr
 
 

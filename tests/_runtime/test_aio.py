@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from clew._runtime.aio import cancel_and_wait, settle
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -246,7 +247,7 @@ def test_a_second_ctrl_c_under_asyncio_run_waits_for_what_is_to_be_settled() -> 
         [sys.executable, "-c", SCRIPT],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert ended.stdout == "settling\nsettled\n", ended.stderr

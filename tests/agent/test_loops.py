@@ -18,6 +18,7 @@ from clew.agent import Agent
 from clew.errors import UsageError
 from clew.testing import ScriptedModel, call
 from clew.tools import tool
+from tests.limits import PATIENCE
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent
 
@@ -180,5 +181,5 @@ os._exit(0)
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_a_forked_child_a_used_agent_is_named_and_one_that_was_only_made_works(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", _FORKED, kind, str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

@@ -22,6 +22,7 @@ from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
 from clew.tools import tool
 from tests.clock import Clock
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -526,7 +527,7 @@ async def test_a_killed_program_run_again_asks_no_prompt_twice(tmp_path: Path) -
 
     def run(how: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", _KILLED, url, how], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", _KILLED, url, how], capture_output=True, text=True, timeout=PATIENCE, check=False
         )
 
     assert run("kill").returncode == -signal.SIGKILL

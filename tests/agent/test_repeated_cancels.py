@@ -23,9 +23,9 @@ from clew.sync import Thread as SyncThread
 from clew.sync import open_checkpointer
 from clew.testing import ScriptedModel, call
 from clew.tools import ToolContext, run_command, tool
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
-LIMIT = 60
 
 
 class Held(MemoryCheckpointer):
@@ -233,7 +233,7 @@ def test_a_repeated_ctrl_c_is_a_keyboard_interrupt_and_the_record_says_interrupt
             process.send_signal(signal.SIGINT)
             if number + 1 < times:
                 assert process.stdout.readline() == f"told {number + 1}\n"
-        _, errors = process.communicate(timeout=LIMIT)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == -signal.SIGINT, errors
     assert "KeyboardInterrupt" in errors.splitlines()[-1] or errors.splitlines()[-2] == "KeyboardInterrupt"
     assert "Exception ignored" not in errors

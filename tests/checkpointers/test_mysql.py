@@ -30,6 +30,7 @@ from clew.checkpointers.mysql.wire import Connection
 from clew.errors import Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
 from clew.testing.contract.builders import append, every_call, heads, listed, put, state
 from tests.checkpointers.damage import sound_and_damaged
+from tests.limits import PATIENCE
 from tests.servers.mariadb import PASSWORD, MariaDBServer, running_mariadb
 from tests.servers.proxy import Proxy
 from tests.servers.running import free_port
@@ -176,7 +177,7 @@ def test_eight_processes_may_make_the_tables_at_once(server: MariaDBServer) -> N
         assert process.stdin is not None
         process.stdin.write(b"go\n")
         process.stdin.flush()
-    said = [process.communicate(timeout=60)[1].decode() for process in processes]
+    said = [process.communicate(timeout=PATIENCE)[1].decode() for process in processes]
     assert [process.returncode for process in processes] == [0] * 8, said
 
     async def check() -> list[str]:

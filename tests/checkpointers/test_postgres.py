@@ -23,6 +23,7 @@ from clew.checkpointers.postgres.wire import Connection
 from clew.errors import Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing.contract.builders import append, digest_of, every_call, heads, listed, minute, put, state
 from tests.checkpointers.damage import sound_and_damaged
+from tests.limits import PATIENCE
 from tests.servers.postgres import PostgresServer, running_pooler, running_postgres
 from tests.servers.proxy import Proxy
 from tests.servers.running import free_port
@@ -506,7 +507,7 @@ async def appending(
             acknowledged.append(frame)
 
 
-async def gathered(work: Awaitable[object], seconds: float = 60) -> None:
+async def gathered(work: Awaitable[object], seconds: float = PATIENCE) -> None:
     await asyncio.wait_for(work, seconds)
 
 

@@ -28,6 +28,7 @@ from clew.testing.contract.builders import append, every_call, heads, listed, pu
 from tests.checkpointers.damage import sound_and_damaged
 from tests.checkpointers.scripts import race, run_script
 from tests.clock import Clock
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -395,10 +396,10 @@ class Writer:
 
         def hold(_: sqlite3.Cursor) -> None:
             held.set()
-            go.wait(30)
+            go.wait(PATIENCE)
 
         holding = asyncio.create_task(self._engine.write(hold, asyncio.get_running_loop()))
-        await asyncio.to_thread(held.wait, 30)
+        await asyncio.to_thread(held.wait, PATIENCE)
         self.batches.clear()
         tasks = [asyncio.create_task(call) for call in calls]
         await asyncio.sleep(0.05)

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.cli.samples import make_samples
+from tests.limits import PATIENCE
 
 __all__ = ["Samples", "clew", "environment", "hear_signals", "objects", "path_with_clew", "terminal"]
 
 _FORCING = {"FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE", "CLEW_STORE", "CLEW_KEY"}
-_PATIENCE = 60
 
 
 @functools.cache
@@ -102,7 +102,7 @@ def clew(
         input=given or "",
         capture_output=True,
         text=True,
-        timeout=_PATIENCE,
+        timeout=PATIENCE,
     )
     assert "Traceback" not in run.stderr, run.stderr
     return run
@@ -122,7 +122,7 @@ class Terminal:
         self._master = master
 
     def wait_for(self, text: str) -> None:
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + PATIENCE
         while text not in self.shown:
             assert time.monotonic() < end, self.shown
             assert self._read(), f"it ended: {self.shown}"
@@ -134,10 +134,10 @@ class Terminal:
         """Its exit code; all that it showed is in `shown`."""
         while self._read():
             pass
-        return self.process.wait(_PATIENCE)
+        return self.process.wait(PATIENCE)
 
     def _read(self) -> bool:
-        if not select.select([self._master], [], [], _PATIENCE)[0]:
+        if not select.select([self._master], [], [], PATIENCE)[0]:
             return False
         try:
             data = os.read(self._master, 65536)

@@ -39,6 +39,7 @@ from tests.cli import command_line
 from tests.cli.command_line import Samples, path_with_clew
 from tests.cli.native_sessions import Machine as NativeMachine
 from tests.cli.workshop import Workshop
+from tests.limits import PATIENCE
 from tests.server.serving import a_token, serving
 from tests.servers.clis import cli_path
 
@@ -111,7 +112,7 @@ class Bench(Workshop):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
         )
 
     def follow_at_terminal(self, command: str, monkeypatch: pytest.MonkeyPatch, says: str = "y\n") -> str:
@@ -249,7 +250,7 @@ def what_a_signal_stopped_goes_on_with_the_command_that_it_leaves(bench: Bench, 
     with bench.process("run", "Nap.", *options, *bench.at) as running:
         bench.until("napping")
         running.send_signal(signal.SIGINT)
-        _, shown = running.communicate(timeout=120)
+        _, shown = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130
     command = bench.told("resume", shown)
     (bench.folder / "awake").touch()
@@ -427,7 +428,7 @@ def a_program_that_a_signal_stopped_is_run_again_by_the_command_that_it_prints(
     )
     bench.until("napping")
     running.send_signal(signal.SIGINT)
-    _, shown = running.communicate(timeout=120)
+    _, shown = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130, shown
     (bench.folder / "awake").touch()
     assert bench.follow(bench.told("run_again", shown)).stdout == "Rested.\n"
@@ -744,7 +745,7 @@ def a_token_is_made_by_the_command_that_a_service_without_one_prints(bench: Benc
 
 
 def _page(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
         return html.unescape(answer.read().decode())
 
 

@@ -15,6 +15,7 @@ import pytest
 from clew import __version__
 from clew.cli.commands.demo import _view
 from clew.demo.views import PlainView
+from tests.limits import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 FORCING = {"FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE"}
@@ -24,7 +25,7 @@ def clew(*arguments: str) -> subprocess.CompletedProcess[str]:
     """In a pipe, and without what a CI says to have colours there too."""
     env = {name: value for name, value in os.environ.items() if name not in FORCING} | {"COLUMNS": "80"}
     command = [sys.executable, "-m", "clew", *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])

@@ -10,6 +10,7 @@ import pytest
 from clew.testing import ModelServer
 from tests.cli.command_line import Samples
 from tests.cli.workshop import Workshop
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +41,7 @@ def test_that_a_thread_was_taken_away_is_printed_once(tmp_path: Path) -> None:
         shop.until("napping")
         taken = shop.clew("unlock", "t", "--force", "--yes")
         assert taken.returncode == 0, taken.stderr
-        _, said = running.communicate(timeout=120)
+        _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 4, said
     assert said.count("was taken over by") == 1, said
 
@@ -68,6 +69,6 @@ def test_a_stop_that_cannot_be_recorded_is_told_in_a_sentence_that_ends_once(tmp
         shop.until("napping")
         assert shop.clew("unlock", "t", "--force", "--yes").returncode == 0
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=120)
+        _, said = running.communicate(timeout=PATIENCE)
     assert "taken over by another writer" in said
     assert ".." not in said

@@ -24,6 +24,7 @@ from clew.providers.base import Conversation, Place
 from clew.providers.registry import find_provider
 from clew.testing import ModelServer
 from tests.cli.command_line import Samples, clew, environment, hear_signals, path_with_clew
+from tests.limits import PATIENCE
 from tests.sampling import sampled
 from tests.servers.clis import cli_path
 
@@ -109,7 +110,7 @@ class Shell:
 
     def run(self, line: str) -> None:
         with self.start(line) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, f"{line}\n{out}\n{err}"
 
     def serve(self, line: str) -> None:
@@ -120,7 +121,7 @@ class Shell:
             port = next(event["url"] for event in said if event["event"] == "listening").rpartition(":")[2]
             assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the examples are for a POSIX shell")

@@ -13,7 +13,7 @@ from tests.crash.agent_runs import Desk, Place, Undisturbed, check_same, folder_
 from tests.crash.processes import FULL, STORES
 from tests.sampling import dice
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
 
 def points(kind: str, counts: Mapping[str, int]) -> list[str]:

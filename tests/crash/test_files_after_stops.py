@@ -23,6 +23,7 @@ from clew.messages import plain_text
 from clew.testing import Fault, ModelServer, ScriptedModel
 from tests.crash.files_worker import LAST, THREAD, Job, Stop, make_agent, script, work
 from tests.crash.processes import ROOT
+from tests.limits import PATIENCE
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent
 
@@ -153,7 +154,7 @@ def signalled(job: Job) -> str:
             process.send_signal(signal.SIGINT)
             assert process.stdout.readline() == "keeping\n"
             process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == (-signal.SIGKILL if job.stop == "SIGKILL" else 130), said
     return said
 

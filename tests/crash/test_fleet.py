@@ -22,6 +22,7 @@ from clew.log.codec import decode_frame
 from clew.messages import user
 from tests.crash.fleet_worker import TURNS
 from tests.crash.processes import FULL, ROOT
+from tests.limits import PATIENCE
 from tests.server.serving import a_token, serving
 from tests.servers.postgres import running_postgres
 from tests.servers.redis import a_server
@@ -69,7 +70,7 @@ class Fleet:
 
     def finish(self) -> None:
         for process in self._processes:
-            _, said = process.communicate(timeout=300)
+            _, said = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, said.decode()
 
     def end(self) -> None:

@@ -20,8 +20,6 @@ from clew.demo.process import Process
 from clew.demo.views import PlainView
 from tests.limits import PATIENCE
 
-LIMIT = 20.0
-
 
 def numbers(output: str) -> dict[str, list[int]]:
     """The table in the output: undisturbed, before, after, lost and repeated, by what was counted."""

@@ -17,6 +17,7 @@ from clew.messages import plain_text
 from clew.providers import ProviderSession
 from clew.testing import ScriptedModel
 from tests.e2e.desk import NAMES, Desk, desk, has_call, texts
+from tests.limits import PATIENCE
 from tests.providers.worker import descendants, is_running, wait_until, worker
 from tests.servers.clis import Machine
 from tests.servers.npm import NEWEST_CLAUDE
@@ -42,7 +43,13 @@ def by_hand(machine: Machine, provider: str, key: str, prompt: str) -> None:
     }
     argv = [*commands[provider], *(["-"] if provider == "codex" else [])]
     done = subprocess.run(
-        argv, input=prompt.encode(), env=machine.env, cwd=machine.cwd, capture_output=True, timeout=120, check=False
+        argv,
+        input=prompt.encode(),
+        env=machine.env,
+        cwd=machine.cwd,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
 

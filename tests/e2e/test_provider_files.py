@@ -10,6 +10,7 @@ import pytest
 from clew import open_checkpointer
 from clew.errors import ClewError
 from tests.e2e.desk import NAMES, desk, texts
+from tests.limits import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("real-clis")]
 
@@ -28,7 +29,7 @@ async def test_files_of_a_stopped_prompt_are_there_on_another_machine(provider: 
                     await session.send("BREAK echo kept > note")
             else:
                 running = asyncio.ensure_future(session.send("RUN echo kept > note; sleep 600"))
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE):
                     while not (note.exists() and note.read_text()):
                         await asyncio.sleep(0.02)
                 running.cancel()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.desk import desk
+from tests.limits import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -29,6 +30,6 @@ def test_the_examples_of_a_guide_run_one_after_the_other(guide: str, tmp_path: P
                 env=machine.env,
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=PATIENCE,
             )
             assert run.returncode == 0, run.stdout + run.stderr

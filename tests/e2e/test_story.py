@@ -24,6 +24,7 @@ from clew.models.base import ModelRequest
 from clew.server.inspector.templates import thread_url
 from clew.testing import ModelServer, Response, call
 from tests.cli.command_line import environment, path_with_clew
+from tests.limits import PATIENCE
 
 pytestmark = [
     pytest.mark.anyio,
@@ -100,7 +101,7 @@ def telling(root: Path, server: ModelServer) -> Iterator[tuple[Told, str]]:
     try:
         yield told, _address(shell, told)
         os.killpg(shell.pid, signal.SIGINT)
-        assert shell.wait(30) == 0, told.everything()
+        assert shell.wait(PATIENCE) == 0, told.everything()
     finally:
         if shell.poll() is None:
             os.killpg(shell.pid, signal.SIGKILL)
@@ -108,7 +109,7 @@ def telling(root: Path, server: ModelServer) -> Iterator[tuple[Told, str]]:
 
 
 def _address(shell: subprocess.Popen[Any], told: Told) -> str:
-    end = time.monotonic() + 120
+    end = time.monotonic() + PATIENCE
     while '"listening"' not in told.err(SERVE):
         assert shell.poll() is None, told.everything()
         assert time.monotonic() < end, told.everything()

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.limits import PATIENCE
+
 __all__ = ["COMMANDS", "observe"]
 
 ROOT = Path(__file__).parents[2]
@@ -134,7 +136,7 @@ def _ask_all(url: str) -> dict[str, Any]:
         ("PUT", trip, b""),
         ("GET", "/v1/nothing", b""),
     ]:
-        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
         connection.request(method, path, body or None, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         data = answer.read()

@@ -11,6 +11,7 @@ import pytest
 
 from clew.messages import Text, Thinking, ToolCall, ToolResult, plain_text, user
 from clew.testing import ModelServer, Reply, call, say, think
+from tests.limits import PATIENCE
 from tests.sampling import FULL
 from tests.servers.clis import OPENCODE_THINKING, Machine, answering
 from tests.servers.running import lacking
@@ -51,7 +52,7 @@ def test_a_program_makes_its_calls_and_connects_to_the_scripted_model_alone(prog
             env=machine.env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
         )
         assert done.returncode == 0, done.stderr
         assert "It is 42." in done.stdout

@@ -13,6 +13,7 @@ import pytest
 from clew import Checkpoint, Thread, open_checkpointer
 from clew.messages import Text, ToolCall, plain_text
 from clew.providers.process import reap
+from tests.limits import PATIENCE
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent
 from tests.providers.worker import descendants, is_running, wait_until, worker
@@ -44,7 +45,7 @@ async def test_when_we_are_killed_all_processes_end_and_words_calls_and_prompt_a
 
 async def _until_recorded(url: str, handle: str, call_id: str) -> None:
     """Until this call is on record, and so all that came before it."""
-    async with asyncio.timeout(20), open_checkpointer(url) as store:
+    async with asyncio.timeout(PATIENCE), open_checkpointer(url) as store:
         while not _has(await Thread.load(store, json.loads(handle)["session_id"]), call_id):
             await asyncio.sleep(0.02)
 

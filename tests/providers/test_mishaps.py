@@ -133,7 +133,7 @@ async def test_a_program_that_goes_on_writing_after_an_error_ends_all_the_same(
     script = f"trap '' INT; echo first; head -c {size} /dev/zero | tr '\\0' 'x'; echo; sleep 600"
     running = run(Command(("sh", "-c", script)), toy_place(tmp_path), refuse)
     with pytest.raises(ValueError, match="enough"):
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, PATIENCE)
 
 
 async def test_a_turn_that_is_cancelled_while_it_is_captured_is_done_and_paid(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from clew.errors import ProviderMissing
 from clew.providers import Place, ProviderAgent, check_providers, find_provider
 from clew.providers.base import Command
 from clew.providers.process import CannotRun, problem_of, run
+from tests.limits import PATIENCE
 from tests.providers.toy import toy_place
 from tests.servers.clis import cli_path
 from tests.servers.npm import VERSIONS
@@ -143,7 +144,7 @@ async def test_programs_that_npm_installed_without_their_scripts_are_run_if_they
     npm = shutil.which("npm") or lacking("no npm", install="node and npm")
     wanted = [f"{name}@{version}" for name, version in VERSIONS.items()]
     options = ["--no-audit", "--no-fund", "--ignore-scripts", "--omit=optional", "--prefix", str(tmp_path)]
-    done = subprocess.run([npm, "install", *options, *wanted], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([npm, "install", *options, *wanted], capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode:
         lacking(f"npm install failed: {done.stderr[-300:]}", install="node and npm")
     modules = tmp_path / "node_modules"

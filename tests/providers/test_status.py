@@ -17,6 +17,7 @@ from clew.providers.registry import PROVIDERS
 from clew.providers.status import check_providers
 from clew.testing import ModelServer
 from tests.clock import Clock
+from tests.limits import PATIENCE
 from tests.providers.toy import Toy, toy_place
 from tests.sampling import FULL
 from tests.servers.clis import Machine, answering
@@ -127,7 +128,7 @@ async def test_the_real_programs_answer(tmp_path: Path) -> None:
     names = PROVIDERS if FULL else ("codex",)
     with ModelServer(answering(lambda request: "OK")) as server:
         machine = Machine(tmp_path, server)
-        found = await check_providers(names, live=True, place=machine.place(), timeout=90)
+        found = await check_providers(names, live=True, place=machine.place(), timeout=PATIENCE)
         assert [(health.provider, health.answers, health.problem) for health in found] == [
             (name, True, "") for name in names
         ]

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from clew.checkpointers.http.protocol import encode_text
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def clew_serve(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "clew", "serve", *arguments]
-    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=PATIENCE)
 
 
 @contextmanager
@@ -103,7 +104,7 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     with running("--store", "memory://", CLEW_SERVE_TOKENS=SECRET) as (url, process):
         httpx.get(f"{url}/v1/threads/YQ", headers={"authorization": f"Bearer {SECRET}"})
         process.send_signal(number)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
         assert process.stderr is not None
         lines = [json.loads(line) for line in process.stderr]
     assert [line["event"] for line in lines] == ["request", "stopping"]

@@ -13,6 +13,7 @@ import pytest
 from clew.checkpointers import SQLiteCheckpointer
 from clew.checkpointers.http.protocol import END, encode_text
 from clew.testing.contract.builders import append
+from tests.limits import PATIENCE
 from tests.sampling import FULL
 from tests.server.test_command import running
 
@@ -46,7 +47,7 @@ async def test_a_long_thread_is_never_in_memory_whole(tmp_path: Path) -> None:
         httpx.get(f"{url}/v1/threads/{encode_text('short')}/frames").raise_for_status()
         before = peak(process.pid)
         received, end = 0, b""
-        with httpx.stream("GET", f"{url}/v1/threads/{encode_text('long')}/frames", timeout=60) as answer:
+        with httpx.stream("GET", f"{url}/v1/threads/{encode_text('long')}/frames", timeout=PATIENCE) as answer:
             for number, piece in enumerate(answer.iter_raw()):
                 received, end = received + len(piece), (end + piece)[-4:]
                 if number == 10:

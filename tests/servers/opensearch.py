@@ -17,6 +17,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from tests.limits import PATIENCE
 from tests.servers.running import ServerProcess, free_port, lacking
 
 __all__ = ["OpenSearchNode", "shared_node"]
@@ -49,7 +50,7 @@ class OpenSearchNode:
             headers={"content-type": "application/json"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.loads(answer.read())
 
     def _has_its_shards(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.limits import PATIENCE
 from tests.servers.running import ServerProcess, free_port, lacking
 
 __all__ = ["DURABLE", "Server", "a_cluster", "a_server", "binary", "speak"]
@@ -71,7 +72,7 @@ def a_cluster(folder: Path, masters: int = 3) -> Iterator[Sequence[Server]]:
             assert speak(server.port, f"CLUSTER ADDSLOTSRANGE {first} {last}") == b"+OK\r\n"
             speak(server.port, f"CLUSTER SET-CONFIG-EPOCH {n + 1}")
             speak(servers[0].port, f"CLUSTER MEET 127.0.0.1 {server.port}")
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while not all(_agrees(server.port, masters) for server in servers):
             assert time.monotonic() < end, "the servers found no cluster together"
             time.sleep(0.02)

@@ -18,11 +18,10 @@ from typing import NoReturn, Self
 
 import pytest
 
+from tests.limits import PATIENCE
 from tests.report import install_hint
 
 __all__ = ["ServerProcess", "free_port", "lacking"]
-
-_PATIENCE = 60.0
 
 
 def lacking(what: str, *, install: str) -> NoReturn:
@@ -96,7 +95,7 @@ class ServerProcess:
                 user=self._user,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + PATIENCE
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > end:
                 said = self._log.read_text(errors="replace")[-2000:]

@@ -9,10 +9,10 @@ import sys
 import textwrap
 from pathlib import Path
 
-__all__ = ["LIMIT", "START", "hears_ctrl_c", "run"]
+from tests.limits import PATIENCE
 
-LIMIT = 60
-"""Seconds after which a script counts as hanging."""
+__all__ = ["PATIENCE", "START", "hears_ctrl_c", "run"]
+
 
 START = """
 import os, signal, sys, threading, time
@@ -50,7 +50,7 @@ def run(script: str, folder: Path, *options: str) -> list[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=LIMIT,
+        timeout=PATIENCE,
         preexec_fn=hears_ctrl_c,
     )
     said = _SLOW.sub("", done.stderr)

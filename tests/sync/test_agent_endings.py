@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clew.sync import Thread, open_checkpointer
-from tests.sync.scripts import LIMIT, START, hears_ctrl_c, run
+from tests.sync.scripts import PATIENCE, START, hears_ctrl_c, run
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and forks are those of POSIX")
 
@@ -57,7 +57,7 @@ def interrupted(script: str, folder: Path, number: signal.Signals = signal.SIGIN
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         os.kill(process.pid, number)
-        printed, errors = process.communicate(timeout=LIMIT)
+        printed, errors = process.communicate(timeout=PATIENCE)
     return process.returncode, printed.splitlines(), errors.splitlines()
 
 

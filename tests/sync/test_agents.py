@@ -26,6 +26,7 @@ from clew.sync import (
     tool,
 )
 from clew.testing import ScriptedModel, call, turns_in
+from tests.limits import PATIENCE
 from tests.providers.toy import toy_place
 from tests.providers.toys import with_toys
 
@@ -108,8 +109,14 @@ def test_events_come_as_they_happen_and_the_result_after_them(memory: Checkpoint
 
 
 def test_a_stream_is_lazy_and_has_no_result_before_its_last_event(memory: Checkpointer) -> None:
-    model = ScriptedModel([call("greet", name="Ada"), "Done."])
-    with Agent(model, tools=[greet], checkpointer=memory) as agent:
+    go_on = threading.Event()
+
+    @tool
+    def hold() -> None:
+        go_on.wait(PATIENCE)
+
+    model = ScriptedModel([call("hold"), "Done."])
+    with Agent(model, tools=[hold], checkpointer=memory) as agent:
         run = agent.stream("Go.", thread_id="t")
         assert memory.head("t") is None
         with pytest.raises(UsageError, match="has not begun"):
@@ -117,6 +124,7 @@ def test_a_stream_is_lazy_and_has_no_result_before_its_last_event(memory: Checkp
         next(run)
         with pytest.raises(UsageError, match="has not finished"):
             _ = run.result
+        go_on.set()
         for _event in run:
             pass
         assert run.result.output == "Done."

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sync.scripts import LIMIT, START, hears_ctrl_c, run
+from tests.sync.scripts import PATIENCE, START, hears_ctrl_c, run
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and forks are those of POSIX")
 
@@ -314,6 +314,6 @@ def test_sigint_kills_a_script_that_does_not_catch_it(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=LIMIT)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == -signal.SIGINT
     assert errors.splitlines()[-1] == "KeyboardInterrupt"

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from clew.testing import ModelServer
+from tests.limits import PATIENCE
 
 HI = [{"role": "user", "content": "Hi"}]
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -20,7 +21,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def connect(server: ModelServer) -> http.client.HTTPConnection:
     where = urlsplit(server.url)
-    return http.client.HTTPConnection(where.hostname or "", where.port, timeout=20)
+    return http.client.HTTPConnection(where.hostname or "", where.port, timeout=PATIENCE)
 
 
 def ask(server: ModelServer, dialect: str, **fields: Any) -> tuple[int, dict[str, str], bytes]:

@@ -19,6 +19,7 @@ from clew.log import Usage
 from clew.messages import Image, Text, ToolCall, ToolResult, assistant, plain_text, tool, user
 from clew.models.base import ModelRequest, ToolSpec
 from clew.testing import ModelServer, Response, call, reply, say, think, turns_in
+from tests.limits import PATIENCE
 from tests.testing.raw import ask
 
 pytestmark = pytest.mark.anyio
@@ -475,7 +476,7 @@ def test_clients_of_another_process_are_led_here_by_the_environment() -> None:
             env={**server.env(), "NO_PROXY": "*"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
     assert run.stdout.split() == ["Hello.", "Hello."], run.stderr
 

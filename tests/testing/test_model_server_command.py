@@ -107,7 +107,7 @@ def test_a_rule_can_repeat_its_last_response(tmp_path: Path) -> None:
 def test_a_file_that_is_no_script_is_said_to_be_none(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "script.json"
     path.write_text(text)
-    run = subprocess.run([*COMMAND, str(path)], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([*COMMAND, str(path)], capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 2
     assert words in run.stderr
     with pytest.raises(InvalidInput):

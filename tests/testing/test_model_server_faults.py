@@ -294,7 +294,7 @@ def test_bodies_may_be_packed_or_in_chunks(encoding: str) -> None:
 def test_what_is_no_sound_request_is_answered_and_the_server_goes_on(sent: bytes, status: int) -> None:
     with ModelServer(["Hello."]) as server:
         where = urlsplit(server.url)
-        with socket.create_connection((where.hostname, where.port or 0), timeout=10) as plain:
+        with socket.create_connection((where.hostname, where.port or 0), timeout=PATIENCE) as plain:
             plain.sendall(sent)
             assert plain.recv(65536).startswith(b"HTTP/1.1 %d " % status)
         assert ask(server, "openai-chat")[0] == 200

@@ -577,7 +577,7 @@ async def test_asyncio_has_nothing_to_complain_about_after_a_cancellation() -> N
     with Threads(2) as threads:
 
         def work() -> None:
-            threads.stop.wait(10)
+            threads.stop.wait(PATIENCE)
             threads.go_on()
 
         running = asyncio.create_task(threads.run_all([work, work], let_go=lambda: time.sleep(0.1)))

@@ -14,6 +14,7 @@ import pytest
 from clew import Thread, open_checkpointer
 from clew.log import Checkpoint
 from tests.cli.command_line import Samples, clew, objects, terminal
+from tests.limits import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -37,7 +38,7 @@ async def test_a_thread_goes_through_a_pipe(tmp_path: Path) -> None:
     samples, there = Samples(tmp_path), f"sqlite:///{tmp_path / 'there.db'}"
     clew_ = f"{shlex.quote(sys.executable)} -m clew"
     pipe = f"{clew_} export trip - --store {samples.url} | {clew_} import - --store {there}"
-    run = subprocess.run(pipe, shell=True, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(pipe, shell=True, capture_output=True, text=True, timeout=PATIENCE)
     assert (run.returncode, run.stdout) == (0, "trip\n")
     assert (await _state(there, "trip")).turns == 5
 

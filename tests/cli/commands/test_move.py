@@ -13,6 +13,7 @@ from tests.cli.command_line import Samples, clew, objects
 from tests.cli.native_sessions import Machine
 from tests.cli.workshop import Workshop
 from tests.e2e.desk import desk
+from tests.limits import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -88,7 +89,7 @@ def test_the_printed_command_opens_the_conversation_with_the_real_program(tmp_pa
             env=machine.env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
         )
         assert opened.stdout == "Answer to: Still there?\n", opened.stderr
         assert any("at-codex" in str(message) for message in machine.asked[-1])

@@ -17,6 +17,7 @@ from clew.messages import plain_text
 from clew.testing import ModelServer, Response, call, reply, say
 from tests.cli.command_line import objects
 from tests.cli.workshop import Workshop
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -107,7 +108,7 @@ async def test_a_signal_ends_it_with_130_and_the_line_that_resumes_it(number: si
     with shop.process("run", "Nap.", "--model", shop.script("nap", *NAP), "--tool", "shop:nap", "--thread", "t") as run:
         shop.until("napping")
         run.send_signal(number)
-        out, told = run.communicate(timeout=60)
+        out, told = run.communicate(timeout=PATIENCE)
     assert (run.returncode, out) == (130, "")
     assert told.splitlines()[-1] == "Stopped; all is on record. To go on: clew resume t"
     assert "Traceback" not in told

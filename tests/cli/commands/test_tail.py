@@ -20,6 +20,7 @@ from clew.log import Frame, MessageAdded, StatusChanged, Streamed, ToolIntent, T
 from clew.messages import Text, ToolCall, ToolResult, assistant, user
 from clew.threads.views.timeline import TimelineReader
 from tests.cli.command_line import Samples, clew, hear_signals, objects
+from tests.limits import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -45,7 +46,7 @@ async def until(process: Process, words: str) -> str:
     """All that it says up to the line with these words."""
     assert process.stdout is not None
     said = ""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while words not in said:
             line = await process.stdout.readline()
             assert line, f"it ended: {said}"
@@ -54,7 +55,7 @@ async def until(process: Process, words: str) -> str:
 
 
 async def rest(process: Process) -> tuple[int, str, str]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         out, err = await process.communicate()
     return process.returncode or 0, out.decode(), err.decode()
 

@@ -289,7 +289,7 @@ def test_the_beginning_of_several_keys_is_refused(tmp_path: Path) -> None:
     claude = machine(tmp_path)
     path = keep(claude, "sub-agent")
     path.with_name(f"{KEY[:-4]}0000.jsonl").write_bytes(path.read_bytes())
-    with pytest.raises(InvalidInput, match="the beginning of 2 sessions"):
+    with pytest.raises(InvalidInput, match="the beginning of 2 session ids"):
         claude.find(KEY[:8])
 
 

@@ -17,6 +17,7 @@ from clew.providers.codex import Codex
 from clew.providers.events import Failed, Finished, ProviderEvent, Result
 from clew.providers.events import Response as Said
 from clew.testing import Fault, ModelServer, Response, call, reply
+from tests.limits import PATIENCE
 from tests.servers.clis import Machine, answering
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -136,7 +137,7 @@ async def test_a_conversation_that_another_process_runs_is_said_to_be_so(tmp_pat
         codex = Codex(machine.place())
         key = codex.new_key()
         running = asyncio.ensure_future(turn(codex, key, "first"))
-        await server.wait_for(1, 30)
+        await server.wait_for(1, PATIENCE)
         *_, failed = await turn(codex, key, "second")
         assert failed == Failed("failed", f"thread {key} already has an active writer")
         running.cancel()

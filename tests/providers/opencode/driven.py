@@ -6,6 +6,7 @@ from clew.providers.base import Job, Place
 from clew.providers.events import Finished, ProviderEvent
 from clew.providers.opencode import OpenCode
 from clew.providers.process import run
+from tests.limits import PATIENCE
 
 __all__ = ["ask", "asked"]
 
@@ -19,7 +20,7 @@ async def ask(place: Place, job: Job) -> list[ProviderEvent]:
     reader = provider.reader(job)
     happened: list[ProviderEvent] = []
     ended = await run(
-        provider.command(program, job), place, lambda line: happened.extend(reader.read(line)), timeout=120
+        provider.command(program, job), place, lambda line: happened.extend(reader.read(line)), timeout=PATIENCE
     )
     happened.extend(reader.end(ended.status, ended.stderr))
     return happened

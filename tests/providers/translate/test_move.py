@@ -45,6 +45,7 @@ from clew.providers.translate.move import Translated, for_provider, translate, w
 from clew.testing import ModelServer, Response, ScriptedModel, call
 from clew.threads import Thread
 from tests import strategies
+from tests.limits import PATIENCE
 from tests.sampling import only_in_full
 from tests.servers.clis import Machine, answering
 
@@ -288,7 +289,10 @@ async def ask(machine: Machine, name: str, key: str, prompt: str) -> None:
     await provider.prepare(program, job)
     reader, happened = provider.reader(job), list[ProviderEvent]()
     ended = await run(
-        provider.command(program, job), provider.place, lambda line: happened.extend(reader.read(line)), timeout=90
+        provider.command(program, job),
+        provider.place,
+        lambda line: happened.extend(reader.read(line)),
+        timeout=PATIENCE,
     )
     happened += reader.end(ended.status, ended.stderr)
     assert [type(end) for end in happened if isinstance(end, Finished | Failed)] == [Finished], happened

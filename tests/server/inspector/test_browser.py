@@ -19,6 +19,7 @@ from clew.log import Described, MessageAdded, StatusChanged, Usage
 from clew.messages import assistant, user
 from tests.cli.samples import make_samples
 from tests.cli.workshop import Workshop
+from tests.limits import PATIENCE
 from tests.server.inspector.browsing import TOKEN, chromium_path, open_browser, running_service
 from tests.server.inspector.looking import in_store, thread
 from tests.server.inspector.worker import LAST
@@ -236,7 +237,7 @@ def test_turns_of_a_running_agent_appear_and_the_readers_place_does_not_move(
             page.get_by_test_id("new-turns").click()
             expect(page.locator(f"[data-turn='{LAST}']")).to_be_in_viewport()
             assert page.evaluate("window.never_reloaded") is True
-            assert process.wait(30) == 0, process.stderr.read() if process.stderr else ""
+            assert process.wait(PATIENCE) == 0, process.stderr.read() if process.stderr else ""
         finally:
             process.kill()
 

@@ -18,6 +18,7 @@ from clew.log import MessageAdded
 from clew.messages import assistant, user
 from clew.server.inspector.visits import HEADERS
 from clew.testing import ScriptedModel, call
+from tests.limits import PATIENCE
 from tests.server.inspector.looking import HOSTILE, PIXEL, fill, in_store, thread
 from tests.server.serving import serving
 
@@ -286,7 +287,7 @@ def test_a_damaged_thread_says_what_verify_says(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_away_is_a_page_that_says_so() -> None:
-    with serving("http://127.0.0.1:9") as running, httpx.Client(base_url=running.url, timeout=60) as client:
+    with serving("http://127.0.0.1:9") as running, httpx.Client(base_url=running.url, timeout=PATIENCE) as client:
         shown = client.get("/")
     assert shown.status_code == 503
     assert "The store is away" in shown.text
@@ -301,7 +302,7 @@ def test_a_page_elsewhere_cannot_reach_the_pages_through_a_name_of_its_own(brows
 async def test_a_live_thread_is_sent_turn_by_turn(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/c.db"
     with serving(url) as running:
-        async with open_checkpointer(url) as store, httpx.AsyncClient(base_url=running.url, timeout=20) as client:
+        async with open_checkpointer(url) as store, httpx.AsyncClient(base_url=running.url, timeout=PATIENCE) as client:
             async with Thread.open(store, "t") as opened:
                 await opened.append(MessageAdded(user("q")), MessageAdded(assistant("first")))
                 frames = opened.head.frames
@@ -324,7 +325,7 @@ async def test_a_live_thread_is_sent_turn_by_turn(tmp_path: Path) -> None:
 def test_a_service_that_stops_does_not_wait_for_open_pages(tmp_path: Path) -> None:
     with (
         serving(f"sqlite:///{tmp_path}/c.db", grace=20.0) as running,
-        httpx.Client(base_url=running.url, timeout=15) as client,
+        httpx.Client(base_url=running.url, timeout=PATIENCE) as client,
         client.stream("GET", "/threads/events") as events,
     ):
         lines = events.iter_lines()

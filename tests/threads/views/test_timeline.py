@@ -35,6 +35,7 @@ from clew.messages import Text, ToolCall, ToolResult, assistant, plain_text, use
 from clew.messages import tool as results
 from clew.testing import ScriptedModel, call
 from clew.threads.views.timeline import Mark, TimelineReader, TimelineTurn, read_timeline, reader_of
+from tests.limits import PATIENCE
 from tests.threads.keeping import read_frames, with_folded_state
 
 pytestmark = pytest.mark.anyio
@@ -354,7 +355,7 @@ async def test_a_process_killed_in_a_tool_and_another_that_goes_on(tmp_path: Pat
 
 
 def _run(url: str, how: str) -> int:
-    return subprocess.run([sys.executable, "-c", CRASHING, url, how], check=False, timeout=60).returncode
+    return subprocess.run([sys.executable, "-c", CRASHING, url, how], check=False, timeout=PATIENCE).returncode
 
 
 async def test_the_state_it_ends_in_is_the_one_that_is_loaded(store: MemoryCheckpointer) -> None:
