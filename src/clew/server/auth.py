@@ -114,7 +114,7 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
         except (msgspec.MsgspecError, InvalidInput) as error:
             raise InvalidInput(f"{path}, line {number}: {error}. `{advice.new_token()}` prints a sound line.") from None
         if token.sha256 in tokens:
-            raise InvalidInput(f"{path}, line {number}: this token stands in an earlier line too. Keep one.")
+            raise InvalidInput(f"{path}, line {number}: this token is in an earlier line too. Keep one of them.")
         tokens[token.sha256] = token
     if not tokens:
         raise InvalidInput(f"{path}: no token in it. `{advice.new_token(str(path))}` makes one.")
@@ -123,8 +123,8 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
 
 def parse_tokens(text: str) -> tuple[Token, ...]:
     """Parse the value of the environment variable `CLEW_SERVE_TOKENS`: words such as TOKEN, TOKEN@NAMESPACE or
-    TOKEN@NAMESPACE:read,write. Without a namespace or scopes, a token has all of them. Raises `InvalidInput` for a
-    wrong word."""
+    TOKEN@NAMESPACE:read,write. A token without a namespace reaches all namespaces, and one without scopes has all
+    scopes. Raises `InvalidInput` for a wrong word."""
     tokens = []
     for number, word in enumerate(text.split(), start=1):
         secret, _, rest = word.partition("@")
@@ -150,15 +150,15 @@ def _token(secret: str, namespace: str, scopes: Iterable[str], label: str) -> To
 def _check_namespace(namespace: str) -> None:
     if namespace != EVERY_NAMESPACE and not _NAMESPACE.fullmatch(namespace):
         raise InvalidInput(
-            f"{namespace!r} is no namespace for a token: 1 to 64 letters, digits, '.', '_' and '-', "
-            "not a sign first; or * for all of them"
+            f"{namespace!r} is not a namespace for a token. Use 1 to 64 letters, digits, '.', '_' and '-', with a letter "
+            "or digit first; or * for all namespaces"
         )
 
 
 def _check_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:
     given = set(scopes)
     if not given or (unknown := given - set(SCOPES)):
-        wrong = f"{', '.join(sorted(unknown))!r} is none" if given else "none is given"
+        wrong = f"{', '.join(sorted(unknown))!r} is not one of them" if given else "give at least one"
         raise InvalidInput(f"scopes are {', '.join(SCOPES)}; {wrong}")
     return tuple(scope for scope in SCOPES if scope in given)
 
@@ -182,8 +182,9 @@ def in_store(tenant: str, inner: str) -> str:
 
 class Rates:
     """Limits how many requests a second each token may make: `rate` in the long run, and at most `burst` at once after
-    a quiet time (a token bucket). No `rate` is no limit. No `burst` is as many as `rate` allows in one second. The
-    count of a token is never dropped, because there are only as many counts as tokens."""
+    a quiet time (a token bucket). Without `rate` there is no limit. Without `burst`, as many requests may be made at once
+    as `rate` allows in one second. The count of a token is never dropped, because there are only as many counts as
+    tokens. `now` is the clock, in seconds."""
 
     def __init__(self, rate: float | None, burst: int | None, now: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate or 0.0

@@ -45,7 +45,7 @@ class Refused(Exception):
 
 
 class WrongMethod(Refused):
-    """The path of a request has routes, but not for its method. `methods` are the methods that it has."""
+    """The service has the path of a request, but not with the request's method. `methods` are the methods of the path."""
 
     def __init__(self, methods: Iterable[str]) -> None:
         self.methods = sorted(methods)
@@ -98,7 +98,8 @@ def refusal(failure: Failure) -> Response:
 
 
 def error_response(_: object, error: Exception) -> Response:
-    """Return the HTTP response for an error that a route of the API raised."""
+    """Return the HTTP response for an error that a route of the API raised. The first argument, the request, is not
+    needed; it is there because the router passes it."""
     failure = failure_of(error)
     if isinstance(error, WrongMethod):
         allow = {"allow": ", ".join(error.methods)}

@@ -66,7 +66,8 @@ class Gate:
             await send({"type": "websocket.close"})
 
     async def _live(self, receive: Any, send: Any) -> None:
-        """Follow the life of the server that runs this application, as ASGI describes it: close the stores at its end."""
+        """Wait until the server that runs this application shuts down, and then close the stores. `receive` and `send`
+        are those of ASGI's lifespan protocol."""
         await receive()
         await send({"type": "lifespan.startup.complete"})
         try:
@@ -116,8 +117,9 @@ class Gate:
             self._record(request, connection, time.perf_counter() - start)
 
     def _admit(self, request: Request) -> Failure | None:
-        """Decide about a request. Returns a `Failure` (an error code and a message for the client) if it is refused. If
-        it is admitted, sets its token, unless its path needs none. Counts the request for the rate limit of its token."""
+        """Decide about a request. Returns None if it is admitted, and otherwise a `Failure` (an error code and a message
+        for the client). Sets the token of an admitted request, unless its path needs none. Counts the request for the
+        rate limit of its token."""
         path = request.path
         if self.is_draining and path != "/healthz":
             return Failure("draining", "the server is shutting down and takes no more requests", retry_after=1)

@@ -18,21 +18,8 @@ __all__ = ["Request"]
 
 
 class Request:
-    """An HTTP request. Its names of headers are in lower case; if a header is given twice, the last one counts."""
-
-    __slots__ = (
-        "_query",
-        "_stores",
-        "headers",
-        "method",
-        "path",
-        "path_params",
-        "receive",
-        "route",
-        "settings",
-        "thread",
-        "token",
-    )
+    """An HTTP request, made from `scope` and `receive`, with which ASGI describes it. The names in `headers` are in lower
+    case; if a header was sent more than once, its last value counts."""
 
     def __init__(self, scope: Mapping[str, Any], receive: Any, stores: Stores, settings: Settings) -> None:
         self.method: str = scope["method"]
@@ -41,7 +28,7 @@ class Request:
         one, so that nobody gets around a check by writing the same path in another way."""
         self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
         self.receive = receive
-        """The function of ASGI that returns the next part of the request's body."""
+        """The function of ASGI that waits for the next part of the request's body and returns it."""
         self.settings = settings
         self.token: Token = NOBODY
         """The token of the caller. `NOBODY` if the request was refused, or its path needs no token."""

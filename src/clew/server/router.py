@@ -1,4 +1,4 @@
-"""The router of the service: finds the function for a request's method and path, and makes a response of its errors."""
+"""The router of the service: finds the function for a request's method and path, and turns its errors into responses."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Route(NamedTuple):
 
 
 class Router:
-    """Responds to requests by a table of routes. `failed` makes a response of an error that a route raised.
+    """Responds to requests by a table of routes. If a route raises an error, `failed` is called with the request and the
+    error, and returns the response.
 
-    A path without names in braces wins over one that has them: a request for `/v1/blobs/get` never has `get` as its
-    digest.
+    A route whose path has no name in braces goes first: a request for `/v1/blobs/get` never goes to `/v1/blobs/{digest}`.
     """
 
     def __init__(self, routes: Iterable[Route], failed: Callable[[Request, Exception], Response]) -> None:
@@ -74,8 +74,8 @@ class Router:
             return self._failed(request, error)
 
     def _find(self, path: str) -> tuple[dict[str, Route], list[str]]:
-        """Return the routes of a path by their method, and the segments that stand for the names in their path. Raises
-        `Refused` if there is no route with this path."""
+        """Return the routes for the path of a request, by their method, and the segments of this path that stand where
+        the routes have a name in braces, in order. Raises `Refused` if no route has such a path."""
         if path in self._plain:
             return self._plain[path], []
         node: Any = self._tree

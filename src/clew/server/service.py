@@ -109,7 +109,8 @@ def serve(settings: Settings) -> None:
         server.run()
     except SystemExit:
         raise Unavailable(
-            f"{settings.host}:{settings.port} cannot be listened on: it is taken, or not of this machine. Choose another."
+            f"the service cannot listen on {settings.host}:{settings.port}: the port is taken, or the address is not one "
+            "of this machine. Choose another."
         ) from None
 
 
@@ -129,5 +130,5 @@ def _is_local(host: str) -> bool:
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError:
-        raise InvalidInput(f"{host!r} is no address or name of this machine") from None
+        raise InvalidInput(f"{host!r} is not an address or name that this machine knows") from None
     return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)

@@ -1,5 +1,5 @@
-"""Read what a request carries in its body, query and conditions, and encode what a response carries. No more of a body is
-read than a given limit, and the type of each value is checked."""
+"""Functions that read the body, the query and the entity tags of a request, and encode the body of a response. A body is
+read up to a given limit and no further, and the type of each value is checked."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def numbers(request: Request, *names: str) -> dict[str, int]:
 
 
 def tags(request: Request, name: bytes) -> set[str]:
-    """Return the entity tags (HTTP) in a header such as `if-none-match`. Empty if the request does not have this header."""
+    """Return the entity tags (HTTP) that a request lists in the header with this name, such as `if-none-match`."""
     return {tag.strip() for tag in request.headers.get(name, b"").decode("latin-1").split(",")}
 
 

@@ -68,7 +68,7 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites_and_leads_back_to_the_p
         assert READER not in cookie
         assert answer.headers["location"] == thread("trip")
         assert "A trip" in client.get("/").text
-        for elsewhere in ("https://evil.example", "//evil.example", "/\\evil.example"):
+        for elsewhere in ("https://evil.example", "//evil.example", "/\\evil.example", "/日", "/a\nb"):
             answer = post(client, "/login", "/login", token=READER, next=elsewhere)
             assert answer.headers["location"] == "/"
 

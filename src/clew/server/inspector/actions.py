@@ -64,8 +64,10 @@ async def logout(visit: Visit) -> Response:
 
 
 def _local(path: str) -> str:
-    """Return the path if it is on this server; otherwise `/`, so that a link cannot lead to another site."""
-    return path if path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() else "/"
+    """Return the path if it is on this server and can stand in a header; otherwise `/`, so that a link cannot lead to
+    another site."""
+    is_local = path.startswith("/") and not path.startswith(("//", "/\\"))
+    return path if is_local and path.isascii() and path.isprintable() else "/"
 
 
 async def fork_form(visit: Visit) -> Response:

@@ -1,4 +1,5 @@
-"""The pages of the inspector, their routes, and the paths that belong to it. The gate of the service (`Gate`) calls it."""
+"""The inspector as the gate of the service (`Gate`) sees it: the paths that belong to it, the router of its pages, and the
+pages for refused requests."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from clew.checkpointers.http.protocol import Failure
+from clew.server.failures import Refused
 from clew.server.inspector import actions, pages
-from clew.server.inspector.error_pages import error_response, refusal_page
+from clew.server.inspector.error_pages import error_response
 from clew.server.inspector.login import with_session
 from clew.server.inspector.plain_pages import login_page
 from clew.server.inspector.visits import Desk, Visit, html
@@ -56,10 +58,11 @@ class Inspector:
     def refusal(self, request: Request, failure: Failure) -> Response:
         """Return the page for a request that the service's gate (`Gate`) has refused: the login form if the request has
         no known token, else an error page."""
-        headers = {"retry-after": str(failure.retry_after)} if failure.retry_after else {}
-        if failure.code != "unauthenticated":
-            status, page = refusal_page(failure)
-            return html(page, status, headers)
-        here = request.path + (f"?{request.query}" if request.query else "")
-        proof = self._desk.forms.proof(request.headers)
-        return html(login_page(proof, here if request.method == "GET" else "/", needs_token=True), 401, headers)
+        if failure.code == "unauthenticated":
+            here = request.path + (f"?{request.query}" if request.query else "")
+            proof = self._desk.forms.proof(request.headers)
+            return html(login_page(proof, here if request.method == "GET" else "/", needs_token=True), 401)
+        response = error_response(self._desk, request, Refused(failure.code, failure.message))
+        if failure.retry_after:
+            response.headers.append((b"retry-after", b"%d" % failure.retry_after))
+        return response

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from clew import advice
-from clew.checkpointers.http.protocol import Failure
 from clew.errors import (
     ClewError,
     Conflict,
@@ -21,13 +20,12 @@ from clew.errors import (
 from clew.server.auth import NOBODY
 from clew.server.failures import STATUS, Refused, WrongMethod, log_failure
 from clew.server.inspector.plain_pages import error_page
-from clew.server.inspector.templates import Markup
 from clew.server.inspector.visits import Desk, Viewer, Visit, html, viewer_of
 from clew.server.request import Request
 from clew.server.response import Response
 from clew.threads import Thread
 
-__all__ = ["DAMAGE", "damaged", "error_response", "refusal_page"]
+__all__ = ["DAMAGE", "damaged", "error_response"]
 
 _TITLES = {
     400: "That cannot be",
@@ -41,12 +39,6 @@ _TITLES = {
     503: "The store is away",
 }
 DAMAGE = (Corrupt, MissingBlob, NewerFormat, WrongKey)
-
-
-def refusal_page(failure: Failure) -> tuple[int, Markup]:
-    """Return the status code and the error page for a request that the service's gate (`Gate`) has refused."""
-    status = STATUS[failure.code].value
-    return status, error_page(None, status, _TITLES.get(status, "Not now"), _sentence(failure.message))
 
 
 async def damaged(visit: Visit, error: ClewError) -> Response:

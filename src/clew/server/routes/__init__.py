@@ -1,1 +1,1 @@
-"""The routes of the HTTP API: threads, appends, blobs and probes."""
+"""The routes of the HTTP API: threads, blobs, and probes for operators."""

@@ -54,14 +54,14 @@ async def fetch(request: Request) -> Response:
 
 
 async def fetch_many(request: Request) -> Response:
-    """Return those of the asked blobs that exist, as a stream of records. Each record has the 32 bytes of the digest,
-    then the blob."""
+    """Return the blobs whose digests the request's body lists, as a stream of records. Each record has the 32 bytes of
+    the digest, then the blob. Blobs that do not exist are left out."""
     return await respond(blob_records(request, await _digests(request)))
 
 
 async def missing(request: Request) -> Response:
-    """Return those of the given digests whose blobs do not exist. The blobs that exist are touched: garbage collection
-    spares them for a time."""
+    """Return the digests in the request's body whose blobs do not exist. The blobs that exist are touched: garbage
+    collection spares them for a time."""
     digests = await _digests(request)
     async with request.store() as store:
         absent = await store.missing_blobs(digests)
