@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import http.client
 import json
 import select
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import urlsplit
 
 import anthropic
 import openai
 import pytest
-import zstandard
 
 from clew.errors import ContextTooLong, ModelUnavailable
 from clew.testing import Fault, ModelServer, call
@@ -238,75 +234,6 @@ def wait_for_outcome(server: ModelServer, outcome: str) -> None:
     while (found := [record.outcome for record in server.requests]) != [outcome]:
         assert time.monotonic() < end, found
         time.sleep(0.01)
-
-
-# HTTP
-
-
-def test_a_connection_is_kept_alive_over_streams_and_errors() -> None:
-    path, body = BODIES["openai-responses"]
-    with ModelServer(["Hello."], faults={2: Fault(status=500)}) as server:
-        connection = connect(server)
-        sockets = set()
-        for streamed in (True, False, False):
-            connection.request("POST", path, json.dumps({**body, "stream": streamed}))
-            sockets.add(connection.sock)
-            connection.getresponse().read()
-        connection.close()
-    assert len(sockets) == 1
-    assert server.calls == 3
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "zstd", "chunked"])
-def test_bodies_may_be_packed_or_in_chunks(encoding: str) -> None:
-    path, body = BODIES["openai-chat"]
-    data = json.dumps(body).encode()
-    with ModelServer(["Hello."]) as server:
-        connection = connect(server)
-        if encoding == "chunked":
-            connection.request("POST", path, iter([data[:10], data[10:]]), encode_chunked=True)
-        else:
-            packed = gzip.compress(data) if encoding == "gzip" else zstandard.compress(data)
-            connection.request("POST", path, packed, {"content-encoding": encoding})
-        assert connection.getresponse().status == 200
-        connection.close()
-    assert server.requests[0].body == body
-
-
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"nonsense\r\n\r\n", 400),
-        (b"POST /v1/messages HTTP/1.1\r\ncontent-length: 8\r\n\r\nnot JSON", 400),
-        (b"POST /v1/messages HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", 400),
-        (b"POST /v1/messages HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400),
-        (b"GET /other HTTP/1.1\r\n\r\n", 404),
-        (b"HEAD / HTTP/1.1\r\n\r\n", 200),
-        (b"GET /v1/responses HTTP/1.1\r\nupgrade: websocket\r\n\r\n", 426),
-        (
-            b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 38\r\n\r\n"
-            + b'{"model":"m","messages":[{"role":1}]} ',
-            400,
-        ),
-        (b'POST /v1/responses HTTP/1.1\r\ncontent-length: 38\r\n\r\n{"model":"m","input":"x","tools":[55]}', 400),
-    ],
-)
-def test_what_is_no_sound_request_is_answered_and_the_server_goes_on(sent: bytes, status: int) -> None:
-    with ModelServer(["Hello."]) as server:
-        where = urlsplit(server.url)
-        with socket.create_connection((where.hostname, where.port or 0), timeout=PATIENCE) as plain:
-            plain.sendall(sent)
-            assert plain.recv(65536).startswith(b"HTTP/1.1 %d " % status)
-        assert ask(server, "openai-chat")[0] == 200
-
-
-def test_any_base_url_and_query_will_do() -> None:
-    with ModelServer(["Hello."]) as server:
-        connection = connect(server)
-        connection.request("POST", "/some/where/chat/completions?beta=true", json.dumps(BODIES["openai-chat"][1]))
-        assert connection.getresponse().status == 200
-        connection.close()
-    assert server.requests[0].path == "/some/where/chat/completions"
 
 
 def test_many_clients_are_served_at_once() -> None:

@@ -1,7 +1,7 @@
 """Tools for testing your own agents and stores: models that answer from a script, an HTTP server that does the same,
 and tests that every store has to pass.
 
-Only the tests of stores need pytest. Each name is imported on first use.
+The HTTP server and the tests of stores need the extra `testing`. Each name is imported on first use.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clew.testing.contract.suite import CheckpointerContract, OpenStore
-    from clew.testing.model_server.server import Fault, ModelServer, RecordedRequest
+    from clew.testing.model_server.faults import Fault
+    from clew.testing.model_server.records import RecordedRequest
+    from clew.testing.model_server.server import ModelServer
     from clew.testing.scripted_model import Reply, Response, ScriptedModel, call, reply, say, think, turns_in
 
 _HOMES = {
     "CheckpointerContract": "clew.testing.contract.suite",
-    "Fault": "clew.testing.model_server.server",
+    "Fault": "clew.testing.model_server.faults",
     "ModelServer": "clew.testing.model_server.server",
     "OpenStore": "clew.testing.contract.suite",
-    "RecordedRequest": "clew.testing.model_server.server",
+    "RecordedRequest": "clew.testing.model_server.records",
     "Reply": "clew.testing.scripted_model",
     "Response": "clew.testing.scripted_model",
     "ScriptedModel": "clew.testing.scripted_model",

@@ -14,7 +14,7 @@ from clew.errors import ClewError, ContextTooLong, ModelUnavailable
 from clew.log import Usage
 from clew.models.base import ModelRequest
 from clew.testing.model_server.faults import Fault, Faults
-from clew.testing.model_server.http import EVENTS, JSON, Abandoned, Exchange
+from clew.testing.model_server.http import EVENTS, JSON, Abandoned, Connection
 from clew.testing.model_server.openai_responses import RESPONSES
 from clew.testing.model_server.records import RecordedRequest
 from clew.testing.model_server.refusals import refusal
@@ -71,17 +71,17 @@ class Calling:
         """Earlier conversations, by response id, as lists of the API's items. A request can continue one by its
         `previous_response_id`."""
 
-    async def answer(self, wire: Wire, record: RecordedRequest, exchange: Exchange) -> None:
+    async def answer(self, wire: Wire, record: RecordedRequest, connection: Connection) -> None:
         try:
-            record.outcome = "answered" if await self._answer(wire, record, exchange) else "failed"
+            record.outcome = "answered" if await self._answer(wire, record, connection) else "failed"
         except Refused as refused:
             record.outcome, record.reason = "refused", refused.problem.message
-            await _send_problem(wire, refused.problem, exchange)
+            await _send_problem(wire, refused.problem, connection)
         except (Abandoned, ConnectionError):
             record.outcome = "abandoned"
             raise
 
-    async def _answer(self, wire: Wire, record: RecordedRequest, exchange: Exchange) -> bool:
+    async def _answer(self, wire: Wire, record: RecordedRequest, connection: Connection) -> bool:
         """Answer one call. Return whether the client got a complete and correct answer. Raises `Refused` for a wrong
         request."""
         body = self._continued(wire, record.body or {})
@@ -96,19 +96,19 @@ class Calling:
                 fault, reply = said, say(said.saying) if said.saying else reply
             else:
                 reply = said
-        await exchange.pause(self._delay + reply.delay + fault.first_byte)
+        await connection.pause(self._delay + reply.delay + fault.first_byte)
         if fault.reset:
-            await exchange.reset()
+            await connection.reset()
         elif fault.stops and fault.problem is not None:
-            await _send_problem(wire, fault.problem, exchange)
+            await _send_problem(wire, fault.problem, connection)
         else:
             answer = self._written(wire, reply, request, number, body)
             if fault.hang:
-                await _send_words(wire, answer, body, fault, exchange)
+                await _send_words(wire, answer, body, fault, connection)
                 record.outcome = "hanging"
-                await exchange.pause(math.inf)
+                await connection.pause(math.inf)
             else:
-                await _send(wire, answer, body, fault, exchange)
+                await _send(wire, answer, body, fault, connection)
             if fault.answers:
                 self._store(wire, answer, body)
         return fault.answers
@@ -188,48 +188,48 @@ def _read(wire: Wire, body: Body) -> ModelRequest:
         raise Refused(Problem(status=400, message="tools or options of a form that this API does not take")) from None
 
 
-async def _send_problem(wire: Wire, problem: Problem, exchange: Exchange) -> None:
+async def _send_problem(wire: Wire, problem: Problem, connection: Connection) -> None:
     wait = {} if problem.retry_after is None else {"retry-after": f"{problem.retry_after:g}"}
-    await exchange.send(problem.status, {**JSON, **wait}, msgspec.json.encode(wire.error(problem)))
+    await connection.send(problem.status, {**JSON, **wait}, msgspec.json.encode(wire.error(problem)))
 
 
-async def _send(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: Exchange) -> None:
+async def _send(wire: Wire, answer: Answer, body: Body, fault: Fault, connection: Connection) -> None:
     if body.get("stream"):
-        await _send_events(wire, answer, body, fault, exchange)
+        await _send_events(wire, answer, body, fault, connection)
         return
     whole = msgspec.json.encode(wire.whole(answer, body))
     if fault.error_after is not None and fault.problem is not None:
-        await _send_problem(wire, fault.problem, exchange)
+        await _send_problem(wire, fault.problem, connection)
     elif fault.malformed:
-        await exchange.send(200, JSON, _NOT_JSON.encode())
+        await connection.send(200, JSON, _NOT_JSON.encode())
     else:
-        await exchange.send(200, JSON, whole, only=None if fault.drop_after is None else len(whole) // 2)
+        await connection.send(200, JSON, whole, only=None if fault.drop_after is None else len(whole) // 2)
 
 
-async def _send_words(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: Exchange) -> None:
+async def _send_words(wire: Wire, answer: Answer, body: Body, fault: Fault, connection: Connection) -> None:
     """Send the events of a stream up to the last one that carries content, and leave the stream open."""
     if not body.get("stream"):
         return
-    await exchange.start(EVENTS)
+    await connection.start(EVENTS)
     events = wire.events(answer, body)
     while events and not wire.is_delta(events[-1]):
         events.pop()
     for event in events:
-        await exchange.pause(fault.between)
-        await exchange.chunk(event.encoded())
+        await connection.pause(fault.between)
+        await connection.chunk(event.encoded())
 
 
-async def _send_events(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: Exchange) -> None:
-    await exchange.start(EVENTS)
+async def _send_events(wire: Wire, answer: Answer, body: Body, fault: Fault, connection: Connection) -> None:
+    await connection.start(EVENTS)
     for sent, event in enumerate(wire.events(answer, body)):
         if sent:
-            await exchange.pause(fault.between)
+            await connection.pause(fault.between)
         if sent == fault.error_after and fault.problem is not None:
-            await exchange.chunk(wire.stream_error(fault.problem, answer, body, sent).encoded())
+            await connection.chunk(wire.stream_error(fault.problem, answer, body, sent).encoded())
             break
         if sent == fault.drop_after:
-            await exchange.cut()
+            await connection.cut()
             return
         broken = fault.malformed and sent == 1
-        await exchange.chunk((Event(event.name, _NOT_JSON) if broken else event).encoded())
-    await exchange.end()
+        await connection.chunk((Event(event.name, _NOT_JSON) if broken else event).encoded())
+    await connection.end()

@@ -39,14 +39,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--log", type=Path, help="append every request to this file, a line of JSON each")
     given = parser.parse_args(arguments)
     try:
-        script = read_script(given.script)
+        _serve(read_script(given.script), given.port, given.log)
     except ClewError as error:
         parser.error(str(error))
-    _serve(script, given.port, given.log)
 
 
 def _serve(script: ScriptFile, port: int, log: Path | None) -> None:
-    from clew.testing.model_server.server import ModelServer
+    from clew.testing.model_server.server import ModelServer  # needs an extra; `--help` does not
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

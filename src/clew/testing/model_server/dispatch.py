@@ -4,6 +4,7 @@ calls."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from clew.errors import ClewError
 from clew.testing.model_server.anthropic import ANTHROPIC
 from clew.testing.model_server.calls import Calling, Refused, read_body
-from clew.testing.model_server.http import JSON, Abandoned, BadRequest, Exchange, HttpRequest, read_request
+from clew.testing.model_server.http import JSON, Abandoned, BadRequest, Connection, HttpRequest
 from clew.testing.model_server.openai_chat import CHAT
 from clew.testing.model_server.openai_responses import RESPONSES
 from clew.testing.model_server.records import RecordedRequest, Records, without_secrets
@@ -37,18 +38,16 @@ class Answering:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until either side closes it."""
-        exchange = Exchange(reader, writer)
-        try:
-            while not exchange.broken and (request := await read_request(reader, writer)) is not None:
-                await self._exchange(request, exchange)
-                if not request.keeps_alive:
-                    return
-        except BadRequest as error:
-            await exchange.send(400, JSON, msgspec.json.encode({"error": {"message": str(error)}}))
-        except (Abandoned, ConnectionError):
-            return
+        connection = Connection(reader, writer)
+        with suppress(Abandoned, ConnectionError):
+            try:
+                while (request := await connection.read()) is not None:
+                    await self._answer(request, connection)
+            except BadRequest as error:
+                body = msgspec.json.encode({"error": {"message": str(error)}})
+                await connection.refuse(error.status, JSON, body)
 
-    async def _exchange(self, request: HttpRequest, exchange: Exchange) -> None:
+    async def _answer(self, request: HttpRequest, connection: Connection) -> None:
         path = request.path.rstrip("/")
         wire = next((wire for ending, wire in _WIRES.items() if path.endswith(ending)), None)
         record = RecordedRequest(
@@ -64,11 +63,11 @@ class Answering:
             problem = problem or refused.problem
         self._records.add(record, is_call=is_call)
         if problem is not None:
-            await _refuse(wire or _vendor(request), problem, record, exchange)
+            await _refuse(wire or _vendor(request), problem, record, connection)
         elif is_call and wire is not None:
-            await self._calling.answer(wire, record, exchange)
+            await self._calling.answer(wire, record, connection)
         else:
-            await self._answer_other(request, path, record, exchange)
+            await self._answer_other(request, path, record, connection)
 
     def _problem_of_key(self, request: HttpRequest) -> Problem | None:
         given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -76,15 +75,17 @@ class Answering:
             return None
         return Problem(status=401, message="Incorrect API key provided." if given else "No API key was given.")
 
-    async def _answer_other(self, request: HttpRequest, path: str, record: RecordedRequest, exchange: Exchange) -> None:
+    async def _answer_other(
+        self, request: HttpRequest, path: str, record: RecordedRequest, connection: Connection
+    ) -> None:
         vendor = _vendor(request)
         try:
             body = self._other(request, path, record, vendor)
         except Refused as refused:
-            await _refuse(vendor, refused.problem, record, exchange)
+            await _refuse(vendor, refused.problem, record, connection)
             return
         record.outcome = "answered"
-        await exchange.send(200, JSON, msgspec.json.encode(body), hide=request.method == "HEAD")
+        await connection.send(200, JSON, msgspec.json.encode(body))
 
     def _other(self, request: HttpRequest, path: str, record: RecordedRequest, vendor: Wire) -> Any:
         if path.endswith(_COUNT) and request.method == "POST":
@@ -130,6 +131,6 @@ def _count(record: RecordedRequest) -> int:
     return estimate(asked.messages, asked.system, asked.tools, ()).input_tokens
 
 
-async def _refuse(wire: Wire, problem: Problem, record: RecordedRequest, exchange: Exchange) -> None:
+async def _refuse(wire: Wire, problem: Problem, record: RecordedRequest, connection: Connection) -> None:
     record.outcome, record.reason = "refused", problem.message
-    await exchange.send(problem.status, JSON, msgspec.json.encode(wire.error(problem)), hide=record.method == "HEAD")
+    await connection.send(problem.status, JSON, msgspec.json.encode(wire.error(problem)))

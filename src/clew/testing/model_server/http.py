@@ -1,35 +1,35 @@
-"""The part of HTTP/1.1 that clients of models use, on asyncio's streams: keep-alive, chunks, server-sent events."""
+"""HTTP/1.1 for the model server: h11 parses and frames the messages, and asyncio's streams carry them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import socket
 import struct
 import sys
 import time
 import zlib
+from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import zstandard
 
-__all__ = ["EVENTS", "JSON", "Abandoned", "BadRequest", "Exchange", "HttpRequest", "read_request"]
+from clew.errors import MissingExtra
+
+try:
+    import h11
+except ImportError as error:
+    raise MissingExtra("ModelServer", "testing") from error
+
+__all__ = ["EVENTS", "JSON", "Abandoned", "BadRequest", "Connection", "HttpRequest"]
 
 JSON = {"content-type": "application/json", "request-id": "req_scripted", "x-request-id": "req_scripted"}
 EVENTS = {**JSON, "content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+MAX_HEAD = 2**20
 MAX_BODY = 256 * 2**20
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    426: "Upgrade Required",
-    429: "Too Many Requests",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 class Abandoned(Exception):
@@ -37,7 +37,11 @@ class Abandoned(Exception):
 
 
 class BadRequest(Exception):
-    """Raised when the received bytes are not an HTTP request."""
+    """Raised when the received bytes are not an HTTP request. `status` is the HTTP status to answer with."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class HttpRequest(NamedTuple):
@@ -48,103 +52,77 @@ class HttpRequest(NamedTuple):
     """Header values by lower-case name."""
     body: bytes
 
-    @property
-    def keeps_alive(self) -> bool:
-        return self.headers.get("connection", "").lower() != "close"
 
-
-async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> HttpRequest | None:
-    """Read the next HTTP request of a connection. Return None if the client has closed the connection. Raises
-    `BadRequest`."""
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
-    except asyncio.LimitOverrunError:
-        raise BadRequest("the headers are too long") from None
-    first, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
-    try:
-        method, target, _ = first.split(" ")
-        headers = {name.strip().lower(): value.strip() for name, value in (line.split(":", 1) for line in lines)}
-        length = int(headers.get("content-length", "0"))
-    except ValueError:
-        raise BadRequest("not a request of HTTP/1.1") from None
-    if headers.get("expect", "").lower() == "100-continue":
-        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    try:
-        if "chunked" in headers.get("transfer-encoding", "").lower():
-            body = await _read_chunks(reader)
-        else:
-            body = await reader.readexactly(min(length, MAX_BODY))
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
-    return HttpRequest(method, urlsplit(target).path, headers, _decoded(body, headers.get("content-encoding", "")))
-
-
-async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    parts: list[bytes] = []
-    while True:
-        line = await reader.readline()
-        try:
-            size = int(line.split(b";")[0], 16)
-        except ValueError:
-            raise BadRequest("a chunk without a size") from None
-        part = await reader.readexactly(size + 2)
-        if size == 0:
-            return b"".join(parts)
-        parts.append(part[:-2])
-
-
-def _decoded(body: bytes, encoding: str) -> bytes:
-    try:
-        if encoding == "gzip":
-            return gzip.decompress(body)
-        if encoding == "deflate":
-            return zlib.decompress(body)
-        if encoding == "zstd":
-            return zstandard.ZstdDecompressor().decompressobj().decompress(body)
-    except (OSError, zlib.error, zstandard.ZstdError):
-        raise BadRequest(f"a body that is not {encoding}") from None
-    return body
-
-
-class Exchange:
-    """Sends the answers to the HTTP requests of one connection: whole, as a stream of chunks, or broken off."""
+class Connection:
+    """One client's connection: reads its requests, and sends each answer whole, as a stream of chunks, or broken off."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.broken = False
-        """Whether the connection was closed or reset here, so that it takes no further request."""
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+        self._without_body = False
+        """Whether the request that is being answered is a HEAD request."""
 
-    async def send(
-        self, status: int, headers: dict[str, str], body: bytes, *, only: int | None = None, hide: bool = False
-    ) -> None:
-        """Send a whole answer.
+    async def read(self) -> HttpRequest | None:
+        """Read the next request. Return None if there is none: the client or an answer has closed the connection.
+        Raises `BadRequest`."""
+        if self._http.our_state is h11.DONE:
+            self._http.start_next_cycle()
+        if self._http.our_state is not h11.IDLE:
+            return None
+        method, path, headers, body = "", "", dict[str, str](), bytearray()
+        try:
+            while not isinstance(event := self._http.next_event(), h11.EndOfMessage):
+                if isinstance(event, h11.Request):
+                    method, path = event.method.decode(), urlsplit(event.target.decode()).path
+                    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
+                elif isinstance(event, h11.Data):
+                    body += event.data
+                    if len(body) > MAX_BODY:
+                        raise BadRequest(f"the body is longer than {MAX_BODY} bytes", 413)
+                elif not await self._receive():
+                    return None
+        except (h11.RemoteProtocolError, ValueError) as error:
+            status = getattr(error, "error_status_hint", 400)
+            raise BadRequest(f"not a request of HTTP/1.1: {error}", status) from None
+        self._without_body = method == "HEAD"
+        return HttpRequest(method, path, headers, _decoded(bytes(body), headers.get("content-encoding", "")))
 
-        With `only`, send that many bytes of the body and then close the connection. With `hide`, send only the headers,
-        for a HEAD request.
-        """
+    async def send(self, status: int, headers: dict[str, str], body: bytes, *, only: int | None = None) -> None:
+        """Send a whole answer; to a HEAD request, only its headers. With `only`, send that many bytes of the body and
+        then close the connection."""
         self._head(status, {**headers, "content-length": str(len(body))})
-        if not hide:
-            self._writer.write(body if only is None else body[:only])
+        if not self._without_body and status not in (204, 304):
+            self._write(h11.Data(data=body[:only]))
+        if only is None:
+            self._write(h11.EndOfMessage())
         await self._flush()
         if only is not None:
             await self.cut()
 
+    async def refuse(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        """Send a whole answer to a request that was not read to its end, and read the rest of the request for a short
+        time. Without that the system resets the connection when it is closed, and the client may lose the answer."""
+        await self.send(status, {**headers, "connection": "close"}, body)
+        with contextlib.suppress(OSError):
+            self._writer.write_eof()
+            async with asyncio.timeout(1):
+                while await self._reader.read(2**16):
+                    pass
+
     async def start(self, headers: dict[str, str]) -> None:
         """Begin an answer that is a stream of chunks: send its status and headers."""
-        self._head(200, {**headers, "transfer-encoding": "chunked"})
+        self._head(200, headers)
         await self._flush()
 
     async def chunk(self, data: bytes) -> None:
         if self._reader.at_eof():
             raise Abandoned
-        self._writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self._write(h11.Data(data=data))
         await self._flush()
 
     async def end(self) -> None:
-        self._writer.write(b"0\r\n\r\n")
+        self._write(h11.EndOfMessage())
         await self._flush()
 
     async def pause(self, seconds: float) -> None:
@@ -157,25 +135,51 @@ class Exchange:
 
     async def cut(self) -> None:
         """Close the connection in the middle of an answer. The client still receives what was sent."""
-        self.broken = True
+        self._http.send_failed()
         self._writer.close()
 
     async def reset(self) -> None:
         """Reset the connection at once, so that the client's next read fails."""
-        self.broken = True
+        self._http.send_failed()
         taken = self._writer.get_extra_info("socket")
         taken.setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
         )
         self._writer.transport.abort()
 
+    async def _receive(self) -> bool:
+        """Take more bytes of the request from the client. Return False if the client has closed the connection."""
+        if self._http.they_are_waiting_for_100_continue:
+            self._write(h11.InformationalResponse(status_code=100, reason=b"Continue", headers=[]))
+        try:
+            data = await self._reader.read(2**16)
+        except ConnectionError:
+            return False
+        if data:
+            self._http.receive_data(data)
+        return bool(data)
+
     def _head(self, status: int, headers: dict[str, str]) -> None:
-        lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        self._writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        self._write(h11.Response(status_code=status, reason=_REASONS.get(status, b"Error"), headers=[*headers.items()]))
+
+    def _write(self, event: h11.Event) -> None:
+        self._writer.write(self._http.send(event) or b"")
 
     async def _flush(self) -> None:
         try:
             await self._writer.drain()
         except ConnectionError:
             raise Abandoned from None
+
+
+def _decoded(body: bytes, encoding: str) -> bytes:
+    try:
+        if encoding == "gzip":
+            return gzip.decompress(body)
+        if encoding == "deflate":
+            return zlib.decompress(body)
+        if encoding == "zstd":
+            return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError):
+        raise BadRequest(f"a body that is not {encoding}") from None
+    return body

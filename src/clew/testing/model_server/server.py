@@ -44,7 +44,8 @@ class ModelServer:
     the end of the list, or one that the vendor would refuse, is answered with status 400.
 
     Use it as a context manager, sync or async. The server runs on an OS thread of its own. It works with any client in
-    any process, such as the command line of a coding agent that is started with the variables of `env()`.
+    any process, such as the command line of a coding agent that is started with the variables of `env()`. It needs the
+    extra `testing`.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class ServerThread:
 
     async def _main(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._connected, *self._address, limit=2**20)
+        server = await asyncio.start_server(self._connected, *self._address)
         self._ready.set_result(server.sockets[0].getsockname()[1])
         await self._stop.wait()
         server.close()
