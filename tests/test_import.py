@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import statistics
 import subprocess
 import sys
@@ -10,11 +11,14 @@ import sys
 import pytest
 
 HEAVY = {
-    "aiomysql", "anthropic", "anyio", "asyncio", "asyncmy", "asyncpg", "blake3", "cryptography", "httpx", "jinja2",
+    "aiomysql", "anthropic", "anyio", "asyncio", "asyncmy", "asyncpg", "blake3", "cryptography", "h11", "httpx", "jinja2",
     "mcp", "msgspec", "obstore", "oci", "openai", "opensearchpy", "oracledb", "psycopg", "pydantic", "pytest",
     "redis", "rich", "sqlite3", "typer", "uvicorn", "zstandard",
 }  # fmt: skip
 """Packages of the extras, and those of our own dependencies that take time."""
+
+LIGHT = {"_runtime", "advice", "cli", "errors"}
+"""The packages of Clew that the help and the completion of a command may import."""
 
 LIMIT = 0.060
 
@@ -40,6 +44,55 @@ def test_the_errors_import_without_any_dependency() -> None:
 
 def test_opening_a_checkpointer_does_not_bring_the_tools_for_tests() -> None:
     assert "pytest" not in imported_by("import clew; clew.open_checkpointer('memory://')")
+
+
+def modules_after(code: str, *arguments: str, **environment: str) -> set[str]:
+    """The modules that are there after this code has run in a fresh interpreter."""
+    code = f"import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); {code}"
+    run = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    )
+    return set(run.stderr.split())
+
+
+@pytest.mark.parametrize("package", ["agent", "checkpointers", "models", "testing", "threads", "tools", "workspace"])
+def test_a_package_brings_nothing_until_one_of_its_names_is_used(package: str) -> None:
+    brought = modules_after(f"import clew.{package}")
+    own = {f"clew.{package}", "clew._runtime", "clew._runtime.lazy"}
+    assert {name for name in brought if name.startswith("clew.")} == own
+    assert brought & HEAVY == set()
+
+
+def test_completing_the_options_of_a_command_brings_nothing_that_it_works_with() -> None:
+    words = {"_CLEW_COMPLETE": "complete_bash", "COMP_WORDS": "clew ls --", "COMP_CWORD": "2"}
+    brought = modules_after("from clew.cli import main; main()", **words)
+    assert "clew.cli.commands.ls" in brought
+    assert brought & (HEAVY - {"typer"}) == set()
+
+
+def test_no_command_brings_another_or_what_it_works_with_before_it_is_called() -> None:
+    code = """
+import sys
+from clew.cli.app import COMMANDS, LazyGroup, app
+import typer
+group = typer.main.get_command(app)
+for name in COMMANDS:
+    before = set(sys.modules)
+    group.get_command(typer.Context(group), name)
+    print(name, *(set(sys.modules) - before))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = [line.split() for line in run.stdout.splitlines()]
+    assert len(lines) > 20
+    for name, *brought in lines:
+        assert {module.split(".")[0] for module in brought} & HEAVY == set(), name
+        commands = [module for module in brought if module.startswith("clew.cli.commands.")]
+        assert commands == [f"clew.cli.commands.{name if name != 'import' else 'import_'}"], name
+        assert {module.split(".")[1] for module in brought if module.startswith("clew.")} <= LIGHT, name
 
 
 def test_importing_clew_brings_few_modules() -> None:

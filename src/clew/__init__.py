@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from clew._runtime.lazy import exports
 
 if TYPE_CHECKING:
     from clew.agent import Agent, Budget, Run, RunResult, Session
@@ -48,16 +49,4 @@ __all__ = [
     "tool",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that `import clew` costs next to nothing."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'clew' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = exports(__name__, _HOMES)

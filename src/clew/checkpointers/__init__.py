@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from clew.checkpointers.base import Checkpointer
-from clew.checkpointers.files.store import FileCheckpointer
-from clew.checkpointers.heads import Head, HeadQuery, Lease, Owner, Status
-from clew.checkpointers.memory import MemoryCheckpointer
-from clew.checkpointers.registry import open_checkpointer
-from clew.checkpointers.sqlite.store import SQLiteCheckpointer
+from clew._runtime.lazy import exports
 
 if TYPE_CHECKING:
+    from clew.checkpointers.base import Checkpointer
+    from clew.checkpointers.files.store import FileCheckpointer
+    from clew.checkpointers.heads import Head, HeadQuery, Lease, Owner, Status
     from clew.checkpointers.http.store import HTTPCheckpointer
+    from clew.checkpointers.memory import MemoryCheckpointer
     from clew.checkpointers.mysql.store import MySQLCheckpointer
     from clew.checkpointers.objects.oci import OCICheckpointer
     from clew.checkpointers.objects.store import ObjectCheckpointer
@@ -21,17 +19,8 @@ if TYPE_CHECKING:
     from clew.checkpointers.oracle.store import OracleCheckpointer
     from clew.checkpointers.postgres.store import PostgresCheckpointer
     from clew.checkpointers.redis.store import RedisCheckpointer
-
-_HOMES = {
-    "HTTPCheckpointer": "clew.checkpointers.http",
-    "MySQLCheckpointer": "clew.checkpointers.mysql",
-    "OCICheckpointer": "clew.checkpointers.objects.oci",
-    "ObjectCheckpointer": "clew.checkpointers.objects",
-    "OpenSearchCheckpointer": "clew.checkpointers.opensearch",
-    "OracleCheckpointer": "clew.checkpointers.oracle",
-    "PostgresCheckpointer": "clew.checkpointers.postgres",
-    "RedisCheckpointer": "clew.checkpointers.redis",
-}
+    from clew.checkpointers.registry import open_checkpointer
+    from clew.checkpointers.sqlite.store import SQLiteCheckpointer
 
 __all__ = [
     "Checkpointer",
@@ -54,13 +43,26 @@ __all__ = [
     "open_checkpointer",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Return the store class with this name, for the stores that need a server. Its module is imported only now,
-    because most programs use at most one of these classes. Raises `AttributeError` for any other name."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'clew.checkpointers' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = exports(
+    __name__,
+    {
+        "Checkpointer": "clew.checkpointers.base",
+        "FileCheckpointer": "clew.checkpointers.files.store",
+        "HTTPCheckpointer": "clew.checkpointers.http.store",
+        "Head": "clew.checkpointers.heads",
+        "HeadQuery": "clew.checkpointers.heads",
+        "Lease": "clew.checkpointers.heads",
+        "MemoryCheckpointer": "clew.checkpointers.memory",
+        "MySQLCheckpointer": "clew.checkpointers.mysql.store",
+        "OCICheckpointer": "clew.checkpointers.objects.oci",
+        "ObjectCheckpointer": "clew.checkpointers.objects.store",
+        "OpenSearchCheckpointer": "clew.checkpointers.opensearch.store",
+        "OracleCheckpointer": "clew.checkpointers.oracle.store",
+        "Owner": "clew.checkpointers.heads",
+        "PostgresCheckpointer": "clew.checkpointers.postgres.store",
+        "RedisCheckpointer": "clew.checkpointers.redis.store",
+        "SQLiteCheckpointer": "clew.checkpointers.sqlite.store",
+        "Status": "clew.checkpointers.heads",
+        "open_checkpointer": "clew.checkpointers.registry",
+    },
+)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from clew.cli.deferred import provider_registry
 from clew.errors import ClewError, InvalidInput, SessionNotFound
 
 if TYPE_CHECKING:
@@ -37,13 +38,12 @@ def find_native(session: str, provider: str | None, place: Place) -> Native | No
     providers match. A provider whose sessions cannot be read is skipped; its error is raised only if no other provider
     has the session.
     """
-    from clew.providers.registry import find_provider, wanted
 
     found: list[Native] = []
     trouble: list[ClewError] = []
-    for name in wanted(provider):
+    for name in provider_registry.wanted(provider):
         try:
-            key = find_provider(name)(place).find(session)
+            key = provider_registry.find_provider(name)(place).find(session)
         except ClewError as error:
             trouble.append(error)
             continue
@@ -59,9 +59,8 @@ def find_native(session: str, provider: str | None, place: Place) -> Native | No
 
 def native_session(session: str, provider: str | None) -> Native:
     """Find a coding agent's session on this machine as `find_native` does. Raises `SessionNotFound` if there is none."""
-    from clew.providers.registry import default_place, wanted
 
-    found = find_native(session, provider, default_place())
+    found = find_native(session, provider, provider_registry.default_place())
     if found is None:
-        raise SessionNotFound(", ".join(wanted(provider)), session)
+        raise SessionNotFound(", ".join(provider_registry.wanted(provider)), session)
     return found

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+import clew
+from clew.cli.deferred import asyncio, checkpointers
+
 __all__ = ["Json", "Store", "ThreadId", "Yes", "complete_thread"]
 
 
@@ -14,17 +17,16 @@ def complete_thread(incomplete: str) -> list[str]:
 
     Returns an empty list if the store cannot be read, because a shell cannot show an error while the user types.
     """
-    # here and not above, because these take 100 ms, and only the completion of an id needs them
-    import asyncio
-
-    from clew import Thread
-    from clew.checkpointers import HeadQuery
+    # here, because only the completion of an id needs it
     from clew.cli.stores import opened
     from clew.errors import ClewError
 
     async def look() -> list[str]:
         async with opened(None) as store:
-            return [head.thread_id async for head in Thread.list(store, HeadQuery(prefix=incomplete, limit=30))]
+            return [
+                head.thread_id
+                async for head in clew.Thread.list(store, checkpointers.HeadQuery(prefix=incomplete, limit=30))
+            ]
 
     try:
         return asyncio.run(look())

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import msgspec
 import typer
 
+import clew
 from clew._runtime.text import one_line
 from clew.advice import NO_BUDGET
+from clew.cli.deferred import msgspec, provider_registry, provider_settings
 from clew.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from clew.agent import Budget
     from clew.agent.settings import Setup
 
 __all__ = [
@@ -165,26 +165,23 @@ def _given(asked: Asked) -> dict[str, Any]:
 def _provider(name: str) -> str:
     """Return the canonical name of a provider; empty for `clew`, the built-in agent. Raises `InvalidInput` for an
     unknown name."""
-    from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
-    from clew.providers.settings import AUTO
 
-    if name == BUILT_IN_AGENT:
+    if name == provider_registry.BUILT_IN_AGENT:
         return ""
-    if name != AUTO:
-        find_provider(name)
-    return provider_name(name)
+    if name != provider_settings.AUTO:
+        provider_registry.find_provider(name)
+    return provider_registry.provider_name(name)
 
 
 def _refuse_for_provider(asked: Asked, provider: str) -> None:
     """Raise `InvalidInput` if the user gave options that only the built-in agent takes, such as --tool, although the
     work is for a provider. `provider` is the provider's name, for the error."""
-    from clew.providers.registry import BUILT_IN_AGENT
 
     given = {"--tool": asked.tool, "--mcp": asked.mcp, "--max-turns": asked.max_turns}
     if wrong := [name for name, value in given.items() if value]:
         raise InvalidInput(
             f"{' and '.join(wrong)}: {provider} has its own loop and tools, so this cannot be set. Leave it out, or use the "
-            f"built-in agent: --provider {BUILT_IN_AGENT} --model NAME"
+            f"built-in agent: --provider {provider_registry.BUILT_IN_AGENT} --model NAME"
         )
 
 
@@ -249,22 +246,21 @@ _TOKENS = {"tokens": 1, "ktokens": 1_000, "mtokens": 1_000_000}
 _SECONDS = {"s": 1, "sec": 1, "min": 60, "h": 3600}
 
 
-def read_budget(given: Sequence[str]) -> Budget:
+def read_budget(given: Sequence[str]) -> clew.Budget:
     """Parse the values of --budget into one `Budget`. `none`, if it is the only value, means no limit.
 
     Raises `InvalidInput` for a value that is not a budget, and if the same kind of limit is given twice.
     """
-    from clew.agent import Budget
 
     if [text.strip().lower() for text in given] == [NO_BUDGET]:
-        return Budget()
+        return clew.Budget()
     found: dict[str, Any] = {}
     for text in given:
         kind, amount = _read(text)
         if kind in found:
             raise InvalidInput(f"--budget limits {kind} twice. Give one of the two.")
         found[kind] = amount
-    return Budget(**found)
+    return clew.Budget(**found)
 
 
 def _read(text: str) -> tuple[str, float | int]:

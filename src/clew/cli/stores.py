@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -10,8 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from clew.checkpointers import HeadQuery, open_checkpointer
-from clew.checkpointers.base import is_absent
+from clew.cli.deferred import asyncio, checkpointers, handles, store_base
 from clew.cli.output.console import hint
 from clew.errors import ClewError, Corrupt, InvalidInput, ThreadNotFound
 
@@ -45,13 +43,13 @@ async def opened(url: str | None, absent: Absent = "refused") -> AsyncIterator[C
 
     The user's default store is never refused: as long as it does not exist, `refused` means the same as `empty` for it.
     """
-    async with open_checkpointer(url) as store:
-        if absent == "made" or not is_absent(store):
+    async with checkpointers.open_checkpointer(url) as store:
+        if absent == "made" or not store_base.is_absent(store):
             yield store
             return
     if absent == "refused" and (url is not None or os.environ.get("CLEW_STORE")):
         raise StoreNotFound(store.own_files[0])
-    async with open_checkpointer("memory://") as empty:
+    async with checkpointers.open_checkpointer("memory://") as empty:
         yield empty
 
 
@@ -72,14 +70,13 @@ async def find_thread(store: Checkpointer, given: str) -> str:
     A complete id comes first, even if it looks like a handle or other ids begin with it. Raises `ThreadNotFound` if
     nothing matches, and `InvalidInput` if several ids begin with `given`.
     """
-    from clew.agent.handles import read_handle  # clew.agent takes 100 ms, which `clew ls` is spared
 
     if given and await store.head(given) is not None:
         return given
-    wanted = read_handle(given).session_id
+    wanted = handles.read_handle(given).session_id
     if wanted != given and await store.head(wanted) is not None:
         return wanted
-    found = [head.thread_id async for head in store.heads(HeadQuery(prefix=wanted, limit=_SHOWN + 1))]
+    found = [head.thread_id async for head in store.heads(checkpointers.HeadQuery(prefix=wanted, limit=_SHOWN + 1))]
     if len(found) == 1:
         return found[0]
     if found:
@@ -96,13 +93,12 @@ def shown_store(url: str | None) -> str:
     on the current folder. Also returns an empty text if `url` has credentials, which are never shown. It then prints
     a hint to put that URL into CLEW_STORE.
     """
-    from clew.agent.handles import without_credentials
 
     if not url:
         kept = os.environ.get("CLEW_STORE", "")
         named = _from_anywhere(kept)
-        return "" if named == kept or without_credentials(kept) != kept else named
-    if without_credentials(url) != url:
+        return "" if named == kept or handles.without_credentials(kept) != kept else named
+    if handles.without_credentials(url) != url:
         _say_where_credentials_go()
         return ""
     return _from_anywhere(url)

@@ -6,8 +6,9 @@ The HTTP server and the tests of stores need the extra `testing`. Each name is i
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from clew._runtime.lazy import exports
 
 if TYPE_CHECKING:
     from clew.testing.contract.suite import CheckpointerContract, OpenStore
@@ -15,22 +16,6 @@ if TYPE_CHECKING:
     from clew.testing.model_server.records import RecordedRequest
     from clew.testing.model_server.server import ModelServer
     from clew.testing.scripted_model import Reply, Response, ScriptedModel, call, reply, say, think, turns_in
-
-_HOMES = {
-    "CheckpointerContract": "clew.testing.contract.suite",
-    "Fault": "clew.testing.model_server.faults",
-    "ModelServer": "clew.testing.model_server.server",
-    "OpenStore": "clew.testing.contract.suite",
-    "RecordedRequest": "clew.testing.model_server.records",
-    "Reply": "clew.testing.scripted_model",
-    "Response": "clew.testing.scripted_model",
-    "ScriptedModel": "clew.testing.scripted_model",
-    "call": "clew.testing.scripted_model",
-    "reply": "clew.testing.scripted_model",
-    "say": "clew.testing.scripted_model",
-    "think": "clew.testing.scripted_model",
-    "turns_in": "clew.testing.scripted_model",
-}
 
 __all__ = [
     "CheckpointerContract",
@@ -48,17 +33,21 @@ __all__ = [
     "turns_in",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import and return a public name when it is first used, so that pytest and the server are imported only if they
-    are needed. Raises `AttributeError` for any other name."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'clew.testing' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__ = exports(
+    __name__,
+    {
+        "CheckpointerContract": "clew.testing.contract.suite",
+        "Fault": "clew.testing.model_server.faults",
+        "ModelServer": "clew.testing.model_server.server",
+        "OpenStore": "clew.testing.contract.suite",
+        "RecordedRequest": "clew.testing.model_server.records",
+        "Reply": "clew.testing.scripted_model",
+        "Response": "clew.testing.scripted_model",
+        "ScriptedModel": "clew.testing.scripted_model",
+        "call": "clew.testing.scripted_model",
+        "reply": "clew.testing.scripted_model",
+        "say": "clew.testing.scripted_model",
+        "think": "clew.testing.scripted_model",
+        "turns_in": "clew.testing.scripted_model",
+    },
+)

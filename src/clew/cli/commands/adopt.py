@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clew import advice
+from clew.cli.deferred import providers
 from clew.cli.failures import report_errors
 from clew.cli.native_sessions import SessionProvider, native_session
 from clew.cli.options import Json, Store
@@ -61,9 +62,8 @@ def adopt(
 async def _adopt(store: Checkpointer, native: Native, new_id: str | None) -> tuple[str, int]:
     """Take `native`, a session that a coding agent keeps itself, into a new thread of the store. The thread gets the id
     `new_id`, or one of its own if that is None. Returns the thread's id and how many turns it has."""
-    from clew.providers import adopt as adopt_session
 
-    thread_id = await adopt_session(native.key, store, provider=native.provider, thread_id=new_id)
+    thread_id = await providers.adopt(native.key, store, provider=native.provider, thread_id=new_id)
     head = await store.head(thread_id)
     if head is None:
         raise ThreadNotFound(thread_id)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clew import Thread
+import clew
 from clew._runtime.text import size
+from clew.cli.deferred import asyncio, thread_copy
 from clew.cli.failures import report_errors
 from clew.cli.options import Json
 from clew.cli.output.console import print_json, working
 from clew.cli.stores import find_thread, opened
-from clew.threads.ops.copy import Copied, transfer
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
@@ -72,7 +71,9 @@ def copy(
         raise typer.Exit(_CORRUPT if damaged else _FAILED)
 
 
-async def _copy(source: str, target: str, given: Sequence[str], verify: bool) -> tuple[Copied, list[Verdict]]:
+async def _copy(
+    source: str, target: str, given: Sequence[str], verify: bool
+) -> tuple[thread_copy.Copied, list[Verdict]]:
     """Copy threads from the store at the URL `source` to the store at the URL `target`. `given` names the threads; all
     are copied if it is empty.
 
@@ -85,18 +86,18 @@ async def _copy(source: str, target: str, given: Sequence[str], verify: bool) ->
             copied = await _copy_some(here, there, list(ids))
         else:
             with working("Copying") as tick:
-                copied = await Thread.copy_all(here, there, progress=tick)
+                copied = await clew.Thread.copy_all(here, there, progress=tick)
         verdicts = []
         if verify:
             checked = [*copied.ids, *copied.skipped]
             with working("Verifying", len(checked)) as tick:
                 for done, thread_id in enumerate(checked, start=1):
-                    verdicts.append(await Thread.verify(there, thread_id))
+                    verdicts.append(await clew.Thread.verify(there, thread_id))
                     tick(done, len(checked))
     return copied, verdicts
 
 
-async def _copy_some(here: Checkpointer, there: Checkpointer, ids: Sequence[str]) -> Copied:
+async def _copy_some(here: Checkpointer, there: Checkpointer, ids: Sequence[str]) -> thread_copy.Copied:
     """Copy the threads with these ids from the store `here` to the store `there`, each with a progress bar of its own.
     The first thread that cannot be copied ends this with an error; the copies made before it stay."""
     done: list[str] = []
@@ -104,7 +105,7 @@ async def _copy_some(here: Checkpointer, there: Checkpointer, ids: Sequence[str]
     size = 0
     for number, thread_id in enumerate(ids, start=1):
         with working(f"Copying, {number} of {len(ids)}") as tick:
-            outcome = await transfer(here, there, thread_id, thread_id, tick)
+            outcome = await thread_copy.transfer(here, there, thread_id, thread_id, tick)
         (done if outcome.written else skipped).append(thread_id)
         size += outcome.bytes
-    return Copied(tuple(done), tuple(skipped), {}, size)
+    return thread_copy.Copied(tuple(done), tuple(skipped), {}, size)

@@ -6,20 +6,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
-from rich.text import Text
 
+import clew
 from clew._runtime.text import clean
+from clew.cli.deferred import log, msgspec, render, rich_text, thread_fork, workspace_compare
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, hint, print_json
 from clew.cli.output.conversation import said_lines
 from clew.cli.stores import find_thread, on_store
-from clew.log import Rewound, fold
-from clew.threads import Thread
-from clew.threads.ops.fork import check_turn
-from clew.threads.views.render import plain_object
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
@@ -56,17 +52,20 @@ def diff(
       clew diff trip 2 4
       clew diff trip 0 --files
     """
-    from clew.workspace.compare import compare
 
     async def work(opened: Checkpointer) -> None:
         thread_id = await find_thread(opened, thread)
-        state = await Thread.load(opened, thread_id)
+        state = await clew.Thread.load(opened, thread_id)
         turns = a, state.turns if b is None else b
         for turn in turns:
-            check_turn(thread_id, state, turn)
-        old = fold([Rewound(turn=a)], state)
-        new = state if b is None else fold([Rewound(turn=b)], state)
-        changed = await compare(opened, old.workspace, new.workspace, text=True) if files or not messages else None
+            thread_fork.check_turn(thread_id, state, turn)
+        old = log.fold([log.Rewound(turn=a)], state)
+        new = state if b is None else log.fold([log.Rewound(turn=b)], state)
+        changed = (
+            await workspace_compare.compare(opened, old.workspace, new.workspace, text=True)
+            if files or not messages
+            else None
+        )
         said = _changes(old, new) if messages or not files else None
         if json:
             _print_json(thread_id, turns, said, changed)
@@ -114,8 +113,8 @@ def _modes(change: Change) -> list[tuple[str, int | None]]:
 def _print_json(thread_id: str, turns: tuple[int, int], said: _Said | None, changed: Difference | None) -> None:
     document: dict[str, Any] = {"thread_id": thread_id, "from": turns[0], "to": turns[1]}
     if said is not None:
-        document["removed"] = [plain_object(message) for message in said.gone]
-        document["added"] = [plain_object(message) for message in said.new]
+        document["removed"] = [render.plain_object(message) for message in said.gone]
+        document["added"] = [render.plain_object(message) for message in said.new]
     if changed is not None:
         document["files"] = [_object(change) for change in changed.changes]
     print_json(document)
@@ -125,7 +124,7 @@ def _print(said: _Said | None, changed: Difference | None) -> None:
     out = console()
     for sign, style, found in (("-", "red", said.gone), ("+", "green", said.new)) if said is not None else ():
         for line in (line for message in found for line in said_lines(message, _LONGEST)):
-            out.print(Text(f"{sign} {line}", style), soft_wrap=True)
+            out.print(rich_text.Text(f"{sign} {line}", style), soft_wrap=True)
     if said and changed:
         out.print()
     if changed:
@@ -143,4 +142,4 @@ def _print_patch(patch: str) -> None:
         return
     for line in clean(patch).rstrip("\n").split("\n"):
         style = "bold" if line.startswith(("---", "+++")) else _COLOURS.get(line[:1], "")
-        out.print(Text(line, style), soft_wrap=True)
+        out.print(rich_text.Text(line, style), soft_wrap=True)

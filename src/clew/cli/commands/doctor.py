@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
-from clew.cli.commands.doctor_checks import Finding, check_machine, check_programs, check_store
+from clew.cli.deferred import asyncio, provider_registry, rich_text
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import console, print_json
 from clew.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from clew.cli.commands.doctor_checks import Finding
 
 __all__ = ["doctor"]
 
@@ -43,11 +44,10 @@ def doctor(
       clew doctor
       clew doctor --live
     """
-    from clew.providers.registry import wanted
 
     if provider and not live:
         raise InvalidInput("--provider sends a real prompt, which may cost money. Add --live to agree.")
-    asked = wanted(provider) if provider else []
+    asked = provider_registry.wanted(provider) if provider else []
 
     async def look() -> bool:
         sick = False
@@ -67,6 +67,8 @@ async def _findings(url: str | None, live: bool, asked: list[str]) -> AsyncItera
     """Run all checks of this machine, the store at `url` and the coding agents, and yield what each finds. With `live`,
     also prove that an agent can be resumed on the store, if the store answers and can be written. Each provider in
     `asked` gets a short prompt, which costs money."""
+    # here, because these import all of Clew, which `clew doctor --help` does without
+    from clew.cli.commands.doctor_checks import check_machine, check_programs, check_store
     from clew.cli.commands.doctor_live import prove_resume
 
     for finding in check_machine():
@@ -82,7 +84,7 @@ async def _findings(url: str | None, live: bool, asked: list[str]) -> AsyncItera
 
 
 def _print(finding: Finding) -> None:
-    line = Text.assemble((f"{finding.level:<8}", _STYLES[finding.level]), f" {finding.check}: {finding.what}")
+    line = rich_text.Text.assemble((f"{finding.level:<8}", _STYLES[finding.level]), f" {finding.check}: {finding.what}")
     if finding.advice:
         line.append(f"\n{'':8} {finding.advice}", "dim" if finding.level == "ok" else "")
     console().print(line, soft_wrap=True)

@@ -8,18 +8,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
-from clew import Thread
+import clew
 from clew._runtime import files
 from clew._runtime.text import size
+from clew.cli.deferred import msgspec, render
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import print_json, working
 from clew.cli.stores import find_thread, on_store
 from clew.errors import InvalidInput
-from clew.threads import to_json, to_markdown
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
@@ -88,7 +87,7 @@ async def _export(
         return await _export_text(store, thread_id, name, form, history)
     with working("Exporting") as tick:
         target = sys.stdout.buffer if name == "-" else name
-        written = await Thread.export(store, thread_id, target, plain=plain, overwrite=force, progress=tick)
+        written = await clew.Thread.export(store, thread_id, target, plain=plain, overwrite=force, progress=tick)
     if name == "-":
         sys.stdout.buffer.flush()
     return {"file": name, "form": form, **msgspec.structs.asdict(written)}
@@ -97,9 +96,9 @@ async def _export(
 async def _export_text(store: Checkpointer, thread_id: str, name: str, form: str, history: bool) -> dict[str, Any]:
     """Write the conversation to the file `name`; `-` is the standard output. `form` is `markdown`, or anything else for
     JSON. With `history`, rewound and compacted messages are written too. Returns the object that --json prints."""
-    state = await Thread.load(store, thread_id)
-    render = to_markdown if form == "markdown" else to_json
-    text = render(state, thread_id=thread_id, history=history).rstrip("\n") + "\n"
+    state = await clew.Thread.load(store, thread_id)
+    write = render.to_markdown if form == "markdown" else render.to_json
+    text = write(state, thread_id=thread_id, history=history).rstrip("\n") + "\n"
     data = text.encode()
     if name == "-":
         sys.stdout.buffer.write(data)

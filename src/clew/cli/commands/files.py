@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
+import clew
 from clew._runtime.text import clock, plural, size
+from clew.cli.deferred import agent_workspace, asyncio, msgspec, workspace_reader, workspaces
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId, Yes
 from clew.cli.output.console import confirm, hint, print_json, working
 from clew.cli.output.tables import Cell, Column, print_table
 from clew.cli.stores import find_thread, on_store
 from clew.errors import InvalidInput
-from clew.threads import Thread
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
@@ -70,20 +69,18 @@ async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> tu
 
     Raises `InvalidInput` if there is no snapshot.
     """
-    from clew.agent.workspace import unkept
 
-    state = await Thread.load(store, thread_id, at_turn=turn)
+    state = await clew.Thread.load(store, thread_id, at_turn=turn)
     if state.workspace is None:
         when = "" if turn is None else f" as of turn {turn}"
         why = "it had no workspace then" if state.changing is None else "it stopped before they were snapshotted"
         raise InvalidInput(f"thread {thread_id!r} has no files on record{when}: {why}.")
-    return state.workspace, unkept(state)
+    return state.workspace, agent_workspace.unkept(state)
 
 
 async def _list(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, json: bool) -> None:
-    from clew.workspace.reader import list_snapshot
 
-    found = await list_snapshot(store, kept)
+    found = await workspace_reader.list_snapshot(store, kept)
     if json:
         for one in found:
             print_json(_object(one))
@@ -112,12 +109,11 @@ def _print_tree(found: Sequence[Listed]) -> None:
 
 
 async def _copy(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, out: Path, yes: bool, json: bool) -> None:
-    from clew.workspace import Workspace
 
     if await asyncio.to_thread(_holds_something, out):
         confirm(f"{out} is not empty. Make it exactly what {thread_id!r} had, and delete what else is there?", yes)
     with working("Copying", kept.files) as tick:
-        restored = await Workspace(out, store).restore(kept, progress=tick)
+        restored = await workspaces.Workspace(out, store).restore(kept, progress=tick)
     before = None if restored.before_restore is None else restored.before_restore.digest
     if json:
         print_json({"thread_id": thread_id, "out": str(out), "files": kept.files, "size": kept.size, "before": before})

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clew import Thread
+import clew
+from clew.cli.deferred import thread_fork, thread_reader, way_forward
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import hint, print_json
 from clew.cli.stores import find_thread, free_id, on_store, shown_store
 from clew.errors import InvalidInput
-from clew.threads.ops.fork import check_turn
-from clew.threads.ops.fork import fork as fork_thread
-from clew.threads.reader import state_after
 
 if TYPE_CHECKING:
     from clew.agent.way_forward import Way
@@ -68,14 +66,15 @@ async def _fork(
     Returns the fork's head, the original's id, the number of the turn after which the fork begins, and a `Way`, from
     which the command that goes on with the fork is made. Raises `InvalidInput` if both `turn` and `frame` are given.
     """
-    from clew.agent.way_forward import way_of
 
     if turn is not None and frame is not None:
         raise InvalidInput("--turn and --frame both set where the fork begins. Give one of them.")
     thread_id = await find_thread(store, given)
-    state = await (Thread.load(store, thread_id) if frame is None else state_after(store, thread_id, frame))
+    state = await (
+        clew.Thread.load(store, thread_id) if frame is None else thread_reader.state_after(store, thread_id, frame)
+    )
     at = state.turns if turn is None else turn
-    check_turn(thread_id, state, at)
+    thread_fork.check_turn(thread_id, state, at)
     name = await free_id(store, f"{thread_id}-at-{at}") if new_id is None else new_id
-    head = await fork_thread(store, thread_id, state, name, at)
-    return head, thread_id, at, await way_of(store, head)
+    head = await thread_fork.fork(store, thread_id, state, name, at)
+    return head, thread_id, at, await way_forward.way_of(store, head)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clew import Thread
+import clew
 from clew._runtime.text import size
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes
@@ -45,7 +45,7 @@ def gc(
             f"A grace of {grace} is less than a day, and may also delete what a restore kept of a folder. Go on?", yes
         )
     with working("Looking at threads and values") as tick:
-        found = on_store(store, lambda opened: Thread.gc(opened, grace=untouched, dry_run=dry_run, progress=tick))
+        found = on_store(store, lambda opened: clew.Thread.gc(opened, grace=untouched, dry_run=dry_run, progress=tick))
     if json:
         print_json(found)
         return

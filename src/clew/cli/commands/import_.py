@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clew import Thread, advice
+import clew
+from clew import advice
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import hint, print_json, working
@@ -59,7 +60,7 @@ async def _import(store: Checkpointer, file: str, new_id: str | None, trust: boo
     source = sys.stdin.buffer if file == "-" else file
     try:
         with working("Importing") as tick:
-            return await Thread.import_(store, source, thread_id=new_id, trust=trust, progress=tick)
+            return await clew.Thread.import_(store, source, thread_id=new_id, trust=trust, progress=tick)
     except Conflict as conflict:
         conflict.add_note("To keep both, give it another id: --as NEW")
         raise

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import msgspec
 import typer
 
+import clew
 from clew import advice
 from clew._runtime.text import ago, dollars, one_line, short_number
-from clew.checkpointers import HeadQuery
 from clew.cli import quantities
+from clew.cli.deferred import asyncio, checkpointers, msgspec, thread_heads
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import console, hint, print_json
@@ -22,8 +21,6 @@ from clew.cli.output.heads import head_object, holder, status_cell
 from clew.cli.output.tables import Cell, Column, is_plain, laid_out, print_table, styled
 from clew.cli.stores import on_store, shown_store
 from clew.errors import Corrupt, InvalidInput
-from clew.threads import Thread
-from clew.threads.heads import is_child
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
@@ -87,7 +84,7 @@ def ls(
       clew ls --agent planner --since 2d
       clew ls --json --all
     """
-    query = HeadQuery(
+    query = checkpointers.HeadQuery(
         prefix=prefix,
         status=tuple(one.value for one in status) if status else None,
         agent=agent,
@@ -129,7 +126,7 @@ class _Listed(NamedTuple):
             raise self.damage
 
 
-async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> _Listed:
+async def _listed(store: Checkpointer, query: checkpointers.HeadQuery, most: int | None, children: bool) -> _Listed:
     """Read the heads that match the query, at most `most` of them; None is no limit. Without `children`, threads of
     sub-agents are left out.
 
@@ -141,11 +138,11 @@ async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, child
     while True:
         page: list[Head] = []
         try:
-            async for head in Thread.list(store, query):
+            async for head in clew.Thread.list(store, query):
                 page.append(head)
         except Corrupt as error:
             damage = error
-        found += page if children else [head for head in page if not is_child(head)]
+        found += page if children else [head for head in page if not thread_heads.is_child(head)]
         if most is None or query.limit is None:
             return _Listed(found, False, damage)
         if len(found) > most or len(page) < query.limit:
@@ -153,7 +150,7 @@ async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, child
         query = query.after(page[-1])
 
 
-async def _print_json(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
+async def _print_json(store: Checkpointer, query: checkpointers.HeadQuery, most: int | None, children: bool) -> None:
     listed = await _listed(store, query, most, children)
     for head in listed.heads:
         print_json(head_object(head))
@@ -161,7 +158,7 @@ async def _print_json(store: Checkpointer, query: HeadQuery, most: int | None, c
 
 
 async def _print(
-    store: Checkpointer, query: HeadQuery, most: int | None, children: bool, url: str | None = None
+    store: Checkpointer, query: checkpointers.HeadQuery, most: int | None, children: bool, url: str | None = None
 ) -> None:
     listed = await _listed(store, query, most, children)
     heads = listed.heads
@@ -169,13 +166,13 @@ async def _print(
         print_table(_columns(), _rows(heads, signs=not is_plain()))
     elif listed.damage is None:
         start = f"There are no threads yet. Start one: {advice.start(store=shown_store(url))}"
-        hint(start if query == HeadQuery() else "No thread in this store matches.")
+        hint(start if query == checkpointers.HeadQuery() else "No thread in this store matches.")
     if listed.more:
         hint(f"These are the newest {len(heads)}. For more: --limit N, or --all.")
     listed.end()
 
 
-async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
+async def _watch(store: Checkpointer, query: checkpointers.HeadQuery, most: int | None, children: bool) -> None:
     """Redraw the table of the threads that match the query on the terminal every second, until Ctrl+C. `most` and
     `children` have the same meaning as in `_listed`."""
     from rich.live import Live
@@ -193,7 +190,7 @@ async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, childr
             await asyncio.sleep(_PAUSE)
 
 
-async def _watch_json(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
+async def _watch_json(store: Checkpointer, query: checkpointers.HeadQuery, most: int | None, children: bool) -> None:
     """Print the head of each thread that matches the query as JSON when it first appears and whenever it changes, until
     Ctrl+C. A renewed lease is not a change. `most` and `children` have the same meaning as in `_listed`."""
     known: dict[str, object] = {}

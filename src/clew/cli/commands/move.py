@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clew import Thread, advice
+import clew
+from clew import advice
+from clew.cli.deferred import agent_settings, asyncio, handles, provider_registry, providers
 from clew.cli.failures import report_errors
 from clew.cli.native_sessions import SessionProvider, find_native, native_session
 from clew.cli.options import Json, Store
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
     from clew.cli.native_sessions import Native
     from clew.messages.dialects import Loss
-    from clew.providers import Translated
 
 __all__ = ["losses_in_words", "move"]
 
@@ -79,18 +79,19 @@ def move(
 def _target(name: str, given: str) -> str:
     """Return the canonical name of the provider `name`. Raises `InvalidInput` for the built-in agent, because it has no
     sessions. The error advises a command for `given`, the thread or session that the user wants to move."""
-    from clew.providers.registry import BUILT_IN_AGENT, find_provider
 
-    if name == BUILT_IN_AGENT:
+    if name == provider_registry.BUILT_IN_AGENT:
         raise InvalidInput(
             "--to takes a coding agent: claude_code, codex or opencode. For Clew's own, take the session into a thread with "
             f"{advice.adopt(given)}, and then: "
-            f"{advice.resume(advice.THREAD, advice.PROMPT, provider=BUILT_IN_AGENT, model=advice.MODEL)}"
+            f"{advice.resume(advice.THREAD, advice.PROMPT, provider=provider_registry.BUILT_IN_AGENT, model=advice.MODEL)}"
         )
-    return find_provider(name).name
+    return provider_registry.find_provider(name).name
 
 
-async def _moved(store: Checkpointer, given: str, target: str, folder: str | None, url: str | None) -> Translated:
+async def _moved(
+    store: Checkpointer, given: str, target: str, folder: str | None, url: str | None
+) -> providers.Translated:
     """Move the thread or session that `given` names to the provider `target`. Returns the session that the provider's
     program can open. If `folder` is given, that session works in `folder`. `url` is the URL of the store, for messages.
     """
@@ -106,7 +107,6 @@ async def _meant(store: Checkpointer, given: str, url: str | None) -> str | Nati
 
     Raises `InvalidInput` if `given` may mean either, and `SessionNotFound` if it means neither.
     """
-    from clew.providers.registry import default_place, provider_names
 
     try:
         thread_id = await find_thread(store, given)
@@ -114,7 +114,7 @@ async def _meant(store: Checkpointer, given: str, url: str | None) -> str | Nati
         thread_id = None
     if thread_id == given:
         return thread_id
-    native = await asyncio.to_thread(find_native, given, None, default_place())
+    native = await asyncio.to_thread(find_native, given, None, provider_registry.default_place())
     if thread_id is not None and native is not None:
         raise InvalidInput(
             f"{given!r} may mean the thread {thread_id!r} or the {native.provider} session {native.key}. Give more of it, "
@@ -122,44 +122,39 @@ async def _meant(store: Checkpointer, given: str, url: str | None) -> str | Nati
         )
     found = thread_id or native
     if found is None:
-        error = SessionNotFound(", ".join(provider_names()), given)
+        error = SessionNotFound(", ".join(provider_registry.provider_names()), given)
         listed = advice.list_threads(store=shown_store(url))
         error.add_note(f"There is no such thread either. To list the threads: {listed}")
         raise error
     return found
 
 
-async def _translated(native: Native, target: str, folder: str | None) -> Translated:
+async def _translated(native: Native, target: str, folder: str | None) -> providers.Translated:
     """Write a copy of a coding agent's session in the form of the provider `target`. If `folder` is given, the copy
     works in that folder."""
-    from clew.providers import translate
-    from clew.providers.registry import default_place
 
-    place = None if folder is None else default_place(_made(folder))
-    return await translate(native.key, source=native.provider, to=target, place=place)
+    place = None if folder is None else provider_registry.default_place(_made(folder))
+    return await providers.translate(native.key, source=native.provider, to=target, place=place)
 
 
-async def _moved_thread(store: Checkpointer, thread_id: str, target: str, folder: str | None) -> Translated:
+async def _moved_thread(store: Checkpointer, thread_id: str, target: str, folder: str | None) -> providers.Translated:
     """Move a thread to the provider `target`, and return the session that the provider's program can open. The session
     works in `folder`. If that is None, it works in the thread's own folder if that exists on this machine, else in the
     current folder. Raises `InvalidInput` if the thread has no messages."""
-    from clew.agent.handles import read_handle
-    from clew.agent.settings import setup_of
-    from clew.providers import ProviderAgent, ProviderSession, Translated
 
-    state = await Thread.load(store, thread_id)
+    state = await clew.Thread.load(store, thread_id)
     if not state.messages:
         raise InvalidInput(f"thread {thread_id!r} has no messages yet, so there is nothing to move.")
-    setup = setup_of(state)
+    setup = agent_settings.setup_of(state)
     where = folder or next(filter(os.path.isdir, (setup.workspace, setup.folder)), os.getcwd())
-    agent = ProviderAgent(
+    agent = providers.ProviderAgent(
         provider=target, name=setup.name, system_prompt=setup.system, checkpointer=store, cwd=_made(where)
     )
     async with agent:
         session = await agent.start_session(thread_id=thread_id).move_to(target)
-        losses = session.losses if isinstance(session, ProviderSession) else ()
-        key = read_handle(session.resume_handle).resume_key
-    return Translated(provider=target, key=key, cwd=where, losses=losses)
+        losses = session.losses if isinstance(session, providers.ProviderSession) else ()
+        key = handles.read_handle(session.resume_handle).resume_key
+    return providers.Translated(provider=target, key=key, cwd=where, losses=losses)
 
 
 def _made(folder: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clew import Thread
+import clew
 from clew._runtime.text import plural
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes
@@ -90,7 +90,7 @@ def _conditions(
 
 def _prune(url: str | None, conditions: dict[str, Any], *, dry_run: bool) -> Pruned:
     with working("Looking" if dry_run else "Deleting") as tick:
-        return on_store(url, lambda store: Thread.prune(store, **conditions, dry_run=dry_run, progress=tick))
+        return on_store(url, lambda store: clew.Thread.prune(store, **conditions, dry_run=dry_run, progress=tick))
 
 
 def _ask(planned: Pruned) -> None:

@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from clew import Thread, advice
+import clew
+from clew import advice
 from clew._runtime.text import ago, one_line
+from clew.cli.deferred import (
+    agent_questions,
+    agent_settings,
+    handles,
+    leases,
+    prompts,
+    provider_registry,
+    thread_heads,
+    way_forward,
+)
 from clew.cli.failures import EXIT_CODES, report_errors
 from clew.cli.options import Json, Store, complete_thread
 from clew.cli.setups import (
@@ -30,8 +41,6 @@ from clew.cli.setups import (
 )
 from clew.cli.stores import find_thread, on_store, shown_store
 from clew.errors import InvalidInput, ThreadNotFound, UsageError
-from clew.threads.heads import is_child
-from clew.threads.leases import is_live
 
 if TYPE_CHECKING:
     from clew.agent.way_forward import Way
@@ -144,10 +153,9 @@ def resume(
 def _is_of_provider(given: str) -> bool:
     """Tell whether `given` is the handle of a provider's session. Such a session may be on this machine without being
     in a store."""
-    from clew.agent.handles import read_handle
 
     try:
-        return bool(read_handle(given).provider)
+        return bool(handles.read_handle(given).provider)
     except InvalidInput:
         return False  # an id may look like a handle and not be one
 
@@ -174,8 +182,6 @@ async def _find(
 
     Raises `UsageError` if `given` is None and `last` is not set, and if neither the thread nor the user has a prompt.
     """
-    from clew.agent.prompts import prompts_waiting
-    from clew.agent.way_forward import way_of
     from clew.cli.work import resumed_job
 
     if given is None:
@@ -187,10 +193,10 @@ async def _find(
             if (job := _by_handle(given, asked)) is None:
                 raise
             return _Found(job)
-    state = await Thread.load(store, thread_id)
+    state = await clew.Thread.load(store, thread_id)
     head = await store.head(thread_id)
-    way = None if head is None else await way_of(store, head, state)
-    if way is not None and prompt is None and not (state.messages or prompts_waiting(state)):
+    way = None if head is None else await way_forward.way_of(store, head, state)
+    if way is not None and prompt is None and not (state.messages or prompts.prompts_waiting(state)):
         error = UsageError(f"thread {thread_id!r} has no prompt to go on with: nothing was asked, or all was rewound.")
         error.add_note(f"To {'go on' if way.prompt is None else 'ask it'}{way.words(shown_store(url))}")
         raise error
@@ -200,8 +206,8 @@ async def _find(
 async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
     """Yield the heads of the threads that no live process holds, the last changed one first. Threads of sub-agents are
     left out."""
-    async for head in Thread.list(store):
-        if not is_child(head) and not is_live(head.lease):
+    async for head in clew.Thread.list(store):
+        if not thread_heads.is_child(head) and not leases.is_live(head.lease):
             yield head
 
 
@@ -234,15 +240,14 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
     """Return the job of resuming a provider's session that is not in the store. `given` is the session's handle,
     `asked` has the options that the user gave for the agent. Returns None if `given` is not the handle of a provider's
     session."""
-    from clew.agent.handles import read_handle
-    from clew.agent.settings import Setup
     from clew.cli.work import Job
-    from clew.providers.registry import BUILT_IN_AGENT, provider_name
 
-    handle = read_handle(given)
-    if handle.provider in ("", BUILT_IN_AGENT):
+    handle = handles.read_handle(given)
+    if handle.provider in ("", provider_registry.BUILT_IN_AGENT):
         return None
-    setup = merged(Setup(provider=provider_name(handle.provider), folder=os.getcwd()), asked)
+    setup = merged(
+        agent_settings.Setup(provider=provider_registry.provider_name(handle.provider), folder=os.getcwd()), asked
+    )
     return Job(setup, handle.session_id, handle=given)
 
 
@@ -253,14 +258,12 @@ def _standing(found: _Found, job: Job, store: str) -> Ended | None:
     Returns None if the job has something to run. A job with an answer or a prompt always has: if the thread waits, the
     prompt is stored for later.
     """
-    from clew.agent.prompts import prompts_waiting
-    from clew.agent.questions import open_questions
     from clew.cli.output.live import Ended
 
     head, state, way = found.head, found.state, found.way
     if head is None or state is None or way is None or job.answer is not None or job.prompt is not None:
         return None
-    questions = tuple(open_questions(state))
+    questions = tuple(agent_questions.open_questions(state))
     if not questions and state.status != "done":
         return None
     return Ended(
@@ -271,7 +274,7 @@ def _standing(found: _Found, job: Job, store: str) -> Ended | None:
         program_budget=way.program_budget,
         reason="" if questions else "nothing is left to do",
         questions=questions,
-        prompts=tuple(prompt.text for prompt in prompts_waiting(state)) if questions else (),
+        prompts=tuple(prompt.text for prompt in prompts.prompts_waiting(state)) if questions else (),
         turns=head.turns,
         input_tokens=head.input_tokens,
         output_tokens=head.output_tokens,

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from clew import Thread, advice
+import clew
+from clew import advice
+from clew.cli.deferred import agent_rewind, agent_settings, thread_reader, workspaces
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId, Yes
 from clew.cli.output.console import confirm, print_json
 from clew.cli.stores import find_thread, on_store, shown_store
 from clew.errors import InvalidInput
-from clew.threads.reader import state_after
 
 if TYPE_CHECKING:
     from clew.agent.rewind import RewindDone
     from clew.checkpointers import Checkpointer
     from clew.log import Checkpoint, WorkspaceSnapshot
-    from clew.workspace import Restored, Workspace
+    from clew.workspace import Restored
 
 __all__ = ["rewind"]
 
@@ -91,22 +92,20 @@ def rewind(
 
 
 async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[RewindDone, Path | None]:
-    from clew.agent.rewind import rewind as rewind_thread
-    from clew.workspace import Workspace
 
     thread_id = await find_thread(store, given)
-    now = await Thread.load(store, thread_id)
+    now = await clew.Thread.load(store, thread_id)
     if asked.frame is None:
-        then = await Thread.load(store, thread_id, at_turn=asked.turn)
+        then = await clew.Thread.load(store, thread_id, at_turn=asked.turn)
     else:
-        then = await state_after(store, thread_id, asked.frame)
+        then = await thread_reader.state_after(store, thread_id, asked.frame)
     files, folder = _target(thread_id, now, then, asked)
-    workspace = None if folder is None else Workspace(folder, store)
+    workspace = None if folder is None else workspaces.Workspace(folder, store)
     place = None if workspace is None else workspace.path
     if workspace is not None and files is not None:
         await _ask(workspace, files, asked)
     to_turn = None if asked.files else asked.turn
-    return await rewind_thread(store, thread_id, to_turn, files=files, workspace=workspace), place
+    return await agent_rewind.rewind(store, thread_id, to_turn, files=files, workspace=workspace), place
 
 
 def _target(
@@ -117,7 +116,6 @@ def _target(
     `now` is the thread's present state, `then` its state at the turn or frame to go back to. Raises `InvalidInput` if
     only the files are to go back and `then` has none, or if the folder of the files is not known.
     """
-    from clew.agent.settings import setup_of
 
     if asked.conversation or (now.workspace is None and not asked.files):
         return None, None
@@ -127,7 +125,7 @@ def _target(
         return None, None
     if asked.folder is not None:
         return then.workspace, asked.folder
-    recorded = Path(str(now.limits.get("cwd") or setup_of(now).workspace))
+    recorded = Path(str(now.limits.get("cwd") or agent_settings.setup_of(now).workspace))
     if recorded.is_absolute() and recorded.is_dir():
         return then.workspace, recorded
     raise InvalidInput(
@@ -136,7 +134,7 @@ def _target(
     )
 
 
-async def _ask(workspace: Workspace, files: WorkspaceSnapshot, asked: _Asked) -> None:
+async def _ask(workspace: workspaces.Workspace, files: WorkspaceSnapshot, asked: _Asked) -> None:
     """List what restoring `files` would change in the folder, and ask the user. If the answer is no, exit the command.
     With --yes, for an empty folder, or if nothing would change, ask nothing."""
     if asked.yes or _is_empty(workspace.path):

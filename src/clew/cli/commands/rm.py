@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clew import Thread, advice
+import clew
+from clew import advice
 from clew._runtime.text import size
-from clew.checkpointers import HeadQuery
+from clew.cli.deferred import checkpointers, leases, thread_heads, thread_purge
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes, complete_thread
 from clew.cli.output.console import confirm, hint, print_json
 from clew.cli.stores import find_any, on_store, shown_store
 from clew.errors import Corrupt
-from clew.threads.heads import is_child
-from clew.threads.leases import check_free
-from clew.threads.ops.purge import fence
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
@@ -98,7 +96,11 @@ async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]
     on. Returns an empty list unless `wanted` is set."""
     if not wanted:
         return []
-    children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
+    children = [
+        head.thread_id
+        async for head in store.heads(checkpointers.HeadQuery(parent=thread_id))
+        if thread_heads.is_child(head)
+    ]
     return [found for child in children for found in [child, *await _below(store, child, wanted)]]
 
 
@@ -107,7 +109,7 @@ async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
     try:
         head = await store.head(thread_id)
         if head is not None:
-            check_free(head)
+            leases.check_free(head)
     except Corrupt:
         return None
     return head
@@ -123,11 +125,11 @@ async def _delete(
     that process keeps it, and this raises an error.
     """
     if head is not None:
-        await fence(store, head, "deleting")
+        await thread_purge.fence(store, head, "deleting")
     blobs = freed = 0
     if purge:
         try:
-            purged = await Thread.purge(store, thread_id)
+            purged = await clew.Thread.purge(store, thread_id)
         except Corrupt as damage:
             rest = advice.collect(store=shown_store(url))
             damage.add_note(f"What it refers to cannot be read. Delete it without --purge, and then run: {rest}")

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clew import Thread, advice
+import clew
+from clew import advice
+from clew.cli.deferred import agent_settings
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.setups import (
@@ -103,10 +105,9 @@ def _prompt(task: str) -> str:
 
 
 def _new(asked: Asked) -> Job:
-    from clew.agent.settings import Setup
     from clew.cli.work import Job
 
-    return Job(merged(Setup(folder=os.getcwd()), asked))
+    return Job(merged(agent_settings.Setup(folder=os.getcwd()), asked))
 
 
 async def _job(store: Checkpointer, thread_id: str, asked: Asked) -> Job:
@@ -116,7 +117,7 @@ async def _job(store: Checkpointer, thread_id: str, asked: Asked) -> Job:
     from clew.cli.work import resumed_job
 
     try:
-        state = await Thread.load(store, thread_id)
+        state = await clew.Thread.load(store, thread_id)
     except ThreadNotFound:
         return _new(asked)._replace(thread_id=thread_id)
     return resumed_job(thread_id, state, asked)

@@ -7,20 +7,15 @@ from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from clew._runtime.text import ago, one_line
-from clew.checkpointers import HeadQuery
 from clew.cli import quantities
+from clew.cli.deferred import checkpointers, opensearch, render, rich_text, thread_heads, thread_search
 from clew.cli.failures import exit_code, report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import console, hint, print_json, working
 from clew.cli.output.heads import head_object, status_cell
 from clew.cli.stores import on_store
-from clew.threads.heads import is_hidden
-from clew.threads.views.render import plain_object
-from clew.threads.views.search import Found, pattern_of
-from clew.threads.views.search import search as scan
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,8 +53,8 @@ def search(
       clew search "the tower"
       clew search paris --since 7d --json
     """
-    pattern_of(text)
-    query = HeadQuery(updated_after=quantities.since(since))
+    thread_search.pattern_of(text)
+    query = checkpointers.HeadQuery(updated_after=quantities.since(since))
     unread: list[tuple[Head, ClewError]] = []
 
     async def work(opened: Checkpointer) -> None:
@@ -81,16 +76,16 @@ class _Shown:
         self._text = text
         self._json = json
 
-    def add(self, found: Found) -> None:
+    def add(self, found: thread_search.Found) -> None:
         self.count += 1
         (_print_json if self._json else self._print)(found)
 
-    def _print(self, found: Found) -> None:
+    def _print(self, found: thread_search.Found) -> None:
         out, head = self.out, found.head
         if self.count > 1:
             out.print()
         sign, style = status_cell(head.status)
-        line = Text().append(one_line(head.thread_id), "bold").append(f"  {sign}", style)
+        line = rich_text.Text().append(one_line(head.thread_id), "bold").append(f"  {sign}", style)
         line.append(f" · {one_line(head.title)} · {ago(head.updated_at)} ago", "dim")
         out.print(line, soft_wrap=True)
         for hit in found.hits[:_HITS]:
@@ -100,26 +95,25 @@ class _Shown:
 
     def _print_hit(self, out: Console, hit: Hit) -> None:
         where = hit.where if hit.turn is None else f"turn {hit.turn}, {hit.where}"
-        line = Text().append(f"  {where}: ", "cyan")
-        words = Text(one_line(hit.text))
-        words.highlight_regex(pattern_of(self._text), "bold yellow")
+        line = rich_text.Text().append(f"  {where}: ", "cyan")
+        words = rich_text.Text(one_line(hit.text))
+        words.highlight_regex(thread_search.pattern_of(self._text), "bold yellow")
         out.print(line.append_text(words), soft_wrap=True)
 
 
-def _print_json(found: Found) -> None:
-    print_json({**head_object(found.head), "hits": plain_object(found.hits)})
+def _print_json(found: thread_search.Found) -> None:
+    print_json({**head_object(found.head), "hits": render.plain_object(found.hits)})
 
 
-async def _by_index(store: Checkpointer, text: str, query: HeadQuery, limit: int, shown: _Shown) -> bool:
+async def _by_index(store: Checkpointer, text: str, query: checkpointers.HeadQuery, limit: int, shown: _Shown) -> bool:
     """Search with the store's own index, and print at most `limit` threads that also match `query`. Returns False,
     having printed nothing, if the store has no index."""
-    from clew.checkpointers.opensearch.store import MOST_FOUND, OpenSearchCheckpointer
 
-    if not isinstance(store, OpenSearchCheckpointer):
+    if not isinstance(store, opensearch.OpenSearchCheckpointer):
         return False
-    for head in await store.search(text, limit=min(limit, MOST_FOUND)):
-        if query.matches(head) and not is_hidden(head):
-            shown.add(Found(head, ()))
+    for head in await store.search(text, limit=min(limit, opensearch.MOST_FOUND)):
+        if query.matches(head) and not thread_heads.is_hidden(head):
+            shown.add(thread_search.Found(head, ()))
     hint("Found by the store's index, which covers titles and what index_text selects. --scan reads every thread.")
     return True
 
@@ -127,14 +121,14 @@ async def _by_index(store: Checkpointer, text: str, query: HeadQuery, limit: int
 async def _by_scan(
     store: Checkpointer,
     text: str,
-    query: HeadQuery,
+    query: checkpointers.HeadQuery,
     limit: int,
     shown: _Shown,
     unread: list[tuple[Head, ClewError]],
 ) -> None:
     more = False
     with _working(shown.out) as tick:
-        finding = scan(store, text, query, unreadable=lambda *both: unread.append(both), progress=tick)
+        finding = thread_search.search(store, text, query, unreadable=lambda *both: unread.append(both), progress=tick)
         async with aclosing(finding) as found:
             async for one in found:
                 more = shown.count == limit

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clew.checkpointers.registry import default_url
+from clew.cli.deferred import store_registry
 from clew.cli.failures import report_errors
 from clew.errors import MissingExtra
 
@@ -97,7 +97,7 @@ def _serve(
     tokens += parse_tokens(os.environ.get("CLEW_SERVE_TOKENS", ""))
     run(
         Settings(
-            store=store or default_url(),
+            store=store or store_registry.default_url(),
             host=host,
             port=port,
             tokens=tokens,

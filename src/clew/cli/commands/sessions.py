@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clew._runtime.text import ago, one_line, size
+from clew.cli.deferred import providers
 from clew.cli.failures import report_errors
 from clew.cli.options import Json
 from clew.cli.output.console import errors, print_json
@@ -51,11 +52,10 @@ def sessions(
       clew sessions
       clew sessions --provider codex --cwd . --json
     """
-    from clew.providers import discover
 
     logging.getLogger("clew.providers").addHandler(logging.NullHandler())  # the problems are printed below
     folder = None if cwd is None else folder_of(cwd, "--cwd")
-    found = discover(provider or None, cwd=folder)
+    found = providers.discover(provider or None, cwd=folder)
     shown = found.sessions[:limit]
     if json:
         for session in shown:

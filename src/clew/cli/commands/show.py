@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from clew._runtime.text import ago, dollars, one_line, plural, short_number, size
+from clew.cli.deferred import agent_workspace, entry_lines, exchanges, leases, msgspec, render, timelines
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, print_json
@@ -15,10 +15,6 @@ from clew.cli.output.conversation import Pen, entry_text, in_order, print_entry
 from clew.cli.output.heads import head_object, status_cell
 from clew.cli.stores import find_thread, on_store
 from clew.errors import InvalidInput, ThreadNotFound
-from clew.threads.leases import is_crashed, shown_status
-from clew.threads.views.entries import read_lines
-from clew.threads.views.render import plain_object
-from clew.threads.views.timeline import Mark, reader_of
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
@@ -65,7 +61,7 @@ def show(
         if entries:
             await _entries(opened, thread_id, json)
             return
-        reader, head = await reader_of(opened, thread_id)
+        reader, head = await timelines.reader_of(opened, thread_id)
         start, stop = _positions(reader, wanted)
         if raw:
             _raw(reader.checkpoint, wanted)
@@ -109,7 +105,7 @@ def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) ->
 
 
 def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool, full: bool) -> None:
-    timeline = reader.timeline(start, stop, abandoned=is_crashed(head))
+    timeline = reader.timeline(start, stop, abandoned=leases.is_crashed(head))
     pen = Pen(console(), full=full)
     if everything:
         _print_head(pen, head, timeline, full)
@@ -128,9 +124,8 @@ def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everyth
 
 
 def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
-    from clew.agent.workspace import unkept
 
-    sign, style = status_cell(shown_status(head))
+    sign, style = status_cell(leases.shown_status(head))
     files = timeline.checkpoint.workspace
     facts = [
         one_line(head.agent),
@@ -139,7 +134,7 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
         f"{short_number(head.input_tokens + head.output_tokens)} tokens",
         dollars(head.cost_usd),
         f"{plural(files.files, 'file')}, {size(files.size)}" if files else "",
-        unkept(timeline.checkpoint) if shown_status(head) != "running" else "",
+        agent_workspace.unkept(timeline.checkpoint) if leases.shown_status(head) != "running" else "",
         f"{ago(head.updated_at)} ago",
     ]
     pen.line(f"{one_line(head.thread_id)}  {one_line(timeline.checkpoint.title)}", "bold")
@@ -151,20 +146,22 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
 
 
 def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool) -> None:
-    timeline = reader.timeline(start, stop, abandoned=is_crashed(head))
+    timeline = reader.timeline(start, stop, abandoned=leases.is_crashed(head))
     turns = [turn for turn in timeline.turns if everything or not turn.rewound]
     print_json(
         {
-            **head_object(msgspec.structs.replace(head, status=shown_status(head), title=timeline.checkpoint.title)),
+            **head_object(
+                msgspec.structs.replace(head, status=leases.shown_status(head), title=timeline.checkpoint.title)
+            ),
             "reason": timeline.checkpoint.reason,
             "system_prompt": timeline.checkpoint.system_prompt,
             "timeline": [
-                {"type": "mark" if isinstance(what, Mark) else "turn", **plain_object(what)}
+                {"type": "mark" if isinstance(what, timelines.Mark) else "turn", **render.plain_object(what)}
                 for what in in_order(turns, timeline.marks)
             ],
-            "exchanges": _exchanges(timeline.checkpoint, shown_status(head)),
-            "pending": plain_object(timeline.pending),
-            "partial": plain_object(timeline.partial),
+            "exchanges": _exchanges(timeline.checkpoint, leases.shown_status(head)),
+            "pending": render.plain_object(timeline.pending),
+            "partial": render.plain_object(timeline.partial),
         }
     )
 
@@ -175,7 +172,6 @@ def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
 
     `status` is the thread's present status. A usage or cost that is not known is null.
     """
-    from clew.agent.exchanges import exchanges_in
 
     return [
         {
@@ -189,13 +185,13 @@ def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
             "cost_usd": found.spent.cost,
             "seconds": round(found.spent.seconds, 6),
         }
-        for found in exchanges_in(msgspec.structs.replace(state, status=status))
+        for found in exchanges.exchanges_in(msgspec.structs.replace(state, status=status))
     ]
 
 
 def _raw(state: Checkpoint, wanted: tuple[int, int | None] | None) -> None:
     for message in state.messages if wanted is None else _messages(state, wanted):
-        print_json(plain_object(message))
+        print_json(render.plain_object(message))
 
 
 def _messages(state: Checkpoint, wanted: tuple[int, int | None]) -> list[Any]:
@@ -216,7 +212,7 @@ async def _entries(store: Checkpointer, thread_id: str, json: bool) -> None:
     if head is None:
         raise ThreadNotFound(thread_id)
     pen = Pen(console())
-    async for line in read_lines(store, head):
+    async for line in entry_lines.read_lines(store, head):
         if json:
             print_entry(line)
         else:

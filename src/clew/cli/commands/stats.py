@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
+import clew
 from clew._runtime.text import dollars, one_line, plural, short_number, size
-from clew.checkpointers import HeadQuery
 from clew.cli import quantities
+from clew.cli.deferred import checkpointers, msgspec, thread_totals
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import hint, print_json
 from clew.cli.output.heads import status_style
 from clew.cli.output.tables import Cell, Column, is_plain, print_table
 from clew.cli.stores import on_store
-from clew.threads import Thread
-from clew.threads.views.totals import add_up, stored_bytes
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
@@ -48,11 +46,11 @@ def stats(
       clew stats
       clew stats --since 7d --json
     """
-    query = HeadQuery(updated_after=quantities.since(since))
+    query = checkpointers.HeadQuery(updated_after=quantities.since(since))
 
     async def work(opened: Checkpointer) -> None:
-        totals = await add_up(Thread.list(opened, query))
-        (_print_json if json else _print)(totals, stored_bytes(opened))
+        totals = await thread_totals.add_up(clew.Thread.list(opened, query))
+        (_print_json if json else _print)(totals, thread_totals.stored_bytes(opened))
 
     on_store(store, work)
 

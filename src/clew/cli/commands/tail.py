@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -10,18 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from clew import advice
+from clew.cli.deferred import asyncio, entry_lines, leases, log, messages, thread_reader, timelines
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, hint
 from clew.cli.output.conversation import Pen, in_order, print_entry
 from clew.cli.stores import find_thread, on_store, shown_store
 from clew.errors import ThreadNotFound, Unavailable
-from clew.log import MessageAdded, Streamed
-from clew.messages import System, Text, Thinking, User
-from clew.threads.leases import is_crashed, shown_status
-from clew.threads.reader import decoded, frames
-from clew.threads.views.entries import lines_of, read_lines
-from clew.threads.views.timeline import Mark, TimelineReader, reader_of
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
@@ -110,7 +104,7 @@ async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follo
             follower = begin()
         log_id = head.log_id
         moved = await follower.catch_up(head)
-        if not forever and (head.status != "running" or is_crashed(head)):
+        if not forever and (head.status != "running" or leases.is_crashed(head)):
             follower.end(head)
             return head
         pause = _SHORTEST if moved else min(_LONGEST, pause * 1.5)
@@ -136,7 +130,7 @@ async def _patiently(store: Checkpointer, thread_id: str) -> Head | None:
 def _say_end(head: Head, store: str) -> None:
     """Print the status of a thread on which no process works any more, and the command that explains it. Prints nothing
     if the thread is done. `store` is the URL that the command names."""
-    status = shown_status(head)
+    status = leases.shown_status(head)
     if status != "done":
         hint(
             f"No process works on it now: it is {status}. To see what to do: {advice.why(head.thread_id, store=store)}"
@@ -147,14 +141,14 @@ class View(Protocol):
     """Shows a thread that is being followed, frame by frame. The `reader` that its methods get turns the thread's log
     into turns and events."""
 
-    async def begin(self, reader: TimelineReader, head: Head) -> None:
+    async def begin(self, reader: timelines.TimelineReader, head: Head) -> None:
         """Show the last turns that the thread already has; the option --turns says how many. `reader` has read all
         frames that the thread had when `head` was read."""
 
-    def add(self, reader: TimelineReader, frame: Frame) -> None:
+    def add(self, reader: timelines.TimelineReader, frame: Frame) -> None:
         """Show a frame that was appended, and pass it to `reader.feed`, so that the reader knows it too."""
 
-    def end(self, reader: TimelineReader, head: Head) -> None:
+    def end(self, reader: timelines.TimelineReader, head: Head) -> None:
         """Finish the output, because no process works on the thread any more."""
 
 
@@ -164,7 +158,7 @@ class Follower:
     def __init__(self, store: Checkpointer, thread_id: str, view: View) -> None:
         self._store = store
         self._view = view
-        self._reader = TimelineReader(thread_id)
+        self._reader = timelines.TimelineReader(thread_id)
 
     async def catch_up(self, head: Head) -> bool:
         """Show the frames that were appended since the last call, up to the last one that `head` knows of. The first
@@ -173,11 +167,11 @@ class Follower:
         if head.frames == reader.frames:
             return False
         if not reader.frames:
-            await reader_of(self._store, head.thread_id, head=head, reader=reader)
+            await timelines.reader_of(self._store, head.thread_id, head=head, reader=reader)
             await self._view.begin(reader, head)
             return True
-        async for number, data in frames(self._store, head, start=reader.frames, previous=reader.digest):
-            self._view.add(reader, await decoded(self._store, head.thread_id, number, data))
+        async for number, data in thread_reader.frames(self._store, head, start=reader.frames, previous=reader.digest):
+            self._view.add(reader, await thread_reader.decoded(self._store, head.thread_id, number, data))
         return True
 
     def end(self, head: Head) -> None:
@@ -192,18 +186,18 @@ class JsonView:
         self._store = store
         self._turns = turns
 
-    async def begin(self, reader: TimelineReader, head: Head) -> None:
+    async def begin(self, reader: timelines.TimelineReader, head: Head) -> None:
         turns = _last(reader, self._turns)
         start = turns[0].frame if turns else reader.frames if reader.total or not self._turns else 0
-        async for line in read_lines(self._store, head, start):
+        async for line in entry_lines.read_lines(self._store, head, start):
             print_entry(line)
 
-    def add(self, reader: TimelineReader, frame: Frame) -> None:
-        for line in lines_of(reader.frames, frame):
+    def add(self, reader: timelines.TimelineReader, frame: Frame) -> None:
+        for line in entry_lines.lines_of(reader.frames, frame):
             print_entry(line)
         reader.feed(frame)
 
-    def end(self, reader: TimelineReader, head: Head) -> None:
+    def end(self, reader: timelines.TimelineReader, head: Head) -> None:
         """Do nothing: the entries that were printed say how the work ended."""
 
 
@@ -220,8 +214,8 @@ class PrintView:
         self._streaming = ""
         self._crash_shown = False
 
-    async def begin(self, reader: TimelineReader, head: Head) -> None:
-        self._crash_shown = is_crashed(head)
+    async def begin(self, reader: timelines.TimelineReader, head: Head) -> None:
+        self._crash_shown = leases.is_crashed(head)
         start = max(0, reader.total - self._turns)
         timeline = reader.timeline(start, abandoned=self._crash_shown)
         self._shown = {turn.position: _with_result(turn) for turn in reader.timeline(max(0, reader.total - 1)).turns}
@@ -232,23 +226,23 @@ class PrintView:
                 self._pen.prompt(message)
             self._pen.words(timeline.partial, reader.checkpoint.turns + 1)
 
-    def add(self, reader: TimelineReader, frame: Frame) -> None:
+    def add(self, reader: timelines.TimelineReader, frame: Frame) -> None:
         for entry in frame.entries:
-            if isinstance(entry, MessageAdded) and isinstance(entry.message, System | User):
+            if isinstance(entry, log.MessageAdded) and isinstance(entry.message, messages.System | messages.User):
                 self._end_stream()
                 self._pen.prompt(entry.message)
-            elif isinstance(entry, Streamed) and not entry.call:
+            elif isinstance(entry, log.Streamed) and not entry.call:
                 self._stream(entry, reader.checkpoint.turns + 1)
         for what in reader.feed(frame):
-            if isinstance(what, Mark):
+            if isinstance(what, timelines.Mark):
                 self._end_stream()
                 self._pen.mark(what)
             else:
                 self._turn(what)
 
-    def end(self, reader: TimelineReader, head: Head) -> None:
+    def end(self, reader: timelines.TimelineReader, head: Head) -> None:
         self._end_stream()
-        if is_crashed(head) and not self._crash_shown:
+        if leases.is_crashed(head) and not self._crash_shown:
             self._pen.mark(reader.timeline(-1, abandoned=True).marks[-1])
 
     def _turn(self, turn: TimelineTurn) -> None:
@@ -265,12 +259,12 @@ class PrintView:
                 self._pen.result(call, turn.number)
         self._shown[turn.position] = _with_result(turn)
 
-    def _stream(self, entry: Streamed, turn: int) -> None:
+    def _stream(self, entry: log.Streamed, turn: int) -> None:
         """Print streamed text and thinking as they come, with the number `turn` above them. When the response is
         complete, they are not printed again."""
         for block in entry.blocks:
-            if isinstance(block, Text | Thinking):
-                kind = "text" if isinstance(block, Text) else "thinking"
+            if isinstance(block, messages.Text | messages.Thinking):
+                kind = "text" if isinstance(block, messages.Text) else "thinking"
                 if not self._streaming:
                     self._pen.gap()
                     self._pen.line(f"Turn {turn}", "dim")
@@ -288,7 +282,7 @@ class PrintView:
         return True
 
 
-def _last(reader: TimelineReader, turns: int) -> tuple[TimelineTurn, ...]:
+def _last(reader: timelines.TimelineReader, turns: int) -> tuple[TimelineTurn, ...]:
     return reader.timeline(max(0, reader.total - turns)).turns if turns else ()
 
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clew.cli.deferred import leases, maintenance
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId, Yes
 from clew.cli.output.console import confirm, print_json
 from clew.cli.stores import find_thread, on_store
-from clew.threads.leases import is_live
-from clew.threads.maintenance import unlock as unlock_thread
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Lease
@@ -53,7 +52,7 @@ def unlock(
 async def _unlock(store: Checkpointer, given: str, force: bool, yes: bool) -> tuple[str, Lease | None, bool]:
     thread_id = await find_thread(store, given)
     head = await store.head(thread_id)
-    was_live = head is not None and is_live(head.lease)
+    was_live = head is not None and leases.is_live(head.lease)
     if head is not None and head.lease is not None and was_live and force:
         confirm(f"{thread_id} is held by {head.lease.owner}, which is alive. Take it anyway?", yes)
-    return thread_id, await unlock_thread(store, thread_id, takeover=force), was_live
+    return thread_id, await maintenance.unlock(store, thread_id, takeover=force), was_live

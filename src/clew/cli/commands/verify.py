@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clew import Thread, advice
+import clew
+from clew import advice
 from clew._runtime.text import plural
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes, complete_thread
@@ -106,12 +107,12 @@ async def _verdicts(
     each. After each thread, `tick` is called with how many threads are checked and how many there are, to show
     progress."""
     if not given:
-        async for verdict in Thread.verify_all(store, progress=tick):
+        async for verdict in clew.Thread.verify_all(store, progress=tick):
             yield verdict
         return
     found = await find_any(store, given)
     for done, thread_id in enumerate(found, start=1):
-        yield await Thread.verify(store, thread_id)
+        yield await clew.Thread.verify(store, thread_id)
         tick(done, len(found))
 
 
@@ -126,7 +127,7 @@ async def _repair(store: Checkpointer, verdict: Verdict, yes: bool, json: bool, 
     if not agreed(f"Save {thread_id} up to its last good frame as {new_id}?", yes):
         return
     try:
-        head = await Thread.repair(store, thread_id, new_id)
+        head = await clew.Thread.repair(store, thread_id, new_id)
     except (Corrupt, NewerFormat, WrongKey) as error:
         typer.echo(f"{error}", err=True)
         return

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from clew import advice
 from clew._runtime.text import ago, clock, elapsed, one_line
+from clew.cli.deferred import render, way_forward
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, print_json
 from clew.cli.output.conversation import Pen, call_text, json_text
 from clew.cli.output.heads import status_cell
 from clew.cli.stores import find_thread, on_store, shown_store
-from clew.threads.views.render import plain_object
 
 if TYPE_CHECKING:
     from clew.agent.way_forward import Holder, Standing
@@ -37,10 +37,9 @@ def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
       clew why report
       clew why trip --json
     """
-    from clew.agent.way_forward import standing_of
 
     async def work(opened: Checkpointer) -> None:
-        standing = await standing_of(opened, await find_thread(opened, thread))
+        standing = await way_forward.standing_of(opened, await find_thread(opened, thread))
         (_print_json if json else _print)(standing, shown_store(store))
 
     on_store(store, work)
@@ -138,10 +137,10 @@ def _print_json(standing: Standing, store: str) -> None:
             "turns": standing.head.turns,
             "holder": None if holder is None else _holder_object(holder),
             "questions": [
-                {"id": asked.id, **plain_object(asked), "answer": standing.way.answering(asked, store)}
+                {"id": asked.id, **render.plain_object(asked), "answer": standing.way.answering(asked, store)}
                 for asked in standing.questions
             ],
-            "calls": plain_object(standing.calls),
+            "calls": render.plain_object(standing.calls),
             "asked_at": standing.asked_at,
             "prompts": standing.prompts,
             "unaccounted": standing.unaccounted,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from clew.cli.deferred import msgspec
 from clew.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def errors() -> Console:
 
 def print_json(value: Any) -> None:
     """Write a value as JSON on a line of its own, and flush it."""
-    import msgspec
 
     sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
     sys.stdout.flush()

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from rich.text import Text as Styled
-
 from clew._runtime.text import clean, clock, cut, dollars, elapsed, one_line, plural, short_number, size
+from clew.cli.deferred import log, messages, msgspec, prompts, render, rich_text, timelines
 from clew.cli.output.console import print_json
-from clew.log import MessageAdded
-from clew.messages import File, Image, Json, Opaque, Text, Thinking, ToolCall, ToolResult, User
-from clew.threads.views.render import plain_object
-from clew.threads.views.timeline import Mark
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,14 +61,14 @@ class Pen:
         """Print a line with `indent` spaces in front. On a terminal a long line is wrapped, each part with these
         spaces."""
         self._last = "text" if text else ""
-        whole = Styled(text, style)
+        whole = rich_text.Text(text, style)
         pad = " " * indent
         if not self._out.is_terminal:
-            self._out.print(Styled(pad).append_text(whole), soft_wrap=True)
+            self._out.print(rich_text.Text(pad).append_text(whole), soft_wrap=True)
             return
         for wrapped in whole.wrap(self._out, max(20, self._out.width - indent)) or [whole]:
             wrapped.rstrip()
-            self._out.print(Styled(pad).append_text(wrapped), soft_wrap=True)
+            self._out.print(rich_text.Text(pad).append_text(wrapped), soft_wrap=True)
 
     def gap(self) -> None:
         """Print an empty line, unless the last printed line is empty."""
@@ -84,27 +78,27 @@ class Pen:
     def piece(self, text: str, style: str = "") -> None:
         """Print a part of a line, without a line break, because more of it follows."""
         self._last = "" if text.endswith("\n\n") else "text"
-        self._out.print(Styled(clean(text), style), end="", soft_wrap=True)
+        self._out.print(rich_text.Text(clean(text), style), end="", soft_wrap=True)
 
     def command(self, label: str, words: str, style: str = "bold") -> None:
         """Print a label and a command on one line. The line is not wrapped, so that the command can be copied. Control
         characters are not removed, because `clew.advice`, which makes such commands, has quoted them."""
         self._last = "text"
-        self._out.print(Styled(label + words, style), soft_wrap=True)
+        self._out.print(rich_text.Text(label + words, style), soft_wrap=True)
 
     def text(self, text: str, style: str = "", indent: int = 2) -> None:
         """Print a text of several lines, each of them indented."""
         for line in clean(text).strip("\n").expandtabs(4).split("\n"):
             self.line(line, style, indent)
 
-    def happened(self, what: TimelineTurn | Mark) -> None:
+    def happened(self, what: TimelineTurn | timelines.Mark) -> None:
         """Print a turn of a timeline, or a mark, which is an event such as a crash."""
-        if isinstance(what, Mark):
+        if isinstance(what, timelines.Mark):
             self.mark(what)
         else:
             self.turn(what)
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: timelines.Mark) -> None:
         """Print an event between turns, such as a crash or a resume, with its time."""
         sign, style = _MARKS.get(mark.kind, ("─", "dim"))
         when = f" · {clock(mark.at)}" if mark.at is not None else ""
@@ -116,9 +110,8 @@ class Pen:
 
     def prompt(self, message: Message, style: str = "") -> None:
         """Print a prompt: `> ` marks one of the user, `· ` a note of Clew or a system message."""
-        from clew.agent.prompts import is_note
 
-        by_user = isinstance(message, User) and not is_note(message)
+        by_user = isinstance(message, messages.User) and not prompts.is_note(message)
         style = style or ("bold" if by_user else "dim")
         first, *rest = clean("\n".join(map(_words, message.content))).strip("\n").expandtabs(4).split("\n")
         self.gap()
@@ -154,9 +147,9 @@ class Pen:
         """Print the text and thinking of a response, without its tool calls. Long thinking is cut; `turn` is the number
         of the turn, for the command that shows all of it."""
         for block in blocks:
-            if isinstance(block, Thinking):
+            if isinstance(block, messages.Thinking):
                 self.shortened(_words(block), turn, "dim italic")
-            elif not isinstance(block, ToolCall) and (text := _words(block)):
+            elif not isinstance(block, messages.ToolCall) and (text := _words(block)):
                 self.text(text, style)
 
     def asked(self, call: TimelineCall) -> None:
@@ -193,9 +186,9 @@ class Pen:
             self.line(f"… {more}: --turn {turn} --full", "dim", indent)
 
 
-def in_order(turns: Iterable[TimelineTurn], marks: Iterable[Mark]) -> list[TimelineTurn | Mark]:
+def in_order(turns: Iterable[TimelineTurn], marks: Iterable[timelines.Mark]) -> list[TimelineTurn | timelines.Mark]:
     """Return turns and marks, which are events such as a crash, in one list in the order in which they happened."""
-    placed: list[tuple[int, int, TimelineTurn | Mark]] = [(turn.position + 1, 0, turn) for turn in turns]
+    placed: list[tuple[int, int, TimelineTurn | timelines.Mark]] = [(turn.position + 1, 0, turn) for turn in turns]
     placed += [(mark.position, 1, mark) for mark in marks]
     return [what for _, _, what in sorted(placed, key=lambda each: each[:2])]
 
@@ -213,36 +206,37 @@ def call_text(call: Any) -> str:
 def said_lines(message: Message, longest: int) -> Iterator[str]:
     """Yield a line for each block of a message: its kind, and at most `longest` characters of its text."""
     for block in message.content:
-        if isinstance(block, ToolCall):
+        if isinstance(block, messages.ToolCall):
             yield f"call: {call_text(block)}"
-        elif isinstance(block, ToolResult):
+        elif isinstance(block, messages.ToolResult):
             words = " ".join(_words(part) for part in block.content)
             yield f"{'error' if block.is_error else 'result'}: {one_line(words, longest)}"
         else:
             role = str(message.__struct_config__.tag)
-            named = "thinking" if isinstance(block, Thinking) else role
-            yield f"{named}: {one_line(_words(block), longest) if isinstance(block, Text | Thinking) else _words(block)}"
+            named = "thinking" if isinstance(block, messages.Thinking) else role
+            is_text = isinstance(block, messages.Text | messages.Thinking)
+            yield f"{named}: {one_line(_words(block), longest) if is_text else _words(block)}"
 
 
 def _words(block: Any) -> str:
     """Return the text of a block, or a description in brackets for one without text, such as an image."""
-    if isinstance(block, Text | Thinking):
-        return block.text or ("(not shown by the vendor)" if isinstance(block, Thinking) else "")
-    if isinstance(block, Json):
+    if isinstance(block, messages.Text | messages.Thinking):
+        return block.text or ("(not shown by the vendor)" if isinstance(block, messages.Thinking) else "")
+    if isinstance(block, messages.Json):
         return json_text(block.value)
-    if isinstance(block, Image | File):
-        named = block.name if isinstance(block, File) else ""
+    if isinstance(block, messages.Image | messages.File):
+        named = block.name if isinstance(block, messages.File) else ""
         where = size(len(block.data)) if block.data is not None else block.url or block.file_id or ""
         facts = ", ".join(one_line(fact) for fact in (named, block.media_type, where) if fact)
-        return f"[{'image' if isinstance(block, Image) else 'file'}: {facts}]"
-    if isinstance(block, Opaque):
+        return f"[{'image' if isinstance(block, messages.Image) else 'file'}: {facts}]"
+    if isinstance(block, messages.Opaque):
         return f"[something of {one_line(block.dialect)} that this version does not know]"
     return ""
 
 
 def json_text(value: Any) -> str:
     """Return a value from a log as JSON on one line. For what JSON cannot hold, the text is its `repr`."""
-    return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
+    return msgspec.json.encode(render.plain_object(value), enc_hook=repr).decode()
 
 
 _WORDS, _LONGEST = 120, 160
@@ -258,7 +252,7 @@ def print_entry(line: Line) -> None:
 def entry_text(line: Line) -> str:
     """Return an entry of a log on one line: the number of its frame, its time, its kind, and the beginning of its
     content."""
-    if isinstance(line.entry, MessageAdded):
+    if isinstance(line.entry, log.MessageAdded):
         said = " · ".join(said_lines(line.entry.message, _WORDS))
     else:
         said = msgspec.json.encode(_filled(line.fields()), enc_hook=str).decode()[1:-1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from clew.cli.deferred import leases
 from clew.cli.output.tables import Cell
-from clew.threads.leases import is_live
 
 if TYPE_CHECKING:
     from clew.checkpointers import Head, Lease
@@ -73,4 +73,4 @@ def head_object(head: Head) -> dict[str, Any]:
 
 
 def _live(head: Head) -> Lease | None:
-    return head.lease if is_live(head.lease) else None
+    return head.lease if leases.is_live(head.lease) else None
