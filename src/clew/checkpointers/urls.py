@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from ipaddress import ip_address
-from urllib.parse import parse_qsl
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from clew.errors import InvalidInput
 
@@ -16,6 +16,7 @@ __all__ = [
     "given_options",
     "is_loopback",
     "number",
+    "split_server_url",
     "truth",
     "why_unparsed",
     "without_password",
@@ -36,6 +37,24 @@ def why_unparsed(error: ValueError) -> str:
     """Return in words why `urlsplit` refused a URL. `error` is what it raised. The result does not quote the URL,
     because what looks like a port may be part of a password."""
     return "its port is not a number up to 65535" if "ort" in str(error) else "its host does not parse"
+
+
+def split_server_url(url: str, scheme: str, kind: str, form: str) -> SplitResult:
+    """Split the URL of a database server into its parts, the port among them.
+
+    Raises `InvalidInput` unless it starts with `scheme`, its host and port parse, it has at most one @ and no #. The
+    error calls it `kind` (such as "a MySQL URL"), ends with `form`, which says how to write one, and does not quote it.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise InvalidInput(f"the host or port in {kind} cannot be parsed. {form}") from None
+    if parts.scheme != scheme or not url.startswith(f"{scheme}://"):
+        raise InvalidInput(f"this is not {kind}. {form}")
+    if "@" in parts.netloc.rpartition("@")[0] or "@" in parts.path or parts.fragment:
+        raise InvalidInput(f"{kind} has at most one @, before the host, and no #. {form}")
+    return parts
 
 
 def given_options(query: str, known: Collection[str], shown: str) -> dict[str, str]:

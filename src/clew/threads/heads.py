@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -16,20 +17,23 @@ from clew.log import Checkpoint, Fold
 __all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "new_head", "without_lease"]
 
 
-def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
+def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool, **changes: Any) -> Head:
     """Return the head `base` with all fields set that follow from the thread's state, such as status, turns and cost.
 
     `encrypted` says whether the thread is encrypted. If so, its title is left empty, because heads are not encrypted.
+    `changes` are values for the other fields that differ from `base`.
     """
+    usage = state.usage
     return msgspec.structs.replace(
         base,
+        **changes,
         status=state.status,
         agent=state.agent,
         title="" if encrypted else state.title,
         model=state.model,
         turns=state.turns,
-        input_tokens=state.usage.input_tokens,
-        output_tokens=state.usage.output_tokens,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
         cost_usd=state.cost_usd,
         parent=state.parent,
         tags=state.tags,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any
 
 import msgspec
 
@@ -24,6 +25,7 @@ from clew.log import (
     encode_frame,
 )
 from clew.log.trees import NAMING, named_trees
+from clew.threads.heads import head_of
 from clew.threads.leases import renewed
 
 __all__ = ["LogSize", "LogWriter", "Round", "round_of"]
@@ -155,7 +157,7 @@ class LogWriter:
                 if append is None:
                     return
             else:
-                head = self._next_head(self.head.frames, self.head.digest, self.head.snapshot)
+                head = self._next_head()
                 append = _Append([], head, {}, (), self._accepted, self._size)
             if append.blobs or is_listened_to():
                 await self._send_in_a_span(append)
@@ -263,33 +265,15 @@ class LogWriter:
                 frame, size = folded, LogSize(snapshot=len(folded.data), kept=len(folded.data))
             else:
                 size = msgspec.structs.replace(size, snapshot=len(folded.data))
-        head = self._next_head(self.head.frames + len(frames), frame.digest.hex(), snapshot)
+        head = self._next_head(frames=number + len(frames), digest=frame.digest.hex(), snapshot=snapshot)
         refs = {*blobs, *self._trees} if self._trees else blobs
         return _Append(frames, head, blobs, refs, self._accepted, size)
 
-    def _next_head(self, frames: int, digest: str, snapshot: int) -> Head:
+    def _next_head(self, **changes: Any) -> Head:
         moment = now()
-        fold = self.fold
-        return Head(
-            thread_id=self.head.thread_id,
-            frames=frames,
-            log_id=self.head.log_id,
-            status=fold.status,
-            lease=None if self.lease is None else renewed(self.lease, moment),
-            snapshot=snapshot,
-            digest=digest,
-            agent=fold.agent,
-            title=fold.title if self._checkpointer.keys is None else "",
-            model=fold.model,
-            turns=fold.turns,
-            input_tokens=fold.input_tokens,
-            output_tokens=fold.output_tokens,
-            cost_usd=fold.cost_usd,
-            created_at=self.head.created_at,
-            updated_at=moment,
-            parent=fold.parent,
-            tags=fold.tags,
-        )
+        lease = None if self.lease is None else renewed(self.lease, moment)
+        encrypted = self._checkpointer.keys is not None
+        return head_of(self.fold, self.head, encrypted=encrypted, lease=lease, updated_at=moment, **changes)
 
 
 class Round:

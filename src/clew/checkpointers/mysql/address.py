@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import ssl
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from clew.checkpointers.urls import connection_count, given_options, truth
+from clew.checkpointers.urls import connection_count, given_options, split_server_url, truth
 from clew.errors import InvalidInput
 
 __all__ = ["Address", "parse", "tls_context"]
@@ -56,15 +56,7 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
 
     Raises `InvalidInput` for a malformed URL; the message never holds a password.
     """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise InvalidInput(f"the host or port of this MySQL URL cannot be parsed. {_FORM}") from None
-    if parts.scheme != "mysql" or not url.startswith("mysql://"):
-        raise InvalidInput(f"this is not a MySQL URL. {_FORM}")
-    if "@" in parts.netloc.rpartition("@")[0] or "@" in parts.path or parts.fragment:
-        raise InvalidInput(f"a MySQL URL has at most one @, before the host, and no #. {_FORM}")
+    parts = split_server_url(url, "mysql", "a MySQL URL", _FORM)
     database = _text(parts.path.removeprefix("/"), "the database")
     if not database or "/" in database:
         raise InvalidInput(f"a MySQL URL names one database after the host. {_FORM}")
@@ -76,7 +68,7 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
         raise InvalidInput("a MySQL URL with ssl=false cannot have other TLS options. Remove ssl=false or the others.")
     return Address(
         host=parts.hostname or "localhost",
-        port=3306 if port is None else port,
+        port=3306 if parts.port is None else parts.port,
         user=_text(parts.username or "", "the user"),
         password=unquote_to_bytes(parts.password or ""),
         database=database,

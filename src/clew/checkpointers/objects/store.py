@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from clew.checkpointers.objects.base import BucketCheckpointer
 from clew.checkpointers.objects.clouds import open_obstore, plain_http
+from clew.checkpointers.urls import given_options, truth
 from clew.errors import InvalidInput
 
 __all__ = ["ObjectCheckpointer", "check_prefix", "parse_url"]
@@ -18,7 +19,6 @@ _KINDS = {"s3": "s3://bucket/prefix", "gs": "gs://bucket/prefix", "az": "az://co
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _SEGMENT = re.compile(r"[A-Za-z0-9._~=+@,!-]{1,255}")
 _LONGEST_PREFIX = 512
-_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
 _OPTIONS = {"endpoint", "region", "account", "virtual_hosted", "allow_http"}
 _KEYS = {"access_key_id", "secret_access_key", "session_token"}
 
@@ -83,11 +83,9 @@ class ObjectCheckpointer(BucketCheckpointer):
         """
         address, given = parse_url(url, _OPTIONS, _KEYS)
         options: dict[str, Any] = dict(given)
-        for switch in ("virtual_hosted", "allow_http"):
-            if switch in options:
-                if options[switch] not in _SWITCHES:
-                    raise InvalidInput(f"{switch} is true or false, not {options[switch]!r}")
-                options[switch] = _SWITCHES[options[switch]]
+        for name in ("virtual_hosted", "allow_http"):
+            if name in given:
+                options[name] = truth(given, name, address)
         return cls(address, namespace, **options)
 
 
@@ -105,20 +103,19 @@ def parse_url(url: str, options: set[str], keys: set[str]) -> tuple[str, dict[st
         raise InvalidInput(
             f"a {scheme}:// URL takes no password: credentials come from the environment. Remove the part before @"
         )
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    for name, value in given:
+    address = f"{scheme}://{parts.netloc}{parts.path}"
+    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
         if name in keys:
             raise InvalidInput(
                 f"{name} does not belong in a URL, which ends up in logs. Set it in the environment, or construct the "
                 "checkpointer with it."
             )
-        if name not in options or not value:
-            raise InvalidInput(
-                f"{name[:40]!r} is not an option of a {scheme}:// URL. The options are {', '.join(sorted(options))}."
-            )
+    given = given_options(parts.query, sorted(options), address)
+    if empty := [name for name, value in given.items() if not value]:
+        raise InvalidInput(f"{address}: {empty[0]} has no value")
     if parts.fragment:
         raise InvalidInput(f"a {scheme}:// URL has no part after #")
-    return f"{scheme}://{parts.netloc}{parts.path}", dict(given)
+    return address, given
 
 
 def check_prefix(path: str) -> str:

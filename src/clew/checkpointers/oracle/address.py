@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
-from clew.checkpointers.urls import connection_count, given_options, truth
+from clew.checkpointers.urls import connection_count, given_options, split_server_url, truth
 from clew.errors import InvalidInput
 
 __all__ = ["Address", "parse"]
@@ -45,15 +45,7 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
 
     Raises `InvalidInput` for a malformed URL; the message never holds a password.
     """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise InvalidInput(f"the host or port of this Oracle URL cannot be parsed. {_FORM}") from None
-    if parts.scheme != "oracle" or not url.startswith("oracle://"):
-        raise InvalidInput(f"this is not an Oracle URL. {_FORM}")
-    if "@" in parts.netloc.rpartition("@")[0] or "@" in parts.path or parts.fragment:
-        raise InvalidInput(f"an Oracle URL has at most one @, before the host, and no #. {_FORM}")
+    parts = split_server_url(url, "oracle", "an Oracle URL", _FORM)
     given = given_options(parts.query, _OPTIONS, _SHOWN)
     service = unquote(parts.path.removeprefix("/"))
     settings: dict[str, Any] = {name: value for name, value in given.items() if name in _DRIVER}
@@ -62,7 +54,11 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
     if "dsn" not in settings:
         if not parts.hostname or not service or "/" in service:
             raise InvalidInput(f"an Oracle URL names a host and one service. {_FORM}")
-        settings |= {"host": parts.hostname, "port": 1521 if port is None else port, "service_name": service}
+        settings |= {
+            "host": parts.hostname,
+            "port": 1521 if parts.port is None else parts.port,
+            "service_name": service,
+        }
     if "ssl_server_dn_match" in settings:
         settings["ssl_server_dn_match"] = truth(given, "ssl_server_dn_match", _SHOWN)
     if settings.get("protocol", "tcp") not in ("tcp", "tcps"):
