@@ -176,7 +176,7 @@ async def test_an_answer_is_not_lost_because_our_own_copy_cannot_be_made(tmp_pat
     shutil.rmtree(folder)
     folder.write_text("in the way")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clew.providers.placement.Placing.place", _placed(session.resume_handle))
+        patch.setattr("clew.providers.placement.Placement.place", _placed(session.resume_handle))
         turn = await session.send("say two")
     assert (turn.output, turn.cost) == ("two", 0.25)
 

@@ -28,7 +28,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-class _Settling(asyncio.Task[T]):
+class _UncancelledTask(asyncio.Task[T]):
     """An asyncio task that `asyncio.run` waits for when it ends, instead of cancelling it.
 
     When `asyncio.run` ends, for example after a second Ctrl+C, it cancels every task and then runs the loop until all
@@ -42,7 +42,7 @@ class _Settling(asyncio.Task[T]):
 
 def settling(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Start this coroutine as an asyncio task that `asyncio.run` waits for when it ends, instead of cancelling it."""
-    return _Settling(work, loop=asyncio.get_running_loop())
+    return _UncancelledTask(work, loop=asyncio.get_running_loop())
 
 
 async def settle(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:

@@ -31,8 +31,8 @@ __all__ = [
     "OWN",
     "SUPERSEDED",
     "ExchangeSpan",
+    "OpenExchange",
     "Spent",
-    "Working",
     "begun",
     "closed",
     "ended",
@@ -394,7 +394,7 @@ def _kept(place: int, record: _Record) -> StateSet:
     return StateSet(f"{TURN_MARK}{place}", value, "turn")
 
 
-class Working(msgspec.Struct, frozen=True):
+class OpenExchange(msgspec.Struct, frozen=True):
     """The exchange that a run of the built-in agent works on now, and what the run knows about it."""
 
     place: int
@@ -416,7 +416,7 @@ class Working(msgspec.Struct, frozen=True):
     have been charged."""
 
     @staticmethod
-    def on(found: ExchangeSpan, start: Spent) -> Working:
+    def on(found: ExchangeSpan, start: Spent) -> OpenExchange:
         """Return what a run needs to know to go on with an exchange that was read from the log. `start` is what this
         run has spent so far on other exchanges.
 
@@ -426,7 +426,7 @@ class Working(msgspec.Struct, frozen=True):
         """
         unanswered = found.provider == OWN and not any(type(message) is Assistant for message in found.messages)
         before = Spent(seconds=found.spent.seconds) if unanswered else found.spent
-        return Working(
+        return OpenExchange(
             found.place,
             found.provider,
             found.model,

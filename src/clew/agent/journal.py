@@ -15,7 +15,17 @@ import msgspec
 
 from clew._runtime.aio import settle
 from clew._runtime.clock import now
-from clew.agent.exchanges import JOINED, NO_END, OWN, SUPERSEDED, ExchangeSpan, Spent, Working, last_exchange, spent_on
+from clew.agent.exchanges import (
+    JOINED,
+    NO_END,
+    OWN,
+    SUPERSEDED,
+    ExchangeSpan,
+    OpenExchange,
+    Spent,
+    last_exchange,
+    spent_on,
+)
 from clew.errors import LeaseLost, ModelError, Unavailable
 from clew.log import (
     Call,
@@ -65,7 +75,7 @@ class Journal:
         self._spent = Spent()
         self._lost = False
         """True from the start of a model call until its response or its refusal is recorded."""
-        self._exchange: Working | None = None
+        self._exchange: OpenExchange | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -124,12 +134,12 @@ class Journal:
 
         Returns the entry that must be recorded right after the prompt.
         """
-        self._exchange = Working(place, OWN, model, prompt_id, Spent(), self._spent)
+        self._exchange = OpenExchange(place, OWN, model, prompt_id, Spent(), self._spent)
         return self._exchange.begun(self._spent, self.thread.checkpoint)
 
     def go_on_with(self, found: ExchangeSpan | None) -> None:
         """Make a recorded exchange the one that this run works on. With None, the run works on no exchange yet."""
-        self._exchange = None if found is None else Working.on(found, self._spent)
+        self._exchange = None if found is None else OpenExchange.on(found, self._spent)
 
     def note_work(self, model: str) -> None:
         """Note that this run works on the current exchange. An entry that says so is recorded together with the next
@@ -163,7 +173,7 @@ class Journal:
             status, reason = "interrupted", SUPERSEDED if left.is_noted else NO_END
         return [left.ended(self.thread.messages, status, reason, self._spent, self._lost)]
 
-    def _has_responses(self, worked_on: Working) -> bool:
+    def _has_responses(self, worked_on: OpenExchange) -> bool:
         last = last_exchange(self.thread.checkpoint)
         return last is not None and last.place == worked_on.place and any(map(_is_response, last.messages))
 

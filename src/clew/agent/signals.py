@@ -79,7 +79,7 @@ def by_id(thread_id: str) -> str:
     return advice.resume_in_program(thread_id)
 
 
-class _Running:
+class _StoppableRuns:
     """The runs in this process that a signal stops. The signal handlers are installed while there is at least one run."""
 
     def __init__(self) -> None:
@@ -134,4 +134,4 @@ class _Running:
         return f"Stopped at once; {'; '.join(missing) or 'how it ended is not on record'}.\n"
 
 
-_running = _Running()
+_running = _StoppableRuns()

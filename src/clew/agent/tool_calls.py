@@ -51,10 +51,10 @@ async def settle_calls(settings: Settings, journal: Journal, state: State, emit:
     for call in calls:
         if call.result is not None:
             emit(ToolReplayed(call.call.name, call.call.id, call.result))
-    settling = _Settling(settings, journal, state, emit, open_turn.turns)
-    tasks = [asyncio.ensure_future(settling.settle(call)) for call in calls if call.result is None]
+    settlement = _Settlement(settings, journal, state, emit, open_turn.turns)
+    tasks = [asyncio.ensure_future(settlement.settle(call)) for call in calls if call.result is None]
     try:
-        await settling.all_ended(len(tasks))
+        await settlement.all_ended(len(tasks))
     except asyncio.CancelledError:
         await cancel_and_wait(tasks)
         raise
@@ -66,7 +66,7 @@ async def settle_calls(settings: Settings, journal: Journal, state: State, emit:
     return [question for question in ended if isinstance(question, Question)]
 
 
-class _Settling:
+class _Settlement:
     def __init__(self, settings: Settings, journal: Journal, state: State, emit: Emit, turn: int) -> None:
         self._settings = settings
         self._journal = journal

@@ -71,7 +71,7 @@ class AnthropicModel:
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         return self._vendor.stream(
-            request, lambda client, thinking: (client.messages.create, self._body(request, thinking), _Reading())
+            request, lambda client, thinking: (client.messages.create, self._body(request, thinking), _Builder())
         )
 
     async def aclose(self) -> None:
@@ -148,7 +148,7 @@ def _advice(status: int | None) -> str:
     return "Check the model's name, and ANTHROPIC_BASE_URL if it is set." if status == 404 else ""
 
 
-class _Reading:
+class _Builder:
     """Builds a response from the events of its stream. Fields that Clew does not know are kept."""
 
     def __init__(self) -> None:

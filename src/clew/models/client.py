@@ -32,7 +32,7 @@ class Client(Protocol):
 _C = TypeVar("_C", bound=Client)
 
 
-class Reading(Protocol):
+class ResponseBuilder(Protocol):
     """Builds one response from the events of its stream."""
 
     def take(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
@@ -76,19 +76,21 @@ class Vendor(Generic[_C]):
         )
 
     def stream(
-        self, request: ModelRequest, ask: Callable[[_C, bool], tuple[Callable[..., Any], dict[str, Any], Reading]]
+        self,
+        request: ModelRequest,
+        ask: Callable[[_C, bool], tuple[Callable[..., Any], dict[str, Any], ResponseBuilder]],
     ) -> AsyncGenerator[ModelEvent, None]:
         """Make a call with retries, and yield its events. `ask` is called for each attempt, with an SDK client and
         whether to send the thinking of earlier turns. It returns the SDK method to call, the request body, and an
         object that reads the response's stream."""
 
         async def attempt(thinking: bool) -> AsyncGenerator[ModelEvent, None]:
-            create, body, reading = ask(await self._clients.get(), thinking)
+            create, body, builder = ask(await self._clients.get(), thinking)
             async with await create(**arguments(create, {**body, "stream": True})) as events:
                 async for event in events:
-                    for told in reading.take(event.to_dict()):
+                    for told in builder.take(event.to_dict()):
                         yield told
-            yield reading.response(self._model)
+            yield builder.response(self._model)
 
         return call(
             attempt,

@@ -65,9 +65,9 @@ class OpenAIChatModel:
         return self._window or context_window(self._model)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        def ask(client: AsyncOpenAI, thinking: bool) -> tuple[Callable[..., Any], dict[str, Any], _Reading]:
+        def ask(client: AsyncOpenAI, thinking: bool) -> tuple[Callable[..., Any], dict[str, Any], _Builder]:
             body = self._body(request, thinking, str(client.base_url))
-            return client.chat.completions.create, body, _Reading()
+            return client.chat.completions.create, body, _Builder()
 
         return self._vendor.stream(request, ask)
 
@@ -119,7 +119,7 @@ def openai_advice(status: int | None) -> str:
     return "Check the model's name, and OPENAI_BASE_URL if it is set." if status == 404 else ""
 
 
-class _Reading:
+class _Builder:
     """Builds a response from the chunks of its stream. Fields that Clew does not know are kept."""
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ class OpenAIResponsesModel:
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         return self._vendor.stream(
-            request, lambda client, thinking: (client.responses.create, self._body(request, thinking), _Reading())
+            request, lambda client, thinking: (client.responses.create, self._body(request, thinking), _Builder())
         )
 
     async def aclose(self) -> None:
@@ -109,7 +109,7 @@ class OpenAIResponsesModel:
         return merged(body, request.options)
 
 
-class _Reading:
+class _Builder:
     """Builds a response from the events of its stream. The last event usually holds the whole response; otherwise it is
     put together from the items that were streamed."""
 

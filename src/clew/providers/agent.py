@@ -41,7 +41,7 @@ from clew.log import Checkpoint
 from clew.providers.base import Permissions, Place, Program, Provider
 from clew.providers.native_sync import adopt_into, take_in
 from clew.providers.placement import staging_folder
-from clew.providers.prompt import Sending
+from clew.providers.prompt import PromptSender
 from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
 from clew.providers.session import GO_ON, ProviderSession, refuse_turns, with_notes
 from clew.providers.settings import ProviderSettings, make_settings
@@ -352,10 +352,10 @@ class ProviderAgent(Agent):
                 failures.append(error)
         raise with_notes(failures)
 
-    def sending(self, ready: Ready, journal: Journal, emit: Emit) -> Sending:
+    def sender(self, ready: Ready, journal: Journal, emit: Emit) -> PromptSender:
         """Return the object that sends one prompt to the provider in `ready`, and records the prompt and its answer in
         the thread that `journal` writes to. Events are passed to `emit`."""
-        return Sending(self._provided, ready.provider, ready.program, self.store, journal, emit, self._redact)
+        return PromptSender(self._provided, ready.provider, ready.program, self.store, journal, emit, self._redact)
 
     @property
     def redact(self) -> Redact | None:

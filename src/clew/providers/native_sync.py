@@ -34,7 +34,7 @@ from clew.log import (
 )
 from clew.messages import Assistant, Message, ToolResult, User, plain_text, tool_calls
 from clew.providers.base import Place, Provider
-from clew.providers.placement import Placed, Placing, current_provider, staging_folder
+from clew.providers.placement import Placed, Placement, current_provider, staging_folder
 from clew.providers.registry import BUILT_IN_AGENT, default_place, find_provider
 from clew.threads import Thread
 
@@ -58,8 +58,8 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
         return False
     try:
         source = find_provider(name)(place)
-        placing = Placing(source, store, journal.thread)
-        then, now = await placing.then_and_now(state)
+        placement = Placement(source, store, journal.thread)
+        then, now = await placement.then_and_now(state)
     except (ClewError, OSError) as error:
         log.warning("thread %r: what %s keeps: %s", journal.thread.thread_id, name, error)
         return False
@@ -73,7 +73,7 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
     if left.entries:
         await journal.record(*left.entries)
     await journal.record(*_entries(found, journal.thread.messages, source, state.model))
-    await placing.capture(journal, known.key, natively=natively)
+    await placement.capture(journal, known.key, natively=natively)
     log.info("thread %r: %d messages were added in %s itself", journal.thread.thread_id, len(found), source.title)
     return True
 
@@ -236,7 +236,7 @@ async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, ke
     if conversation.title:
         entries.append(Described(conversation.title))
     await journal.record(*entries, ProviderKey(source.name, key, thread=journal.thread.head.log_id))
-    await Placing(source, store, journal.thread).capture(journal, key)
+    await Placement(source, store, journal.thread).capture(journal, key)
 
 
 async def take_back(journal: Journal, place: int) -> None:
@@ -259,13 +259,13 @@ async def move(
     `store`."""
     thread = journal.thread
     before = thread.checkpoint
-    placing = Placing(target, store, thread)
-    placed = await placing.place(before)
+    placement = Placement(target, store, thread)
+    placed = await placement.place(before)
     limits = {**before.limits, "provider": target.name, "cwd": str(target.place.cwd)}
     await journal.record(
         ThreadStarted(name or target.name, "", before.system_prompt, limits=limits, parent=before.parent),
         ProviderKey(target.name, placed.key, thread=thread.head.log_id),
     )
-    await placing.capture(journal, placed.key, natively=natively)
+    await placement.capture(journal, placed.key, natively=natively)
     await journal.record(StatusChanged("interrupted", f"moved to {target.name}"))
     return placed

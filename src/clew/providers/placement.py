@@ -32,7 +32,7 @@ from clew.providers.translate.move import write_for
 from clew.threads import Thread
 from clew.workspace import Workspace
 
-__all__ = ["Placed", "Placing", "alone", "current_provider", "staging_folder", "sweep_staging"]
+__all__ = ["Placed", "Placement", "alone", "current_provider", "staging_folder", "sweep_staging"]
 
 log = logging.getLogger("clew.providers")
 _DISOWNED = "-"
@@ -57,7 +57,7 @@ class Placed(msgspec.Struct, frozen=True):
     """What the provider's format cannot hold. Empty unless the session was written anew from Clew's messages."""
 
 
-class Placing:
+class Placement:
     """Puts the conversation of one thread into the session of one provider, which is what its program keeps on this
     machine, and takes it from there into the store."""
 

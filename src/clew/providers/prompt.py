@@ -52,7 +52,7 @@ from clew.messages import Message, User, plain_text, user
 from clew.providers.base import Job, Program, Provider
 from clew.providers.events import Failed, Finished, ProviderEvent, Reader, Watch
 from clew.providers.native_sync import take_in
-from clew.providers.placement import Placed, Placing, alone, current_provider
+from clew.providers.placement import Placed, Placement, alone, current_provider
 from clew.providers.process import CannotRun, run
 from clew.providers.recorder import Recorder
 from clew.providers.settings import ProviderSettings
@@ -60,7 +60,7 @@ from clew.threads import Thread
 from clew.threads.redact import Redact
 from clew.workspace import Workspace
 
-__all__ = ["Sending", "error_of", "standing_of", "watched"]
+__all__ = ["PromptSender", "error_of", "standing_of", "watched"]
 
 
 log = logging.getLogger("clew.providers")
@@ -72,7 +72,7 @@ class _GaveUp(Exception):
     """Raised to end a program that reported that the prompt failed, because it may keep trying for ever."""
 
 
-class Sending:
+class PromptSender:
     """Sends one prompt to a provider. Create one object for each prompt, while holding the thread's lease."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Sending:
         self._journal = journal
         self._thread = journal.thread
         self._emit = emit
-        self._placing = Placing(provider, store, journal.thread)
+        self._placement = Placement(provider, store, journal.thread)
         self._model = settings.model_of(provider.name)
         self._drift: dict[str, tuple[Any, Any]] = {}
         workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
@@ -119,10 +119,10 @@ class Sending:
         if left.entries:
             await self._journal.record(*left.entries)
         await self._bring_files()
-        placed = await self._placing.place(self._thread.checkpoint, key)
+        placed = await self._placement.place(self._thread.checkpoint, key)
         with alone(self._provider, placed.key):
             if left.was_stopped:
-                left = left.with_calls(await self._placing.unsettled(placed.key))
+                left = left.with_calls(await self._placement.unsettled(placed.key))
             told = _joined(left.note(prompt), note_waiting(self._thread.checkpoint))
             job = self._job(prompt if told is None else f"{plain_text(told)}\n\n{prompt}", placed.key)
             await self._provider.prepare(self._program, job)
@@ -346,7 +346,7 @@ class Sending:
         for call_id, messages in recorder.children.items():
             await self._keep_child(call_id, messages)
         if isinstance(recorder.ending, Finished) and not await self._has_kept(recorder.ending, prompt, key):
-            await self._placing.disown(self._journal, key)
+            await self._placement.disown(self._journal, key)
             told = (
                 f"{self._provider.title} did not keep this exchange in its own session {key}. It is on record, and the "
                 "next prompt goes to a new session that is written from there"
@@ -354,7 +354,7 @@ class Sending:
             log.warning("thread %r: %s", self._thread.thread_id, told)
             return told
         try:
-            await self._placing.capture(self._journal, key, natively=self._redact is None)
+            await self._placement.capture(self._journal, key, natively=self._redact is None)
         except (Corrupt, OSError, ProviderError) as error:
             log.warning("thread %r: what %s keeps: %s", self._thread.thread_id, self._provider.name, error)
         return ""
@@ -362,7 +362,7 @@ class Sending:
     async def _has_kept(self, ending: Finished, prompt: str, key: str) -> bool:
         """Return whether the program's own session holds this exchange. A prompt that is a command of the program, like
         /compact, is kept in another form, so it always counts as held."""
-        return prompt.lstrip().startswith("/") or await self._placing.has_kept(
+        return prompt.lstrip().startswith("/") or await self._placement.has_kept(
             self._thread.checkpoint, key, prompt, ending.text
         )
 

@@ -20,7 +20,7 @@ from clew.messages.dialects import Loss
 from clew.providers.native_sync import move, take_back
 from clew.providers.placement import current_provider, sweep_staging
 from clew.providers.process import reap
-from clew.providers.prompt import Sending
+from clew.providers.prompt import PromptSender
 from clew.providers.registry import BUILT_IN_AGENT
 
 if TYPE_CHECKING:
@@ -211,18 +211,18 @@ class ProviderSession(Session):
         failures: list[ProviderError] = []
         names = self._agent.order(self._who_has_it(journal))
         for number, name in enumerate(names):
-            sending: Sending | None = None
+            sender: PromptSender | None = None
             try:
                 if name != ready.provider.name:
                     ready = await asyncio.to_thread(self._agent.ready, name)
-                sending = self._agent.sending(ready, journal, emit)
+                sender = self._agent.sender(ready, journal, emit)
                 await self._agent.adopt_origin(journal, name, self._origin)
                 key = self._key if name == self._provider else ""
-                result = await sending.send(prompt.text, prompt.id, key, timeout)
+                result = await sender.send(prompt.text, prompt.id, key, timeout)
             except _FALLS_TO_NEXT as error:
                 failures.append(error)
-                if number + 1 < len(names) and sending is not None:
-                    await take_back(journal, sending.asked_at)
+                if number + 1 < len(names) and sender is not None:
+                    await take_back(journal, sender.asked_at)
             else:
                 self._origin = None
                 for failure in failures:  # if all fail, the raised error reports them

@@ -103,9 +103,9 @@ async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
         head = await checkpointer.head(thread_id)
         while head is not None:
             start = max(head.snapshot, 0)
-            reading = _Reading(Fold(), LogSize(), start, FIRST if start == 0 else None)
+            replay = _Replay(Fold(), LogSize(), start, FIRST if start == 0 else None)
             try:
-                loaded = await reading.take_in(checkpointer, head)
+                loaded = await replay.take_in(checkpointer, head)
             except _Broken as broken:
                 head = await _made_again(checkpointer, head, broken)
             else:
@@ -125,9 +125,9 @@ async def catch_up(checkpointer: Checkpointer, loaded: Loaded) -> Loaded:
     start = loaded.head.frames
     if head is None or head.log_id != loaded.head.log_id or head.snapshot >= start:
         return await load(checkpointer, thread_id)
-    reading = _Reading(Fold(loaded.state), loaded.size, start, bytes.fromhex(loaded.head.digest))
+    replay = _Replay(Fold(loaded.state), loaded.size, start, bytes.fromhex(loaded.head.digest))
     try:
-        return await reading.take_in(checkpointer, head)
+        return await replay.take_in(checkpointer, head)
     except _Broken as broken:
         await _made_again(checkpointer, head, broken)
         return await load(checkpointer, thread_id)
@@ -149,7 +149,7 @@ class _Broken(Exception):
     """The frames that were read do not match the head."""
 
 
-class _Lacking(msgspec.Struct, frozen=True):
+class _IncompleteFrame(msgspec.Struct, frozen=True):
     """A frame that cannot be decoded before its blobs are fetched. After that its entries are added to the list
     `entries`."""
 
@@ -159,7 +159,7 @@ class _Lacking(msgspec.Struct, frozen=True):
     entries: list[Logged]
 
 
-class _Reading:
+class _Replay:
     """Folds a log frame by frame, and checks that each frame follows the one before it."""
 
     def __init__(self, fold: Fold, size: LogSize, start: int, previous: bytes | None) -> None:
@@ -200,7 +200,7 @@ class _Reading:
         Once a frame lacks blobs, all following frames wait for it, so that the blobs of all of them are fetched
         together.
         """
-        lacking: list[_Lacking] = []
+        lacking: list[_IncompleteFrame] = []
         waiting: list[list[Logged]] = []
         sizes: list[int] = []
         with _no_collection():
@@ -246,7 +246,7 @@ class _Reading:
 
 
 def _one_by_one(
-    data: list[bytes], thread_id: str, start: int, keys: Keyring | None, lacking: list[_Lacking]
+    data: list[bytes], thread_id: str, start: int, keys: Keyring | None, lacking: list[_IncompleteFrame]
 ) -> list[list[Logged]]:
     """Decode these frames and return the entries of each. `start` is the number of the first.
 
@@ -257,11 +257,11 @@ def _one_by_one(
         frame = decode_frame(part, thread_id, number, keys=keys)
         found.append(frame.entries)
         if frame.missing:
-            lacking.append(_Lacking(number, part, frame, frame.entries))
+            lacking.append(_IncompleteFrame(number, part, frame, frame.entries))
     return found
 
 
-async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_Lacking]) -> None:
+async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_IncompleteFrame]) -> None:
     """Fetch the blobs that the frames in `lacking` need, decode these frames, and add the entries of each to its own
     list.
 

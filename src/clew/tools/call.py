@@ -228,29 +228,29 @@ def to_result(value: Any, call_id: str, tool: str) -> ToolResult:
     an object that cannot be shown as text, the result names its type, in words that do not make the model call again,
     and a warning is logged for the developer.
     """
-    reading = _Reading()
+    converter = _ResultConverter()
     try:
         if isinstance(value, ToolResult):
-            result = msgspec.structs.replace(value, call_id=call_id, content=reading.content(value.content or ""))
+            result = msgspec.structs.replace(value, call_id=call_id, content=converter.content(value.content or ""))
         else:
-            result = ToolResult(call_id, reading.content(value))
+            result = ToolResult(call_id, converter.content(value))
         _decode(_encode(result))  # a block with a field of the wrong type can be written, and makes the log unreadable
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         what = "block that cannot be stored"
-        reading.unreadable.append(f"{what} ({error})")
+        converter.unreadable.append(f"{what} ({error})")
         is_error = isinstance(value, ToolResult) and value.is_error is True
         result = ToolResult(call_id, (Text(f"The tool ran, and returned {_no_text_form(what)}."),), is_error=is_error)
-    if reading.unreadable:
+    if converter.unreadable:
         log.warning(
             "tool %s returned a %s, which has no text form: the model is told its type alone. Return text, bytes, JSON-like "
             "data, a dataclass, a msgspec Struct, a pydantic model or blocks of clew.messages.",
             tool,
-            ", a ".join(dict.fromkeys(reading.unreadable)),
+            ", a ".join(dict.fromkeys(converter.unreadable)),
         )
     return result
 
 
-class _Reading:
+class _ResultConverter:
     """Converts one value that a tool returned into blocks for the model. Collects in `unreadable` the names of types
     that could not be converted."""
 

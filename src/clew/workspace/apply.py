@@ -31,7 +31,7 @@ from clew.workspace.folders import (
 )
 from clew.workspace.ignore import IGNORE_FILE
 from clew.workspace.manifest import FileNode, FolderNode, LinkNode, Node, Progress, Skipped, shown
-from clew.workspace.plan import FileWork, LinkWork, NameWork, Plan, TouchWork
+from clew.workspace.plan import FileWork, LinkWork, NameWork, RestorePlan, TouchWork
 from clew.workspace.reader import Places, check_length, data_size, fetch, unpack_file
 
 __all__ = ["Output", "apply_plan"]
@@ -49,7 +49,7 @@ _OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 async def apply_plan(
-    root: int, plan: Plan, checkpointer: Checkpointer, progress: Progress | None = None
+    root: int, plan: RestorePlan, checkpointer: Checkpointer, progress: Progress | None = None
 ) -> tuple[Skipped, ...]:
     """Carry out the plan of a restore in the folder that is open as the descriptor `root`. Returns the names that
     should have been removed and had to stay, with the reasons. `progress`, if given, is called with the number of files
@@ -60,14 +60,14 @@ async def apply_plan(
     files is fetched before anything is changed, so that a restore of a single batch that cannot succeed changes
     nothing.
     """
-    applying = _Applying(root, plan, checkpointer, progress)
+    restorer = _Restorer(root, plan, checkpointer, progress)
     try:
-        return await applying.run()
+        return await restorer.run()
     finally:
-        applying.pool.stop()
+        restorer.pool.stop()
 
 
-class _Applying:
+class _Restorer:
     """Carries out one plan of a restore. One OS thread writes files while another unpacks their data.
 
     Measured on two cores, 10,000 files with 413 MB in total were written to a file system in memory in 1.8 s. With two
@@ -75,7 +75,7 @@ class _Applying:
     interpreter's lock.
     """
 
-    def __init__(self, root: int, plan: Plan, checkpointer: Checkpointer, progress: Progress | None) -> None:
+    def __init__(self, root: int, plan: RestorePlan, checkpointer: Checkpointer, progress: Progress | None) -> None:
         self._plan = plan
         self._checkpointer = checkpointer
         self._progress = progress
@@ -205,7 +205,7 @@ class _Large:
             os.close(self._folder)
 
 
-def _clear(plan: Plan, folders: Folders) -> tuple[Skipped, ...]:
+def _clear(plan: RestorePlan, folders: Folders) -> tuple[Skipped, ...]:
     """Remove the names that the plan removes, and the temporary files of an interrupted restore, and create the new
     folders. Returns the names that had to stay, with the reasons."""
     if plan.leftovers:
@@ -218,7 +218,7 @@ def _clear(plan: Plan, folders: Folders) -> tuple[Skipped, ...]:
     return tuple(kept)
 
 
-def _remove_all(plan: Plan, folders: Folders) -> list[Skipped]:
+def _remove_all(plan: RestorePlan, folders: Folders) -> list[Skipped]:
     """Remove the names that the plan removes. Returns the names that had to stay, with the reasons.
 
     A `.clewignore` is removed only together with its folder. If the folder has to stay because of the ignored files in
@@ -246,7 +246,9 @@ def _remove(folders: Folders, path: bytes, was: Node) -> None:
         os.unlink(name, dir_fd=fd)
 
 
-def _remove_folder(plan: Plan, folders: Folders, path: bytes, was: FolderNode, rules: Node | None) -> list[Skipped]:
+def _remove_folder(
+    plan: RestorePlan, folders: Folders, path: bytes, was: FolderNode, rules: Node | None
+) -> list[Skipped]:
     """Remove a folder. `was` is the folder as the last snapshot saw it. If `rules`, the folder's `.clewignore`, is
     given, it is removed together with the folder. The folder has to stay if it holds files that are in no snapshot, or
     if something is mounted there; then its mode is set back to that of `was`, and its `.clewignore` stays too. Returns
@@ -296,7 +298,7 @@ def _unlink_quietly(folders: Folders, path: bytes) -> None:
         os.utime(fd, ns=(facts.st_atime_ns, facts.st_mtime_ns))
 
 
-def _finish(plan: Plan, folders: Folders) -> None:
+def _finish(plan: RestorePlan, folders: Folders) -> None:
     """Do what comes after all files are written: make their further names (hard links) and the symbolic links, and set
     modes and times. Symbolic links come after all files, so that no file is ever written through one. Modes and times
     of folders come last, because work in a folder changes its time."""

@@ -119,7 +119,7 @@ async def compare(
         was = None if a is None else await read_root(checkpointer, a, limits)
         now = None if b is None else await read_root(checkpointer, b, limits)
         old, new = _Side(was or _nothing(now), {}), _Side(now or _nothing(was), {})
-        await _Comparing(checkpointer, limits, old, new).run()
+        await _Comparison(checkpointer, limits, old, new).run()
         found = _with_renames(list(_classified(old.found, new.found)))
         changes = [_change(one, await _text(checkpointer, one) if text else None) for one in found]
         current.set(changes=len(changes))
@@ -132,7 +132,7 @@ def _nothing(beside: Root | None) -> Root:
     return Root(FolderNode(b"", 0o700, 0) if beside is None else beside.node, "")
 
 
-class _Comparing:
+class _Comparison:
     """Finds all paths that differ between two snapshots."""
 
     def __init__(self, checkpointer: Checkpointer, limits: Limits, old: _Side, new: _Side) -> None:

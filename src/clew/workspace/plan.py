@@ -19,7 +19,7 @@ from clew.workspace.folders import TEMPORARY, Folders, explained, join, split
 from clew.workspace.manifest import FileNode, FolderNode, Limits, LinkNode, Node, shown, unpack_folder
 from clew.workspace.reader import Bounds, Item, Root, check_length, data_size, fetch, items, same_content
 
-__all__ = ["FileWork", "LinkWork", "NameWork", "Plan", "TouchWork", "check_plan", "make_plan"]
+__all__ = ["FileWork", "LinkWork", "NameWork", "RestorePlan", "TouchWork", "check_plan", "make_plan"]
 
 _BATCH = 128
 """The most folders that are fetched from the two snapshots and compared at once."""
@@ -70,7 +70,7 @@ class TouchWork(NamedTuple):
     written anew after all, which changes the time of the folder."""
 
 
-class Plan:
+class RestorePlan:
     """All the work of one restore, in the order in which it was found: a folder comes before its content."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class _Pair(NamedTuple):
     """Whether the restore puts a file or link in this folder's place."""
 
 
-async def make_plan(checkpointer: Checkpointer, before: Root | None, target: Root, limits: Limits) -> Plan:
+async def make_plan(checkpointer: Checkpointer, before: Root | None, target: Root, limits: Limits) -> RestorePlan:
     """Return the plan that makes a folder equal to the snapshot `target`. `before` is the snapshot of the folder as it
     is now, or None if it is empty. Raises `InvalidInput` or `Corrupt` if the target is hostile, damaged or over the
     limits."""
@@ -137,7 +137,7 @@ class _Planner:
     def __init__(self, checkpointer: Checkpointer, limits: Limits) -> None:
         self._checkpointer = checkpointer
         self._limits = limits
-        self._plan = Plan()
+        self._plan = RestorePlan()
         self._pairs: list[_Pair] = []
         self._equal: list[_Pair] = []
         self._count = Bounds(limits).count
@@ -150,7 +150,7 @@ class _Planner:
         """Further names (hard links) of files, each with the folder that it is in. These names need no work, unless
         their file is written anew."""
 
-    async def run(self, before: Root | None, target: Root) -> Plan:
+    async def run(self, before: Root | None, target: Root) -> RestorePlan:
         if before is None or before.node != target.node:
             self._plan.settled[b""] = target.node
         if before is not None and before.tree == target.tree:
@@ -304,7 +304,7 @@ def _check_file(path: bytes, node: FileNode, limits: Limits) -> None:
         )
 
 
-def check_plan(root: int, plan: Plan, own_files: Collection[bytes], skipped: Mapping[str, str]) -> None:
+def check_plan(root: int, plan: RestorePlan, own_files: Collection[bytes], skipped: Mapping[str, str]) -> None:
     """Check a plan against the folder that is open as `root`. Raises an error if something in the folder prevents the
     restore, or if the disk has too little space.
 
@@ -329,7 +329,7 @@ def check_plan(root: int, plan: Plan, own_files: Collection[bytes], skipped: Map
     _check_room(root, plan)
 
 
-def _check_lengths(root: int, plan: Plan) -> None:
+def _check_lengths(root: int, plan: RestorePlan) -> None:
     longest = os.fpathconf(root, "PC_NAME_MAX")
     paths = chain(plan.new_folders, _paths(plan.files), _paths(plan.links), _paths(plan.names))
     for path in paths:
@@ -370,7 +370,7 @@ def _upwards(path: bytes) -> list[bytes]:
     return [b"/".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
-def _spare_shared_files(folders: Folders, plan: Plan) -> None:
+def _spare_shared_files(folders: Folders, plan: RestorePlan) -> None:
     """Change the plan: files that have several names on the disk are written anew, instead of having their mode and
     time set in place. So their other names keep the old mode and time."""
     touches = []
@@ -390,7 +390,7 @@ def _spare_shared_files(folders: Folders, plan: Plan) -> None:
     plan.touches = touches
 
 
-def _check_room(root: int, plan: Plan) -> None:
+def _check_room(root: int, plan: RestorePlan) -> None:
     """Raise `Unavailable` if the disk has too little room for the plan, as far as can be told. Files that the plan
     removes or replaces count as free space, but how much they free is not known exactly."""
     facts = os.fstatvfs(root)

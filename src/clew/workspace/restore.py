@@ -17,7 +17,7 @@ from clew.errors import ClewError, InvalidInput, MissingBlob, Unavailable
 from clew.workspace.apply import apply_plan
 from clew.workspace.folders import absolute, explain
 from clew.workspace.manifest import Progress, Skipped, SnapshotRef
-from clew.workspace.plan import Plan, check_plan, make_plan
+from clew.workspace.plan import RestorePlan, check_plan, make_plan
 from clew.workspace.reader import Ref, Root, read_root
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _check_same(root: int, path: Path, walked: Walked | None) -> None:
 
 async def _plan(
     place: Workspace, root: int, before: SnapshotRef | None, target: Root, leftovers: tuple[bytes, ...]
-) -> Plan:
+) -> RestorePlan:
     """Make the plan of a restore in the workspace `place`, and check it against the folder, which is open as `root`,
     the free space and the store. `before` is the snapshot of the folder as it is now, `target` the one to restore.
     `leftovers` are the paths of temporary files of an interrupted restore, which are to be removed. Raises

@@ -42,7 +42,7 @@ from clew.workspace.pack import Content, Outbox, Reader, Threads
 from clew.workspace.scan import CHANGED, Fact, Folder, Root, Scan, scan
 from clew.workspace.statcache import Moment, Record, StatCache, split_digests
 
-__all__ = ["CONFIRM_AFTER", "TOP", "Draft", "Plan", "Walked", "compare", "snapshot"]
+__all__ = ["CONFIRM_AFTER", "TOP", "Draft", "SnapshotPlan", "Walked", "compare", "snapshot"]
 
 log = logging.getLogger("clew.workspace")
 
@@ -94,13 +94,13 @@ async def snapshot(
     Cancelling stops it within a file or a chunk. It leaves nothing behind but blobs in the store, which gc removes.
     """
     with span("clew.snapshot") as current, Root(path) as root, Threads(_READERS) as threads:
-        taking = _Taking(root, checkpointer, limits, ignore, threads, progress)
-        ref, cache = await _take(taking, known)
+        builder = _SnapshotBuilder(root, checkpointer, limits, ignore, threads, progress)
+        ref, cache = await _take(builder, known)
         current.set(files=ref.files, bytes=ref.bytes, new_bytes=ref.new_bytes, skipped=len(ref.skipped))
-    return ref, cache, Walked(root.facts.st_dev, root.facts.st_ino, tuple(taking.found.leftovers))
+    return ref, cache, Walked(root.facts.st_dev, root.facts.st_ino, tuple(builder.found.leftovers))
 
 
-async def _take(taking: _Taking, known: StatCache | None) -> tuple[SnapshotRef, StatCache]:
+async def _take(builder: _SnapshotBuilder, known: StatCache | None) -> tuple[SnapshotRef, StatCache]:
     """Take a snapshot. `known` is the cache of the last snapshot, or None to load it from the disk. Starts again, at
     most twice, if the store has lost blobs of the last snapshot, or if a file with several names (hard links) was
     replaced meanwhile. Raises `MissingBlob` if that does not help."""
@@ -108,7 +108,7 @@ async def _take(taking: _Taking, known: StatCache | None) -> tuple[SnapshotRef, 
     missing: set[str] = set()
     for _ in range(3):
         try:
-            return await taking.take(known, links=links)
+            return await builder.take(known, links=links)
         except _Lost as error:
             log.info("the store no longer has what an earlier snapshot put there: all of the workspace is read again")
             known, missing = StatCache(), error.digests
@@ -117,7 +117,7 @@ async def _take(taking: _Taking, known: StatCache | None) -> tuple[SnapshotRef, 
     raise MissingBlob(missing)
 
 
-class _Taking:
+class _SnapshotBuilder:
     """Takes one snapshot of a workspace's folder."""
 
     def __init__(
@@ -163,14 +163,14 @@ class _Taking:
             await self._threads.run(lambda: statcache.save(self._root.path, self._checkpointer, cache))
         return self._ref(plan, top), cache
 
-    def _look(self, last: StatCache | None, links: bool) -> tuple[Plan, StatCache]:
+    def _look(self, last: StatCache | None, links: bool) -> tuple[SnapshotPlan, StatCache]:
         cache_folder = statcache.cache_folder()
         own = (*self._checkpointer.own_files, *([] if cache_folder is None else [cache_folder]))
         found = scan(self._root, self._limits, self._ignore, own, self._threads.go_on, links=links)
         known = statcache.load(self._root.path, self._checkpointer) if last is None else last
         return compare(found, known), known
 
-    async def _read(self, plan: Plan) -> None:
+    async def _read(self, plan: SnapshotPlan) -> None:
         """Read all new and changed files on several OS threads, and store their chunks. Reports progress meanwhile."""
         waiting = plan.waiting()
         total = sum(map(len, waiting))
@@ -207,7 +207,7 @@ class _Taking:
             self._read_so_far += len(names)
         outbox.finish()
 
-    async def _tie(self, plan: Plan) -> None:
+    async def _tie(self, plan: SnapshotPlan) -> None:
         """Make and store the trees (blobs that list a folder's content) of all folders that have changed."""
         outbox = self._outbox()
 
@@ -221,7 +221,7 @@ class _Taking:
 
         await self._threads.run_all([work], let_go=outbox.cancel)
 
-    async def _top(self, plan: Plan, known: StatCache) -> str:
+    async def _top(self, plan: SnapshotPlan, known: StatCache) -> str:
         """Make and store the top tree, the blob that names the root folder, and return its digest: the digest of the
         snapshot. `known` is the cache of the last snapshot. Raises `_Lost` if the store no longer has a blob that this
         snapshot takes over from the last one."""
@@ -253,7 +253,7 @@ class _Taking:
             await self._checkpointer.put_blobs({digest: blobs[digest] for digest in missing})
             self._new_bytes += sum(len(blobs[digest]) for digest in missing)
 
-    def _ref(self, plan: Plan, top: str) -> SnapshotRef:
+    def _ref(self, plan: SnapshotPlan, top: str) -> SnapshotRef:
         records = plan.records.values()
         problems = [problem for draft in plan.drafts for problem in draft.problems()]
         skipped = sorted([*plan.found.skipped, *problems], key=lambda skipped: skipped.path)
@@ -360,7 +360,7 @@ class Draft:
                 yield Skipped(shown(self.folder.at(name)), content.problem)
 
 
-class Plan:
+class SnapshotPlan:
     """The result of comparing a walk over the workspace with the last snapshot: which folders are unchanged, and for
     which a new tree (the blob that lists a folder's content) has to be made."""
 
@@ -408,10 +408,10 @@ class Plan:
         return below.union(*(draft.taken_over() for draft in self.drafts))
 
 
-def compare(found: Scan, known: StatCache) -> Plan:
+def compare(found: Scan, known: StatCache) -> SnapshotPlan:
     """Compare a walk over the workspace with `known`, the cache of the last snapshot. Returns which folders are
     unchanged and which have changed. Folders are compared as encoded bytes, without decoding them."""
-    plan = Plan(found)
+    plan = SnapshotPlan(found)
     for folder in reversed(found.folders):
         last = known.folders.get(folder.path)
         if last is not None and last.facts == _encode(folder.facts) and _same_below(folder, last, plan.records):

@@ -21,7 +21,7 @@ from clew.providers.opencode.convert import Stored, messages_of
 from clew.providers.opencode.database import Row, connect, select
 from clew.providers.process import signal_name
 
-__all__ = ["Children", "OpenCodeReader", "RunningCalls", "Spending"]
+__all__ = ["Children", "OpenCodeReader", "RunningCalls", "StepTotals"]
 
 
 Children = Callable[[str, int], Sequence[Stored]]
@@ -53,7 +53,7 @@ class OpenCodeReader:
         self._children = children
         self._asked = asked
         self._model = model
-        self._spending = Spending()
+        self._totals = StepTotals()
         self._words: list[str] = []
         self._reason = ""
         """Why the last step (one model response) ended. Empty before the first step has ended, and while another is
@@ -101,7 +101,7 @@ class OpenCodeReader:
         self._over = True
         if self._failure is None and self._reason and self._reason not in _GOES_ON:
             answer = "\n".join(self._words)
-            return [Finished(answer, self._spending.usage, self._spending.cost_usd, self._model())]
+            return [Finished(answer, self._totals.usage, self._totals.cost_usd, self._model())]
         return [self._failed(*(self._failure or self._why(status, stderr)))]
 
     def _start(self, message: str) -> list[ProviderEvent]:
@@ -114,7 +114,7 @@ class OpenCodeReader:
         return self._broke_off() if again else []
 
     def _finish(self, part: dict[str, Any]) -> list[ProviderEvent]:
-        self._spending.add(part)
+        self._totals.add(part)
         self._step, self._reason = "", text(part.get("reason")) or "unknown"
         if self._reason not in _GOES_ON:
             self._failure = None  # the conversation was too long at first, and was compacted since
@@ -170,7 +170,7 @@ class OpenCodeReader:
         for message in messages:
             for step in message.parts:
                 if step.get("type") == "step-finish":
-                    self._spending.add(step)
+                    self._totals.add(step)
                 yield from self._child(step, depth + 1)
             yield from _child_events(message, child)
 
@@ -187,7 +187,7 @@ class OpenCodeReader:
         return "failed", said or f"opencode ended with status {status}, and without an answer"
 
     def _failed(self, kind: Failure, reason: str) -> Failed:
-        return Failed(kind, reason, self._spending.usage, self._spending.cost_usd)
+        return Failed(kind, reason, self._totals.usage, self._totals.cost_usd)
 
 
 def _child_events(message: Stored, child: str) -> Iterator[ProviderEvent]:
@@ -219,7 +219,7 @@ def _last_words(stderr: str) -> str:
     return lines[-1].removeprefix("Error:").strip() if lines else ""
 
 
-class Spending:
+class StepTotals:
     """Adds up the tokens and cost of the steps (model responses) of one run. opencode counts cached tokens apart from
     the input, and reasoning tokens apart from the output; here they are included in input and output."""
 

@@ -22,7 +22,7 @@ from clew.testing.model_server.scripts import By, Script, turns_in
 from clew.testing.model_server.wire import Answer, Body, Event, Problem, Wire
 from clew.testing.replies import Reply, estimate, identified, reply_of, say
 
-__all__ = ["Calling", "Refused", "read_body"]
+__all__ = ["CallResponder", "Refused", "read_body"]
 
 _NOT_JSON = '{"type": "broken'
 _BODY = msgspec.json.Decoder(dict[str, Any])
@@ -44,7 +44,7 @@ def read_body(body: bytes) -> Body:
         raise Refused(Problem(status=400, message="the body is not a JSON object")) from None
 
 
-class Calling:
+class CallResponder:
     """Answers model calls from a test's script, which is a list of responses or a function. Has the options of a
     `ModelServer`."""
 

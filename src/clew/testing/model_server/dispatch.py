@@ -11,7 +11,7 @@ import msgspec
 
 from clew.errors import ClewError
 from clew.testing.model_server.anthropic import ANTHROPIC
-from clew.testing.model_server.calls import Calling, Refused, read_body
+from clew.testing.model_server.calls import CallResponder, Refused, read_body
 from clew.testing.model_server.http import JSON, Abandoned, BadRequest, Connection, HttpRequest
 from clew.testing.model_server.openai_chat import CHAT
 from clew.testing.model_server.openai_responses import RESPONSES
@@ -19,7 +19,7 @@ from clew.testing.model_server.records import RecordedRequest, Records, without_
 from clew.testing.model_server.wire import Problem, Wire
 from clew.testing.replies import estimate
 
-__all__ = ["Answering"]
+__all__ = ["Dispatcher"]
 
 _WIRES = {"/chat/completions": CHAT, "/messages": ANTHROPIC, "/responses": RESPONSES}
 """The vendor's API for each ending of a request's path. Only the ending counts, so that any base URL works."""
@@ -27,11 +27,11 @@ _COUNT = "/messages/count_tokens"
 _RELEASED = "2025-01-01T00:00:00Z"
 
 
-class Answering:
+class Dispatcher:
     """Serves the connections of a model server. Runs on the server's own event loop."""
 
-    def __init__(self, calling: Calling, records: Records, *, key: str | None, models: tuple[str, ...]) -> None:
-        self._calling = calling
+    def __init__(self, responder: CallResponder, records: Records, *, key: str | None, models: tuple[str, ...]) -> None:
+        self._responder = responder
         self._records = records
         self._key = key
         self._models = models
@@ -65,7 +65,7 @@ class Answering:
         if problem is not None:
             await _refuse(wire or _vendor(request), problem, record, connection)
         elif is_call and wire is not None:
-            await self._calling.answer(wire, record, connection)
+            await self._responder.answer(wire, record, connection)
         else:
             await self._answer_other(request, path, record, connection)
 

@@ -13,8 +13,8 @@ from clew.errors import UsageError
 from clew.log import Usage
 from clew.messages import Assistant
 from clew.models.base import ModelRequest
-from clew.testing.model_server.calls import Calling
-from clew.testing.model_server.dispatch import Answering
+from clew.testing.model_server.calls import CallResponder
+from clew.testing.model_server.dispatch import Dispatcher
 from clew.testing.model_server.faults import Fault, Faults
 from clew.testing.model_server.records import RecordedRequest, Records
 from clew.testing.model_server.scripts import By, Script
@@ -72,7 +72,7 @@ class ModelServer:
         is called with each request as it comes, on the server's OS thread."""
         self._records = Records(on_request)
         self._faults = Faults(faults)
-        calling = Calling(
+        responder = CallResponder(
             Script(script),
             by=by,
             faults=self._faults,
@@ -81,7 +81,7 @@ class ModelServer:
             context_window=context_window,
             strict=strict,
         )
-        self._answering = Answering(calling, self._records, key=key, models=models)
+        self._dispatcher = Dispatcher(responder, self._records, key=key, models=models)
         self._port = port
         self._thread: ServerThread | None = None
         self._key = key
@@ -90,7 +90,7 @@ class ModelServer:
         """Start the server. A `with` block does this on entry. Raises `UsageError` if it runs already."""
         if self._thread is not None:
             raise UsageError("this ModelServer is running already; make another one for a second port")
-        thread = ServerThread(self._answering.serve, "127.0.0.1", self._port)
+        thread = ServerThread(self._dispatcher.serve, "127.0.0.1", self._port)
         self._port = thread.start()
         self._thread = thread
 

@@ -155,16 +155,16 @@ async def transfer(
                 "the target has another thread with this id, or another version of this thread; use another new_id",
             )
         check_free(there)
-    copying = _Copying(source, target, head, new_id, there, progress)
+    copy = _ThreadCopy(source, target, head, new_id, there, progress)
     try:
-        done = await copying.run(common or FIRST, verbatim)
+        done = await copy.run(common or FIRST, verbatim)
     except (Unavailable, UsageError, Conflict, ThreadBusy):
         raise
     except ClewError:
         await _discard(target, new_id, head.log_id)
         raise
     log.info("thread %r: copied as %r, %d frames", thread_id, new_id, head.frames)
-    return Transfer(done, True, copying.written)
+    return Transfer(done, True, copy.written)
 
 
 async def _discard(target: Checkpointer, new_id: str, log_id: str) -> None:
@@ -243,7 +243,7 @@ def _without_trees(frame: Frame) -> bytes:
     return encode_entries(rename_trees(frame.entries, dict.fromkeys(named_trees(frame.entries), ""))).entries
 
 
-class _Copying:
+class _ThreadCopy:
     """A copy of one thread in progress: the frames and blobs gathered for the next append, and the head of the copy so
     far."""
 

@@ -211,14 +211,14 @@ async def remove_blobs(
     A tree (a blob that points at others) is deleted before the blobs it points at. A tree that stays because it was
     touched keeps all blobs below it. So every tree in the store is complete, even if the deletion is interrupted.
     """
-    deleting = _Deleting(checkpointer, cutoff, cutoff.until(listing), steps or Steps(), but)
+    deleter = _Deleter(checkpointer, cutoff, cutoff.until(listing), steps or Steps(), but)
     pointed_at = await _tree_refs_among(checkpointer, digests)
     wanted = set(digests)
     above = Counter(ref for refs in pointed_at.values() for ref in refs if ref in wanted)
     level = [digest for digest in dict.fromkeys(digests) if not above[digest]]
     spared: set[str] = set()
     while level:
-        gone = await deleting.delete([digest for digest in level if digest not in spared])
+        gone = await deleter.delete([digest for digest in level if digest not in spared])
         following: list[str] = []
         for digest in level:
             for ref in pointed_at.get(digest, ()):
@@ -228,7 +228,7 @@ async def remove_blobs(
                 if ref in wanted and not above[ref]:
                     following.append(ref)
         level = following
-    return deleting.deleted, deleting.freed
+    return deleter.deleted, deleter.freed
 
 
 async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str]) -> dict[str, set[str]]:
@@ -242,7 +242,7 @@ async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str])
     return found
 
 
-class _Deleting:
+class _Deleter:
     """Deletes blobs, and counts them and their bytes. Puts a deleted blob back if a thread has come to reach it
     meanwhile."""
 
