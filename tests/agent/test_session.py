@@ -91,7 +91,7 @@ async def test_a_providers_handle_leads_to_its_thread_and_nowhere_if_the_store_d
 async def test_a_session_tells_what_it_did_prompt_by_prompt(store: MemoryCheckpointer) -> None:
     session = Agent(ScriptedModel(["One.", "Two."]), checkpointer=store).start_session()
     first = await session.send("1")
-    assert (first.result, first.blocks, first.provider) == ("One.", (Text("One."),), "clew")
+    assert (first.output, first.blocks, first.provider) == ("One.", (Text("One."),), "clew")
     await session.send("2")
     found = await session.trajectory()
     told = [(turn.prompt, turn.output, turn.status) for turn in found.exchanges]

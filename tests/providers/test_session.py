@@ -38,7 +38,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_turn_has_its_result_its_blocks_its_usage_and_its_tool_uses_with_outputs(tmp_path: Path) -> None:
     session = toy_agent(toy_place(tmp_path), MemoryCheckpointer()).start_session()
     turn = await session.send("say I will look\ncall c1 Bash\nresult c1 two files\nsay Two.")
-    assert (turn.result, turn.output, turn.status) == ("Two.", "Two.", "done")
+    assert (turn.output, turn.status) == ("Two.", "done")
     assert turn.blocks == (
         Text("I will look"),
         ToolCall("c1", "Bash", {}),
@@ -482,4 +482,4 @@ async def test_a_timeout_that_allows_nothing_is_refused_before_anything_is_asked
         for ask in (session.send, session.run, session.resume, agent.run, agent.resume):
             with pytest.raises(InvalidInput, match="timeout is a number of seconds above 0"):
                 ask("say two", timeout=timeout)
-    assert [turn.result for turn in (await session.trajectory()).exchanges] == ["one"]
+    assert [turn.output for turn in (await session.trajectory()).exchanges] == ["one"]

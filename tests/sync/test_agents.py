@@ -327,7 +327,7 @@ def test_a_providers_session_works_without_an_event_loop_of_ones_own(tmp_path: P
     agent = Agent(provider="toy", env=place.env, cwd=place.cwd, checkpointer=f"sqlite:///{tmp_path}/clew.db")
     session = agent.start_session()
     turn = session.send("stream a b\nsay a b ")
-    assert (turn.result, turn.provider) == ("a b ", "toy")
+    assert (turn.output, turn.provider) == ("a b ", "toy")
     resumed = agent.resume_session(session.resume_handle)
     assert "assistant=a b" in resumed.send("echo").output
     assert resumed.trajectory().num_exchanges == 2

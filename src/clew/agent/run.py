@@ -107,11 +107,6 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     provider."""
 
     @property
-    def result(self) -> Any:
-        """Another name for `output`."""
-        return self.output
-
-    @property
     def tool_uses(self) -> tuple[ToolUse, ...]:
         """The tool calls among the blocks, each with its result.
 

@@ -114,8 +114,8 @@ class NativeSession(msgspec.Struct, frozen=True, kw_only=True):
     """The file that holds the conversation, or the database in which it is."""
     cwd: str = ""
     title: str = ""
-    turns: int | None = None
-    """The number of prompts; None if counting them would mean reading the whole conversation."""
+    exchanges: int | None = None
+    """The number of exchanges, that is of prompts; None if counting them would mean reading the whole conversation."""
     created_at: datetime | None = None
     updated_at: datetime | None = None
     size: int = 0

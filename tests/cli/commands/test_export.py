@@ -1,46 +1,16 @@
-"""`clew export` and `clew import`."""
+"""`clew export`: what is written, where, and for whom."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from clew import Thread, open_checkpointer
-from clew.log import Checkpoint
-from tests.cli.command_line import Samples, clew, objects, terminal
-from tests.limits import PATIENCE
+from tests.cli.command_line import Samples, objects, terminal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-
-async def _state(url: str, thread_id: str) -> Checkpoint:
-    async with open_checkpointer(url) as store:
-        return await Thread.load(store, thread_id)
-
-
-async def test_a_thread_goes_through_a_file_to_another_store_and_is_the_same(tmp_path: Path) -> None:
-    samples, there = Samples(tmp_path), f"sqlite:///{tmp_path / 'there.db'}"
-    run = samples.clew("export", "trip", "t.clew")
-    assert (run.returncode, run.stdout) == (0, "t.clew\n")
-    assert stat.S_IMODE((samples.folder / "t.clew").stat().st_mode) == 0o600
-    (done,) = objects(samples.clew("import", "t.clew", "--as", "from a friend", "--store", there, "--json"))
-    assert (done["thread_id"], done["status"], done["turns"]) == ("from a friend", "done", 5)
-    assert await _state(there, "from a friend") == await _state(samples.url, "trip")
-
-
-async def test_a_thread_goes_through_a_pipe(tmp_path: Path) -> None:
-    samples, there = Samples(tmp_path), f"sqlite:///{tmp_path / 'there.db'}"
-    clew_ = f"{shlex.quote(sys.executable)} -m clew"
-    pipe = f"{clew_} export trip - --store {samples.url} | {clew_} import - --store {there}"
-    run = subprocess.run(pipe, shell=True, capture_output=True, text=True, timeout=PATIENCE)
-    assert (run.returncode, run.stdout) == (0, "trip\n")
-    assert (await _state(there, "trip")).turns == 5
 
 
 def test_the_conversation_is_written_for_people_and_for_programs(tmp_path: Path) -> None:
@@ -80,30 +50,16 @@ def test_a_clew_file_is_not_shown_on_a_terminal(tmp_path: Path) -> None:
     assert "not for a terminal" in shell.shown
 
 
-def test_a_sealed_thread_stays_sealed_unless_plain_is_said(tmp_path: Path) -> None:
-    samples, sealed, key = Samples(tmp_path), f"sqlite:///{tmp_path / 'sealed.db'}", {"CLEW_KEY": "ab" * 32}
-    samples.clew("export", "trip", "t.clew")
-    assert clew("import", str(samples.folder / "t.clew"), store=sealed, env=key).returncode == 0
-    for option, code in [((), 6), (("--plain",), 0)]:
-        clew("export", "trip", str(tmp_path / "s.clew"), "--force", *option, store=sealed, env=key)
-        assert samples.clew("import", str(tmp_path / "s.clew"), "--as", "opened").returncode == code
-
-
-def test_what_cannot_be_exported_or_imported_is_said_in_a_line(tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_said_in_a_line(tmp_path: Path) -> None:
     samples = Samples(tmp_path)
-    (samples.folder / "no.clew").write_text("this is no archive")
-    samples.clew("export", "visa", "visa.clew")
     for arguments, code, said in [
-        (("export", "trip", "--markdown", "--as-json"), 2, "Give one of them"),
-        (("export", "trip", "--history"), 2, "--markdown"),
-        (("export", "trip", "--markdown", "--plain"), 2, "--plain"),
-        (("export", "trip", "-", "--json"), 2, "--json"),
-        (("export", "trip", "nowhere/t.md", "--markdown"), 2, "nowhere"),
-        (("export", "nobody"), 3, "'nobody'"),
-        (("import", "nowhere.clew"), 2, "nowhere.clew"),
-        (("import", "no.clew"), 6, "no.clew"),
-        (("import", "visa.clew", "--as", "trip"), 4, "--as NEW"),
+        (("trip", "--markdown", "--as-json"), 2, "Give one of them"),
+        (("trip", "--history"), 2, "--markdown"),
+        (("trip", "--markdown", "--plain"), 2, "--plain"),
+        (("trip", "-", "--json"), 2, "--json"),
+        (("trip", "nowhere/t.md", "--markdown"), 2, "nowhere"),
+        (("nobody",), 3, "'nobody'"),
     ]:
-        run = samples.clew(*arguments)
+        run = samples.clew("export", *arguments)
         assert (run.returncode, run.stdout) == (code, ""), arguments
         assert said in run.stderr, arguments

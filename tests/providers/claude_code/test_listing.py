@@ -18,7 +18,7 @@ def test_a_session_is_listed_with_what_its_file_says_of_it(tmp_path: Path) -> No
     os.utime(path, (1_800_000_000, 1_800_000_000))
     (found,) = claude.sessions()
     assert (found.provider, found.key, found.path) == ("claude_code", key_of("two-turns"), path)
-    assert (found.cwd, found.title, found.turns) == ("/home/user/other", "-what is 2+2? ünï", 2)
+    assert (found.cwd, found.title, found.exchanges) == ("/home/user/other", "-what is 2+2? ünï", 2)
     assert found.created_at == datetime(2026, 11, 15, 17, 17, 46, 463000, tzinfo=UTC)
     assert found.updated_at == datetime.fromtimestamp(1_800_000_000, UTC)
     assert found.size == path.stat().st_size
@@ -41,7 +41,7 @@ def test_of_a_long_session_only_the_ends_are_read(tmp_path: Path) -> None:
     title = json.dumps({"type": "ai-title", "aiTitle": "Sums"}).encode() + b"\n"
     path.write_bytes(b"".join(rows[:5]) + b"no row at all\n" + filler * 500 + b"".join(rows[5:]) + title)
     (found,) = claude.sessions()
-    assert (found.title, found.cwd, found.turns) == ("Sums", "/home/user/other", None)
+    assert (found.title, found.cwd, found.exchanges) == ("Sums", "/home/user/other", None)
 
 
 def test_a_session_that_begins_with_something_long_has_a_title_too(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_session_that_begins_with_something_long_has_a_title_too(tmp_path: Pat
     filler = b'{"type":"progress","x":"' + b"x" * 60_000 + b'"}\n'
     path.write_bytes(filler + path.read_bytes() + filler * 10)
     (found,) = claude.sessions()
-    assert (found.title, found.turns) == ("-what is 2+2? ünï", None)
+    assert (found.title, found.exchanges) == ("-what is 2+2? ünï", None)
 
 
 def test_what_is_no_session_is_not_listed(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ async def test_an_empty_conversation_is_made_once_and_then_left_alone(tmp_path: 
     asked = job(codex, system_prompt="Be brief.")
     await codex.prepare(PROGRAM, asked)
     (session,) = codex.sessions()
-    assert (session.key, session.cwd, session.turns) == (asked.key, str(codex.place.cwd), 0)
+    assert (session.key, session.cwd, session.exchanges) == (asked.key, str(codex.place.cwd), 0)
     before = session.path.read_bytes()
     await codex.prepare(PROGRAM, asked)
     assert session.path.read_bytes() == before

@@ -216,10 +216,10 @@ def test_sessions_are_listed_newest_first_without_sub_agents(tmp_path: Path) -> 
     os.utime(older, (1000, 1000))
     newest, last = at_home(tmp_path).sessions()
     assert (newest.key, newest.path, newest.size) == (key, path, path.stat().st_size)
-    assert (newest.title, newest.turns, newest.cwd) == ("Look around, then patch.", 2, "/home/user/project")
+    assert (newest.title, newest.exchanges, newest.cwd) == ("Look around, then patch.", 2, "/home/user/project")
     assert newest.created_at is not None
     assert newest.updated_at is not None
-    assert (last.key, last.title, last.turns) == (other, "one", 2)
+    assert (last.key, last.title, last.exchanges) == (other, "one", 2)
 
 
 def test_of_a_long_session_only_the_ends_are_read(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_of_a_long_session_only_the_ends_are_read(tmp_path: Path) -> None:
     archived.mkdir()
     path.rename(archived / path.name)
     (session,) = at_home(tmp_path).sessions()
-    assert (session.key, session.title, session.turns) == (key, "Look around, then patch.", None)
+    assert (session.key, session.title, session.exchanges) == (key, "Look around, then patch.", None)
 
 
 def test_a_home_without_codex_has_no_sessions(tmp_path: Path) -> None:

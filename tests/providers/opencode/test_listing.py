@@ -17,7 +17,7 @@ def test_sessions_are_listed_newest_first_and_without_those_of_sub_agents(tmp_pa
     assert [session.updated_at for session in found] == sorted((s.updated_at for s in found), reverse=True)  # type: ignore[type-var]
     answered = next(session for session in found if session.key == ANSWERED)
     assert (answered.provider, answered.path) == ("opencode", database(opencode))
-    assert (answered.cwd, answered.title, answered.turns) == ("/home/ada/project", "Looking around", 2)
+    assert (answered.cwd, answered.title, answered.exchanges) == ("/home/ada/project", "Looking around", 2)
 
 
 def test_a_session_is_found_by_its_key_and_by_an_unambiguous_part_of_it(tmp_path: Path) -> None:

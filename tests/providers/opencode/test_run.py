@@ -109,7 +109,7 @@ async def test_a_key_that_nobody_has_becomes_an_empty_session_of_the_folder(tmp_
     project, directory, path, title = _row(opencode, key)
     assert (project, directory, path) == ("global", cwd, cwd[1:])
     assert title.startswith("New session - 20")
-    assert [session.turns for session in opencode.sessions()] == [0]
+    assert [session.exchanges for session in opencode.sessions()] == [0]
 
 
 @pytest.mark.anyio

@@ -417,7 +417,7 @@ def _described(path: Path, status: os.stat_result, provider: str) -> NativeSessi
         path=path,
         cwd=last_cwd(rows),
         title=title_of(rows),
-        turns=sum(bool(prompt_of(row)) for row in rows) if is_all else None,
+        exchanges=sum(bool(prompt_of(row)) for row in rows) if is_all else None,
         created_at=next((time for row in rows if (time := parse_time(row.get("timestamp")))), None),
         updated_at=datetime.fromtimestamp(status.st_mtime, UTC),
         size=status.st_size,

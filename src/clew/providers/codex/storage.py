@@ -225,7 +225,7 @@ def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> N
         return None
     complete = len(head) < _HEAD
     meta: dict[str, Any] = {}
-    title, turns = "", 0
+    title, prompts = "", 0
     for row in head.split(b"\n"):
         record = record_of(row) or {}
         payload = values(record.get("payload"))
@@ -234,7 +234,7 @@ def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> N
             if isinstance(meta.get("source"), dict) or meta.get("parent_thread_id"):
                 return None
         elif record.get("type") == "response_item" and is_prompt(payload):
-            title, turns = title or title_of(text_of(payload)), turns + 1
+            title, prompts = title or title_of(text_of(payload)), prompts + 1
             if not complete:
                 break
     key = key_of(path) or ""
@@ -244,7 +244,7 @@ def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> N
         path=path,
         cwd=str(meta.get("cwd") or ""),
         title=titles.get(key) or title,
-        turns=turns if complete else None,
+        exchanges=prompts if complete else None,
         created_at=parse_time(meta.get("timestamp")),
         updated_at=datetime.fromtimestamp(changed, UTC),
         size=size,

@@ -397,7 +397,7 @@ def sessions(connection: sqlite3.Connection, path: Path) -> Iterator[NativeSessi
             path=path,
             cwd=row["directory"],
             title=row["title"],
-            turns=prompts.get(row["id"], 0),
+            exchanges=prompts.get(row["id"], 0),
             created_at=from_milliseconds(row["time_created"]),
             updated_at=from_milliseconds(row["time_updated"]),
         )
