@@ -384,10 +384,10 @@ class MySQLCheckpointer(Checkpointer):
     """Keeps threads in tables of one MySQL or MariaDB database. The tables are created on first use.
 
     An append is one round trip and one transaction. It takes two or more round trips if it names blobs, or has more
-    than 16 frames or 256 KiB. The appends of many tasks share a transaction. All checkpointers of one event loop on the
-    same store share connections. An append is durable once it returns if the server has
-    `innodb_flush_log_at_trx_commit` at 1, its default; otherwise a warning is logged. If the server restarts, calls
-    wait up to ten seconds for it; after that they raise `Unavailable`.
+    than 16 frames or 256 KiB. Appends that many asyncio tasks make at the same time share a transaction. All
+    checkpointers of one event loop on the same store share connections. An append is durable once it returns if the
+    server has `innodb_flush_log_at_trx_commit` at 1, its default; otherwise a warning is logged. If the server
+    restarts, calls wait up to ten seconds for it; after that they raise `Unavailable`.
     """
 
     def __init__(
@@ -542,9 +542,10 @@ class PostgresCheckpointer(Checkpointer):
     """Keeps threads in one schema of a PostgreSQL database. The schema is created on first use.
 
     An append is one round trip and one transaction. Its `synchronous_commit` is on, even if the server's default is
-    off. The appends of many tasks share a transaction. All checkpointers of one event loop on the same store share
-    connections. No state is kept in a database session, so a pooler in transaction mode may stand between Clew and the
-    server. If the server restarts, calls wait up to ten seconds for it; after that they raise `Unavailable`.
+    off. Appends that many asyncio tasks make at the same time share a transaction. All checkpointers of one event loop
+    on the same store share connections. No state is kept in a database session, so a pooler in transaction mode may
+    stand between Clew and the server. If the server restarts, calls wait up to ten seconds for it; after that they
+    raise `Unavailable`.
     """
 
     def __init__(
@@ -636,8 +637,8 @@ class SQLiteCheckpointer(Checkpointer):
         """Copy the whole store, with all namespaces, to a new file while the store is in use.
 
         The copy is the store as it was at one moment, and has every append acknowledged before the call. Raises
-        `InvalidInput` if `target` exists. `progress` is called with two numbers: the pages copied so far, and all
-        pages."""
+        `InvalidInput` if `target` exists. `progress` is called from time to time, on another OS thread, with two
+        numbers: the pages copied so far, and the pages in total, which are never None here."""
 
     @staticmethod
     def from_url(url: str, namespace: str = "") -> SQLiteCheckpointer:
@@ -789,7 +790,7 @@ class Thread:
     ) -> Head:
         """Copy one thread to another store, namespace, key or id, and return the head of the copy.
 
-        Its entries and their times do not change.
+        The copy gets the id `new_id`, by default the same id. Its entries and their times do not change.
 
         - **Hidden until complete.** The copy is written in parts of up to 16 MiB; the last step makes it visible.
         - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
@@ -799,7 +800,8 @@ class Thread:
           key holds no plain frame.
 
         A thread that is being worked on is copied as it was when the copy began. Leases are never copied: a running thread
-        is interrupted in the copy."""
+        is interrupted in the copy. `progress` is called with the number of frames copied so far and the number of all
+        frames."""
 
     @staticmethod
     def copy_all(
@@ -834,16 +836,19 @@ class Thread:
         needs no key for the export. With `plain=True` it is decrypted, and anyone who has the file can read it.
 
         `file` is a path or an open file. A path gets the complete file or nothing: the file is written under another name,
-        synced and renamed, and only its owner can read it. An existing file is not replaced unless `overwrite=True`;
-        `InvalidInput` is raised instead. At most the largest value is in memory."""
+        synced and renamed, and only its owner can read it. If the path exists, `InvalidInput` is raised unless
+        `overwrite=True`. The thread is written piece by piece, so it need not fit in memory as a whole. `progress` is
+        called with the number of frames and blobs written so far and their total; with `plain=True`, it counts frames only."""
 
     def flush(self) -> None:
         """Return once everything appended is durable, whichever durability the thread was opened with."""
 
     def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
-        """Create a new thread that continues from the end of a turn of this thread, by default the current turn.
+        """Create the thread `new_id`, which continues from the end of turn `at_turn` of this thread, by default the
+        current turn.
 
-        Returns the new thread's head."""
+        Returns the new thread's head. Raises `Conflict` if a thread with that id exists, and `InvalidInput` if there is
+        no such turn."""
 
     @staticmethod
     def gc(
@@ -851,8 +856,9 @@ class Thread:
     ) -> Collected:
         """Delete the blobs that no thread reaches and that nobody has touched during the grace period.
 
-        To touch a blob is to renew the time from which its grace period counts. A thread's refs are the blobs that it lists
-        as needed. A tree is a blob that points at others.
+        `grace` is the length of that period. To touch a blob is to renew the time from which its grace period counts. A
+        thread's refs are the blobs that it lists as needed. A tree is a blob that points at others. With `dry_run`, nothing
+        is deleted, and the result says what would be.
 
         Safe while any number of processes write, fork and delete. Why no order of events can delete a blob that a thread
         reaches:
@@ -864,10 +870,10 @@ class Thread:
            deletion, and the time that this run has taken is added to the grace period. Otherwise a run that takes longer
            than the grace period could delete a blob that was touched during the run.
         3. Suppose that a blob is deleted and a thread points at it. The append that made the thread point at it touched the
-           blob, and by (2) did so before that moment. So the append was made before the refs were read, the thread was
-           listed (a thread that exists throughout is listed), its refs were read, and the blob was kept: a contradiction.
-           If the thread was deleted meanwhile, it points at nothing. If it was forked before that, the fork put its blobs
-           again, which is a touch.
+           blob, and by (2) did so more than a grace period before the listing began. So the append was made before the refs
+           were read, the thread was listed (a thread that exists throughout is listed), its refs were read, and the blob
+           was kept: a contradiction. If the thread was deleted meanwhile, it points at nothing. If it was forked before it
+           was deleted, the fork put its blobs again, which is a touch.
         4. If more than the grace period passes between a touch and its append, the blob may be gone. Then the append raises
            `MissingBlob` and writes nothing. So every writer in Clew puts values again before it appends them elsewhere.
         5. A tree protects the blobs below it; they are read from the tree without any key. A writer that points at a tree
@@ -875,13 +881,13 @@ class Thread:
            are deleted before the blobs they point at, and a tree that was touched meanwhile keeps them. So every tree in
            the store is complete.
 
-        A store must show an append in listings within the grace period after touching its refs. In memory, SQLite and files
-        both are one step. If a single `delete_blobs` takes longer than the grace period, reachability is computed again,
-        and deleted blobs that a thread reaches by then are put back from memory.
+        A store must show an append in listings within the grace period after touching its refs. In the stores in memory, in
+        SQLite and in files, the two are one step. If a single `delete_blobs` takes longer than the grace period,
+        reachability is computed again, and deleted blobs that a thread reaches by then are put back from memory.
 
         Hidden threads that are still being copied count like all others. Raises `Corrupt` and deletes nothing if a thread
-        or tree cannot be read, since it is unknown what it reaches. `progress` gets the number of threads and blobs
-        examined."""
+        or tree cannot be read, since it is unknown what it reaches. `progress` is called with
+        the number of threads and blobs examined so far, and None because their total is unknown."""
 
     @property
     def head(self) -> Head:
@@ -902,18 +908,20 @@ class Thread:
         trust: bool = False,
         progress: Progress | None = None,
     ) -> Head:
-        """Import a thread from a `.clew` file, under its own id or another one. Returns its head.
+        """Import a thread from a `.clew` file, under its own id or the id `thread_id`. Returns its head.
 
         Everything is checked before anything becomes visible: the file's members, sizes and digests, the chain of frames,
         the state they fold to, and the head. A damaged or hostile file raises `Corrupt` or `InvalidInput` that names the
-        member. An encrypted file needs its key in the checkpointer's keyring, else `WrongKey`. It is encrypted again for
-        another id or key. A checkpointer without a key accepts only plain files.
+        member. To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise `WrongKey` is
+        raised. If the id is another, or the checkpointer encrypts with another key, the thread is encrypted again. A
+        checkpointer without a key accepts only plain files.
 
         Raises `InvalidInput` if the import would take more memory than 50 times the file's size plus 8 MiB, because a few
         kilobytes can be made to fill any machine. `trust=True` allows it, for a file of your own with highly repetitive
         values.
 
-        If an equal thread of that id exists, nothing is written. Any other thread of that id raises `Conflict`."""
+        If an equal thread of that id exists, nothing is written. Any other thread of that id raises `Conflict`. `progress`
+        is called with the number of frames imported so far and the number of all frames."""
 
     @staticmethod
     def list(checkpointer: Checkpointer, query: HeadQuery = ...) -> Iterator[Head]:
@@ -925,7 +933,7 @@ class Thread:
     def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
         """Return the state of a thread, now or at the end of turn `at_turn`. Takes no lease and changes nothing.
 
-        Raises `ThreadNotFound` if there is no such thread."""
+        Raises `ThreadNotFound` if there is no such thread, and `InvalidInput` if there is no such turn."""
 
     @property
     def lost(self) -> LeaseLost | None:
@@ -935,7 +943,8 @@ class Thread:
 
     @property
     def messages(self) -> int:
-        """Number of messages in the history, which is also the place of the next one. Cheap to read."""
+        """Number of messages in the history, which is also the index that the next message will have there. Cheap to
+        read."""
 
     @staticmethod
     def open(
@@ -972,10 +981,12 @@ class Thread:
         dry_run: bool = False,
         progress: Callable[[int, int | None], None] | None = None,
     ) -> Pruned:
-        """Delete the threads that meet all given conditions. At least one condition must be given.
+        """Delete the threads that meet all given conditions. Raises `InvalidInput` if no condition is given.
 
-        `status`, `tags` and `prefix` select threads. Of these, the newest `keep` stay, and so do those that changed within
-        `older_than`. A thread that was running when its process died counts as interrupted.
+        `status`, `tags` and `prefix` (of the thread's id) select threads. Of these, the newest `keep` stay, and so do those
+        that changed within `older_than`. A thread that was running when its process died counts as interrupted. With
+        `dry_run`, nothing is deleted, and the result says what would be. `progress` is called with the number of threads
+        handled so far and the number of threads to delete.
 
         A thread with a live lease is never deleted. Before each deletion its lease is taken at exactly the position where
         the thread was listed, so a thread that was opened or changed meanwhile stays. Hidden threads that are still being
@@ -1031,7 +1042,8 @@ class Thread:
         A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
         moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
         copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. Blobs of the old key are left
-        to gc. Threads that a process works on are left out and reported."""
+        to gc. Threads that a process works on are left out and reported. `progress` is called with the number of threads
+        looked at so far and the number of all threads. Raises `InvalidInput` if the checkpointer has no key."""
 
     def renew(self) -> None:
         """Extend the lease. Raises `LeaseLost` if another process has taken over.
@@ -1055,7 +1067,7 @@ class Thread:
         written. Raises `Corrupt` if nothing can be saved. A sound thread is simply copied."""
 
     def rewind(self, to_turn: int) -> None:
-        """Continue from the end of an earlier turn. Later messages stay in the history, and what was spent stays spent.
+        """Continue from the end of turn `to_turn`. Later messages stay in the history, and what was spent stays spent.
 
         Raises `InvalidInput` if there is no such turn."""
 
@@ -1071,16 +1083,16 @@ class Thread:
     def thread_id(self) -> str: ...
     @staticmethod
     def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
-        """Check everything that a store holds of a thread. Takes no lease and changes nothing.
+        """Check everything that a store holds of a thread, and return what is wrong. Takes no lease and changes nothing.
 
-        Checks the digest and content of every frame, the chain from frame 0 on, every folded state against the fold of the
-        frames before it, every field of the head that follows from the log, and that the thread's list of needed blobs
-        names all that frames refer to. Checks also that each of these blobs, and each that they point at, exists, is intact
-        and can be unpacked.
-        The head's `log_id`, lease and times do not follow from the log, so they cannot be checked.
+        Checks the digest and content of every frame, the chain from frame 0 on, every folded state (the thread's whole
+        state, stored in its log) against the fold of the frames before it, and every field of the head that follows from
+        the log. Checks also that the thread's list of needed blobs names all blobs that its frames refer to, and that each
+        of these, and each that they point at, exists, is intact and can be unpacked. The head's `log_id`, lease and times
+        do not follow from the log, so they cannot be checked.
 
-        Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read a
-        stretch of the log, its frames are tried one by one. An encrypted thread without its key is checked as far as
+        Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read
+        several frames together, they are read one by one. An encrypted thread without its key is checked as far as
         possible: digests, chain and blobs."""
 
     @staticmethod
@@ -1135,7 +1147,8 @@ class Workspace:
 
         A snapshot of the folder to change is taken first; the result has it as `before_restore`. Only names that differ
         are touched. Files that were never part of a snapshot, such as ignored ones, stay. After an interruption at any
-        point, make the same call again: it completes the restore."""
+        point, make the same call again: it completes the restore. `progress` is called with the number of files
+        written so far and the number of files to write."""
 
     def snapshot(self, progress: Progress | None = None) -> SnapshotRef:
         """Take a snapshot of the folder. All of it is durable when this returns, so that an entry of a log may name it.
