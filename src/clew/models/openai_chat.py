@@ -19,7 +19,7 @@ from clew.models.windows import context_window
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = ["OpenAIChatModel", "openai_advice"]
+__all__ = ["OpenAIChatModel", "openai_vendor"]
 
 _OWN_HOSTS = ("openai.com", "openai.azure.com")
 _THOUGHTS = ("reasoning_content", "reasoning")
@@ -45,16 +45,7 @@ class OpenAIChatModel:
     ) -> None:
         self._model = model
         self._window = context_window
-        self._vendor: Vendor[AsyncOpenAI] = Vendor(
-            "openai",
-            "AsyncOpenAI",
-            model,
-            name=self.name,
-            client=client,
-            settings=settings,
-            max_retries=max_retries,
-            advice=openai_advice,
-        )
+        self._vendor = openai_vendor(model, self.name, client, settings, max_retries)
 
     @property
     def name(self) -> str:
@@ -111,7 +102,24 @@ def _limit_name(base_url: str) -> str:
     return "max_completion_tokens" if ours else "max_tokens"
 
 
-def openai_advice(status: int | None) -> str:
+def openai_vendor(
+    model: str, name: str, client: AsyncOpenAI | None, settings: dict[str, Any], max_retries: int
+) -> Vendor[AsyncOpenAI]:
+    """Return what calls OpenAI's SDK for a model of either API. `name` is how the user names the model, for errors;
+    the other parameters are those of `OpenAIChatModel`."""
+    return Vendor(
+        "openai",
+        "AsyncOpenAI",
+        model,
+        name=name,
+        client=client,
+        settings=settings,
+        max_retries=max_retries,
+        advice=_advice,
+    )
+
+
+def _advice(status: int | None) -> str:
     """Return what the user should check after an error with this HTTP status from an OpenAI endpoint; empty if there is
     no advice."""
     if status in (401, 403):

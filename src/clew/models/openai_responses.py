@@ -14,8 +14,8 @@ from clew.log import Usage
 from clew.messages import Assistant
 from clew.messages.dialects import from_dialect, to_dialect
 from clew.models.base import ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta
-from clew.models.client import Vendor, is_strict, merged, parameters, without_thinking
-from clew.models.openai_chat import openai_advice
+from clew.models.client import is_strict, merged, parameters, without_thinking
+from clew.models.openai_chat import openai_vendor
 from clew.models.retry import MAX_RETRIES, StreamBroken, StreamFailed
 from clew.models.windows import context_window
 
@@ -48,16 +48,7 @@ class OpenAIResponsesModel:
     ) -> None:
         self._model = model
         self._window = context_window
-        self._vendor: Vendor[AsyncOpenAI] = Vendor(
-            "openai",
-            "AsyncOpenAI",
-            model,
-            name=self.name,
-            client=client,
-            settings=settings,
-            max_retries=max_retries,
-            advice=openai_advice,
-        )
+        self._vendor = openai_vendor(model, self.name, client, settings, max_retries)
 
     @property
     def name(self) -> str:

@@ -151,8 +151,8 @@ class Agent:
         question id. A `prompt` is asked as by `run`: with a `prompt_id`, only once.
 
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
-        this object has run nothing, it resumes the newest thread of the agent's name; the first event, `RunStarted`, says
-        which. If several threads of that name are unfinished, it raises a `UsageError` that lists them, and runs nothing."""
+        this object has run nothing, it resumes the newest thread of an agent with this name; `RunStarted`, the first event,
+        says which. If several such threads are unfinished, it raises a `UsageError` that lists them, and runs nothing."""
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
         """Return the session of a handle or of a thread id, in any process that reaches the store. With a `key`, only a
@@ -660,7 +660,8 @@ class Session:
         afterwards."""
 
     def end(self) -> None:
-        """Stop the work that is under way. The session stays on record, and can be resumed from its handle."""
+        """The same as `cancel`: stop the work that is under way. The session stays on record, and can be resumed from
+        its handle."""
 
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
@@ -696,8 +697,11 @@ class Session:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
-        """Go on with work that was stopped. `answer` answers the question that the work waits for. A `prompt` is asked
-        as by `send`: with a `prompt_id`, only once."""
+        """Go on with work that was stopped. `answer` answers the question that the work waits for; for several
+        questions, give a dict by question id. A `prompt` is asked as by `send`: with a `prompt_id`, only once.
+
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted. A
+        provider's session refuses `answer` and `max_turns`."""
 
     @property
     def resume_handle(self) -> str:

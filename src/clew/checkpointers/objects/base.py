@@ -32,6 +32,7 @@ from clew.checkpointers.objects.format import DEAD_SIZE
 from clew.checkpointers.objects.heads import ObjectHeads
 from clew.checkpointers.objects.threads import ObjectThreads
 from clew.checkpointers.packed.clock import Clock
+from clew.checkpointers.packed.log import Append
 
 __all__ = ["BucketCheckpointer", "sweep"]
 
@@ -75,13 +76,13 @@ class BucketCheckpointer(Checkpointer):
     ) -> None:
         self._guard.enter()
         encoded = check_append(thread_id, frames, at, head, refs)
-        await self._settle(self._threads.append(thread_id, frames, at, head, encoded, refs))
+        await self._settle(self._threads.logs.append(Append(thread_id, frames, at, head, encoded, refs)))
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         self._guard.enter()
         check_range(thread_id, start, stop)
         await self._open()
-        return await self._threads.read(thread_id, start, stop)
+        return await self._threads.logs.read(thread_id, start, stop)
 
     async def head(self, thread_id: str) -> Head | None:
         self._guard.enter()
@@ -105,7 +106,7 @@ class BucketCheckpointer(Checkpointer):
         self._guard.enter()
         check_thread_id(thread_id)
         await self._open()
-        return await self._threads.refs(thread_id)
+        return await self._threads.logs.refs(thread_id)
 
     async def delete(self, thread_id: str) -> None:
         self._guard.enter()
@@ -191,7 +192,7 @@ async def sweep(bucket: PatientBucket, threads: ObjectThreads, blobs: ObjectBlob
     async for listed in _older(bucket, threads.packs.folder, blobs.clock.now() - LEFTOVER):
         packs[listed.key.split("/")[-2]].append(listed.key)
     for thread, keys in packs.items():
-        named = await threads.pack_names(thread)
+        named = await threads.logs.pack_names(thread)
         await bucket.delete([key for key in keys if key.rpartition("/")[2] not in named])
     async for listed in _older(bucket, blobs.data_folder, blobs.clock.now() - LEFTOVER):
         digest, name = listed.key.split("/")[-2:]

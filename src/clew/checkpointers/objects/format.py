@@ -42,14 +42,13 @@ from zlib import crc32
 import msgspec
 
 from clew.checkpointers.heads import Head
-from clew.checkpointers.packed.packs import BadObject, Pack, checksum, split_frames, split_refs
+from clew.checkpointers.packed.packs import BadObject, Index, Pack, checksum, split_frames, split_refs
 
 __all__ = [
     "BLOB_HEADER",
     "DEAD_SIZE",
     "VERSION",
     "Dead",
-    "Index",
     "NewerObject",
     "Record",
     "ThreadParts",
@@ -79,22 +78,6 @@ class NewerObject(Exception):
     def __init__(self, version: int) -> None:
         self.version = version
         super().__init__(f"an object of version {version}")
-
-
-class Index(msgspec.Struct, frozen=True, array_like=True):
-    """The index of a thread's object, which says where its frames and refs (digests of blobs) are: in packs, or not yet
-    in a pack (the tail)."""
-
-    packs: tuple[Pack, ...]
-    sizes: tuple[int, ...]
-    """The sizes of the frames in the tail, which are the newest frames: those that are not in a pack yet."""
-    refs: bytes
-    """The digests of blobs that the tail (the frames that are not in a pack yet) refers to, 32 bytes each."""
-    sum: bytes
-    """The first 16 bytes of the blake3 of the frames in the tail (those that are not in a pack yet)."""
-    rewritten: int
-    """Bytes of the tail (the frames that are not in a pack yet) that were written since the last pack was made. Each
-    append writes the whole tail."""
 
 
 class ThreadParts(NamedTuple):

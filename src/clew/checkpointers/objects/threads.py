@@ -6,7 +6,7 @@ conditional put of the object (a write that is refused if the object has changed
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from clew._runtime.aio import together
 from clew.checkpointers.heads import Head, thread_key
@@ -14,7 +14,6 @@ from clew.checkpointers.objects.blobs import ObjectBlobs
 from clew.checkpointers.objects.bucket import PatientBucket, Refused, Tag
 from clew.checkpointers.objects.format import (
     VERSION,
-    Index,
     NewerObject,
     ThreadParts,
     thread_object,
@@ -22,7 +21,16 @@ from clew.checkpointers.objects.format import (
     thread_tail,
 )
 from clew.checkpointers.packed.log import Append, Log, PackedLogs, Tail
-from clew.checkpointers.packed.packs import BadObject, Pack, PackGone, PackTable, make_pack, merged_with, pack_table
+from clew.checkpointers.packed.packs import (
+    BadObject,
+    Index,
+    Pack,
+    PackGone,
+    PackTable,
+    make_pack,
+    merged_with,
+    pack_table,
+)
 from clew.errors import Corrupt, NewerFormat
 
 __all__ = ["HEAD_PART", "ObjectThreads", "read_parts"]
@@ -48,23 +56,7 @@ class ObjectThreads:
         self._where = where
         self.folder = f"{root}/threads"
         self.packs = ObjectPacks(bucket, f"{root}/packs", where)
-        self._logs = PackedLogs(self, self.packs, blobs.touch, where, largest_tail=TAIL, most_rewritten=REWRITTEN)
-
-    async def append(
-        self, thread_id: str, frames: Sequence[bytes], at: int, head: Head, encoded: bytes, refs: Collection[str]
-    ) -> None:
-        await self._logs.append(Append(thread_id, frames, at, head, encoded, refs))
-
-    async def read(self, thread_id: str, start: int, stop: int | None) -> list[bytes]:
-        return await self._logs.read(thread_id, start, stop)
-
-    async def refs(self, thread_id: str) -> set[str]:
-        return await self._logs.refs(thread_id)
-
-    async def pack_names(self, key: str) -> set[str]:
-        """Return the names of the packs (stored groups of older frames) of a thread. `key` is the hash of the thread's
-        id. The set is empty if the thread does not exist."""
-        return await self._logs.pack_names(key)
+        self.logs = PackedLogs(self, self.packs, blobs.touch, where, largest_tail=TAIL, most_rewritten=REWRITTEN)
 
     async def head(self, thread_id: str) -> Head | None:
         key = thread_key(thread_id)
@@ -82,10 +74,10 @@ class ObjectThreads:
         """Delete a thread: first its object, then its packs, which hold its older frames. Packs that a crash leaves
         behind are invisible, and a later cleanup deletes them."""
         key = thread_key(thread_id)
-        async with self._logs.locks[key]:
+        async with self.logs.locks[key]:
             name = f"{self.folder}/{key}"
             found = await self._bucket.get(name)
-            self._logs.forget(key)
+            self.logs.forget(key)
             if found is None:
                 return
             try:

@@ -16,7 +16,7 @@ import msgspec
 
 from clew.checkpointers.heads import Head, micros, thread_key
 from clew.checkpointers.packed.log import Log, Tail
-from clew.checkpointers.packed.packs import Pack, checksum, split_frames, split_refs
+from clew.checkpointers.packed.packs import Index, checksum, split_frames, split_refs
 from clew.errors import Corrupt
 
 __all__ = [
@@ -47,21 +47,6 @@ _LONGEST_TITLE = 8000
 _SUM = 4
 
 
-class _Contents(msgspec.Struct, frozen=True, array_like=True):
-    """Where a thread's frames and refs (digests of blobs) are: in packs, or not yet in a pack (the tail)."""
-
-    packs: tuple[Pack, ...]
-    sizes: tuple[int, ...]
-    """The sizes of the frames in the tail, which are the newest frames: those that are not in a pack yet."""
-    refs: bytes
-    """The digests of blobs that the tail (the frames that are not in a pack yet) refers to, 32 bytes each."""
-    sum: bytes
-    """The first 16 bytes of the blake3 of the frames in the tail (those that are not in a pack yet)."""
-    rewritten: int
-    """Bytes of the tail (the frames that are not in a pack yet) that were written since the last pack was made. Each
-    append writes the whole tail."""
-
-
 def thread_document(ns: str, head: Head, encoded: bytes, tail: Tail) -> dict[str, Any]:
     """Build a thread's document: fields of the head for searches, the whole head with its CRC-32, the list of packs,
     and the newest frames. `encoded` is the head as msgpack; `tail` has the packs and the frames that are not in a pack.
@@ -69,7 +54,7 @@ def thread_document(ns: str, head: Head, encoded: bytes, tail: Tail) -> dict[str
     joined = b"".join(tail.frames)
     sizes = tuple(map(len, tail.frames))
     refs = b"".join(map(bytes.fromhex, tail.refs))
-    contents = _Contents(tail.packs, sizes, refs, checksum(joined), tail.rewritten)
+    contents = Index(tail.packs, sizes, refs, checksum(joined), tail.rewritten)
     folded, cut = fold_title(head.title)
     document: dict[str, Any] = {
         "ns": ns,
@@ -168,4 +153,4 @@ def _damaged(key: str, where: str, reason: str) -> Corrupt:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
-_decode_contents = msgspec.msgpack.Decoder(_Contents).decode
+_decode_contents = msgspec.msgpack.Decoder(Index).decode

@@ -29,6 +29,7 @@ from clew.checkpointers.opensearch.engine import Answer, Engine, check_options, 
 from clew.checkpointers.opensearch.listing import Listing
 from clew.checkpointers.opensearch.schema import Indices
 from clew.checkpointers.opensearch.threads import Threads
+from clew.checkpointers.packed.log import Append
 from clew.errors import Corrupt, InvalidInput, ThreadNotFound, UsageError
 
 if TYPE_CHECKING:
@@ -130,12 +131,12 @@ class OpenSearchCheckpointer(Checkpointer):
     ) -> None:
         self._guard.enter()
         encoded = check_append(thread_id, frames, at, head, refs)
-        await self._engine.settle(self._threads.append(thread_id, frames, at, head, encoded, refs))
+        await self._engine.settle(self._threads.logs.append(Append(thread_id, frames, at, head, encoded, refs)))
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         self._guard.enter()
         check_range(thread_id, start, stop)
-        return await self._threads.read(thread_id, start, stop)
+        return await self._threads.logs.read(thread_id, start, stop)
 
     async def head(self, thread_id: str) -> Head | None:
         self._guard.enter()
@@ -151,7 +152,7 @@ class OpenSearchCheckpointer(Checkpointer):
     async def refs(self, thread_id: str) -> set[str]:
         self._guard.enter()
         check_thread_id(thread_id)
-        return await self._threads.refs(thread_id)
+        return await self._threads.logs.refs(thread_id)
 
     async def delete(self, thread_id: str) -> None:
         self._guard.enter()
@@ -272,7 +273,7 @@ async def _named(hits: list[Answer], threads: Threads, blobs: Blobs) -> set[str]
     named: set[str] = set()
     for (kind, owner), mine in names.items():
         try:
-            named |= await (threads.pack_names(owner) if kind == "pack" else blobs.names(owner))
+            named |= await (threads.logs.pack_names(owner) if kind == "pack" else blobs.names(owner))
         except Corrupt:
             named |= mine  # the owner is damaged, so it is unknown what it names, and it may yet be restored
     return named

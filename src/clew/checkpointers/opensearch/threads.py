@@ -9,7 +9,7 @@ every few MiB more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from clew._runtime.aio import together
@@ -56,23 +56,7 @@ class Threads:
         self._ns = ns
         self._where = where
         self._packs = DocumentPacks(engine, indices, ns, where)
-        self._logs = PackedLogs(self, self._packs, blobs.touch, where, largest_tail=TAIL, most_rewritten=REWRITTEN)
-
-    async def append(
-        self, thread_id: str, frames: Sequence[bytes], at: int, head: Head, encoded: bytes, refs: Collection[str]
-    ) -> None:
-        await self._logs.append(Append(thread_id, frames, at, head, encoded, refs))
-
-    async def read(self, thread_id: str, start: int, stop: int | None) -> list[bytes]:
-        return await self._logs.read(thread_id, start, stop)
-
-    async def refs(self, thread_id: str) -> set[str]:
-        return await self._logs.refs(thread_id)
-
-    async def pack_names(self, key: str) -> set[str]:
-        """Return the names of the packs (stored groups of older frames) of a thread. `key` is the hash of the thread's
-        id. The set is empty if the thread does not exist."""
-        return await self._logs.pack_names(key)
+        self.logs = PackedLogs(self, self._packs, blobs.touch, where, largest_tail=TAIL, most_rewritten=REWRITTEN)
 
     async def head(self, thread_id: str) -> Head | None:
         key = thread_key(thread_id)
@@ -94,8 +78,8 @@ class Threads:
         another process deletes the thread meanwhile and makes it again, the new thread stays. Packs that a crash leaves
         behind are invisible, and a later cleanup deletes them."""
         key = thread_key(thread_id)
-        async with self._logs.locks[key]:
-            self._logs.forget(key)
+        async with self.logs.locks[key]:
+            self.logs.forget(key)
             first: Log[State] | Corrupt | None = None
             while True:
                 document = await self._engine.get(self._indices.threads, self.document(key), LOG)
@@ -112,7 +96,7 @@ class Threads:
                 if await self._deleted(key, state):
                     break
             if isinstance(found, Log):
-                await self._logs.drop(key, found.tail.packs)
+                await self.logs.drop(key, found.tail.packs)
 
     async def _deleted(self, key: str, state: State | None) -> bool:
         """Delete the document of a thread if it is in this state, and the thread's search text in any case. `key` is

@@ -20,6 +20,7 @@ from blake3 import blake3
 
 __all__ = [
     "BadObject",
+    "Index",
     "Pack",
     "PackGone",
     "PackTable",
@@ -67,6 +68,21 @@ class Pack(msgspec.Struct, frozen=True, array_like=True):
     def table(self) -> int:
         """Number of bytes in the pack before its frames."""
         return _FRAME.size * self.frames + 32 * self.refs
+
+
+class Index(msgspec.Struct, frozen=True, array_like=True):
+    """Says where the frames and refs (digests of blobs) of a thread are: in packs, or not yet in a pack (the tail)."""
+
+    packs: tuple[Pack, ...]
+    sizes: tuple[int, ...]
+    """The sizes of the frames in the tail, which are the newest frames: those that are not in a pack yet."""
+    refs: bytes
+    """The digests of blobs that the tail (the frames that are not in a pack yet) refers to, 32 bytes each."""
+    sum: bytes
+    """The first 16 bytes of the blake3 of the frames in the tail (those that are not in a pack yet)."""
+    rewritten: int
+    """Bytes of the tail (the frames that are not in a pack yet) that were written since the last pack was made. Each
+    append writes the whole tail."""
 
 
 class PackTable(NamedTuple):
