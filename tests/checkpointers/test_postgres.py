@@ -83,7 +83,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         ("postgresql://user:hunter2%zz@host/db", "malformed"),
         ("postgresql://user:x@host/db?hunter2", "malformed"),
         ("postgresql://user?schema=hunter2:x@host@host/db", "one @"),
-        ("postgresql://user:hunter2@host/db?colour=red", "no option 'colour'"),
+        ("postgresql://user:hunter2@host/db?colour=red", "the option 'colour'"),
         ("postgresql://user:hunter2@host/db?schema=a%22b", "schema name"),
         ("postgresql://user:hunter2@host/db?schema=", "schema name"),
         ("postgresql://user:hunter2@host/db?schema=pg_mine", "schema name"),
