@@ -163,7 +163,7 @@ async def test_what_a_stopped_turn_cost_is_known_or_counted_as_not_known(tmp_pat
     store = MemoryCheckpointer()
     session = toy_agent(toy_place(tmp_path), store).start_session()
     for _ in range(2):
-        await timed_out(session.send("stream half\nsay one\nsleep 600", timeout=300), clock, 300)
+        await timed_out(session.send("say one\nsleep 600", timeout=300), clock, 300)
     await session.send("say done")
     assert (await Thread.load(store, session.thread_id)).unaccounted == 2
 
