@@ -76,7 +76,7 @@ def test_a_new_token_goes_into_the_file_as_it_is_printed(tmp_path: Path) -> None
         (["--tls-cert", "absent.pem"], "both files"),
         (["--tls-cert", "absent.pem", "--tls-key", "absent.pem"], "absent.pem"),
         (["--new-token", "--namespace", "a/b"], "a/b"),
-        (["--new-token"], "no namespace"),
+        (["--new-token"], "not a namespace"),
         (["--new-token", "--namespace", "a", "--scopes", "root"], "root"),
     ],
 )
