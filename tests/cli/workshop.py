@@ -16,6 +16,7 @@ from clew.log import Checkpoint
 from tests.cli import command_line
 from tests.cli.command_line import Terminal, clew
 from tests.cli.script_model import FOLDER, install
+from tests.limits import PATIENCE
 
 __all__ = ["Workshop"]
 
@@ -114,7 +115,7 @@ class Workshop:
 
     def until(self, name: str) -> None:
         """Return once a tool has left this file."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while not (self.folder / name).exists():
             assert time.monotonic() < end, f"{name} never came"
             time.sleep(0.02)

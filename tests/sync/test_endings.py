@@ -64,11 +64,13 @@ def test_an_exit_lets_a_write_under_way_settle_and_closes_the_stores(tmp_path: P
 
         class Slow(AsyncStore):
             async def append(self, *args, **kwargs):
+                written = asyncio.Event()
+                settling = asyncio.ensure_future(written.wait())
                 started.set()
-                settling = asyncio.ensure_future(asyncio.sleep(0.3))
                 try:
                     await asyncio.shield(settling)
                 except asyncio.CancelledError:
+                    asyncio.get_running_loop().call_later(0.3, written.set)
                     await settling
                     print("settled", flush=True)
                     raise

@@ -72,13 +72,14 @@ def expected(count: int) -> tuple[Message, ...]:
 
 
 class Stumbling(MemoryCheckpointer):
-    """A store that answers Unavailable now and then, before or after it has written."""
+    """A store that answers Unavailable now and then, before or after it has written, or takes its time."""
 
     fails: list[str]
 
     def __init__(self) -> None:
         super().__init__()
         self.fails = []
+        self.takes_its_time = asyncio.Event()
         self.appends = 0
 
     async def append(
@@ -92,6 +93,7 @@ class Stumbling(MemoryCheckpointer):
         if fail == "after":
             raise Unavailable("the answer was lost")
         if fail == "slow":
+            self.takes_its_time.set()
             await asyncio.sleep(0.05)
 
 
@@ -211,7 +213,7 @@ async def test_who_is_cancelled_while_it_takes_the_lease_gives_it_back() -> None
     store = Stumbling()
     store.fails = ["slow"]
     task = asyncio.create_task(Thread.open(store, "t").__aenter__())
-    await asyncio.sleep(0.01)
+    await store.takes_its_time.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -511,7 +513,7 @@ async def test_a_cancelled_append_is_settled_by_the_next() -> None:
     async with Thread.open(store, "t") as thread:
         store.fails = ["slow"]
         task = asyncio.create_task(thread.append(*turn(1)))
-        await asyncio.sleep(0.01)
+        await store.takes_its_time.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -89,9 +89,11 @@ async def meet(count: int) -> str:
 
 
 @server.tool()
-async def slow(seconds: float) -> str:
-    await asyncio.sleep(seconds)
-    return "slept"
+async def never_done(marker: str) -> str:
+    """Leave a file, and do not end."""
+    Path(marker).touch()
+    await asyncio.Event().wait()
+    return "never"
 
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))

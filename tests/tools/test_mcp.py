@@ -18,6 +18,7 @@ from clew.errors import InvalidInput, MissingExtra, Unavailable, UsageError
 from clew.messages import File, Image, Json, Text, ToolResult
 from clew.tools import AnyTool, OutcomeUnknown, ToolContext, call_tool, mcp_tools
 from clew.tools.mcp import read_result
+from tests.clock import Clock
 from tests.limits import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -126,11 +127,13 @@ async def test_a_call_without_effect_is_made_again_when_the_server_dies(tmp_path
         assert result.content == (Text("alive"),)
 
 
-async def test_a_call_that_times_out_is_in_doubt_and_the_connection_stays() -> None:
-    async with mcp_tools(STDIO, timeout=0.3) as tools:
-        found = by_name(tools)
+async def test_a_call_that_times_out_is_in_doubt_and_the_connection_stays(tmp_path: Path, clock: Clock) -> None:
+    async with mcp_tools(STDIO, timeout=600) as tools:
+        found, marker = by_name(tools), tmp_path / "marker"
+        calling = asyncio.create_task(call(found["never_done"], marker=str(marker)))
+        await clock.advance_when(marker.exists, 600)
         with pytest.raises(OutcomeUnknown, match="timed out"):
-            await call(found["slow"], seconds=20)
+            await calling
         assert (await call(found["add"], a=1)).content == (Text("2"),)
 
 
