@@ -1,5 +1,5 @@
 """Answers one model call of the model server: takes the response from the test's script (the prepared responses),
-applies faults, and sends the answer in the vendor's form."""
+applies the faults that the test wants, and sends the response in the vendor's form."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class CallResponder:
             raise
 
     async def _answer(self, wire: Wire, record: RecordedRequest, connection: Connection) -> bool:
-        """Answer one call. Return whether the client got a complete and correct answer. Raises `Refused` for a wrong
-        request."""
+        """Answer one model call. `wire` has the functions of the vendor's API, `record` is the request. Return whether
+        the client got a complete and correct answer. Raises `Refused` for a request that the vendor would refuse."""
         body = self._continued(wire, record.body or {})
         record.request = request = _read(wire, body)
         self._check(wire, request)
@@ -185,7 +185,9 @@ def _read(wire: Wire, body: Body) -> ModelRequest:
     except ClewError as error:
         raise Refused(Problem(status=400, message=str(error))) from None
     except (TypeError, AttributeError, msgspec.ValidationError):
-        raise Refused(Problem(status=400, message="tools or options of a form that this API does not take")) from None
+        raise Refused(
+            Problem(status=400, message="the tools or options do not have the form that this API takes")
+        ) from None
 
 
 async def _send_problem(wire: Wire, problem: Problem, connection: Connection) -> None:
@@ -207,7 +209,9 @@ async def _send(wire: Wire, answer: Answer, body: Body, fault: Fault, connection
 
 
 async def _send_words(wire: Wire, answer: Answer, body: Body, fault: Fault, connection: Connection) -> None:
-    """Send the events of a stream up to the last one that carries content, and leave the stream open."""
+    """Send the events of a streamed response up to the last one that carries content, and leave the stream open. `body`
+    is the body of the request; does nothing if it does not ask for a stream. `fault` says how many seconds to wait
+    before each event."""
     if not body.get("stream"):
         return
     await connection.start(EVENTS)

@@ -111,8 +111,8 @@ class Dispatcher:
 
 
 def _vendor(request: HttpRequest) -> Wire:
-    """Return the vendor's API in whose form to answer a request that is not a model call. Anthropic's clients are
-    recognized by their version header."""
+    """Return the vendor whose form the answer to a request takes if the request is not a model call: Anthropic for a
+    request with the header `anthropic-version` or a path with `/messages`, otherwise OpenAI."""
     return ANTHROPIC if "anthropic-version" in request.headers or "/messages" in request.path else CHAT
 
 

@@ -64,8 +64,8 @@ class Connection:
         """Whether the request that is being answered is a HEAD request."""
 
     async def read(self) -> HttpRequest | None:
-        """Read the next request. Return None if there is none: the client or an answer has closed the connection.
-        Raises `BadRequest`."""
+        """Read the next request. Return None if the connection was closed, by the client or after an answer. Raises
+        `BadRequest` if the received bytes are not an HTTP request, or its body is too long."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         if self._http.our_state is not h11.IDLE:
@@ -111,7 +111,7 @@ class Connection:
                     pass
 
     async def start(self, headers: dict[str, str]) -> None:
-        """Begin an answer that is a stream of chunks: send its status and headers."""
+        """Begin an answer that is a stream of chunks: send the status 200 and these headers."""
         self._head(200, headers)
         await self._flush()
 
