@@ -39,28 +39,28 @@ def _go(path: str, cookie: str | None = None) -> Response:
 
 
 async def login_form(visit: Visit) -> Response:
-    proof = visit.desk.forms.proof(visit.request.headers)
+    proof = visit.shared.forms.proof(visit.request.headers)
     next_path = _local(visit.query.get("next", "/"))
-    return html(login_page(proof, next_path, needs_token=bool(visit.desk.settings.tokens)))
+    return html(login_page(proof, next_path, needs_token=bool(visit.shared.settings.tokens)))
 
 
 async def login(visit: Visit) -> Response:
     """Check the token that the login form sent, and put it into a cookie. If the service does not know the token,
     return the form again."""
-    desk, fields = visit.desk, await visit.form()
+    shared, fields = visit.shared, await visit.form()
     token, namespace = fields.get("token", "").strip(), fields.get("namespace", "").strip()
     next_path = _local(fields.get("next", "/"))
-    tokens = Tokens(desk.settings.tokens)
+    tokens = Tokens(shared.settings.tokens)
     if tokens and tokens.find(b"Bearer " + token.encode("utf-8", "replace")) is None:
-        proof = desk.forms.proof(visit.request.headers)
+        proof = shared.forms.proof(visit.request.headers)
         return html(login_page(proof, next_path, needs_token=True, wrong="This server does not know that token."), 401)
     check_namespace(namespace)
-    return _go(next_path, cookie_for(Session(token if tokens else "", namespace), secure=desk.secure))
+    return _go(next_path, cookie_for(Session(token if tokens else "", namespace), secure=shared.secure))
 
 
 async def logout(visit: Visit) -> Response:
     await visit.form()
-    return _go("/", no_cookie(secure=visit.desk.secure))
+    return _go("/", no_cookie(secure=visit.shared.secure))
 
 
 def _local(path: str) -> str:

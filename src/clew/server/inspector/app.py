@@ -12,7 +12,7 @@ from clew.server.inspector import actions, pages
 from clew.server.inspector.error_pages import error_response
 from clew.server.inspector.login import with_session
 from clew.server.inspector.plain_pages import login_page
-from clew.server.inspector.visits import Desk, Visit, html
+from clew.server.inspector.visits import Shared, Visit, html
 from clew.server.request import Request
 from clew.server.response import Response
 from clew.server.router import Handler, Route, Router
@@ -28,15 +28,15 @@ class Inspector:
     """The web pages of a service. None of their paths is a path of the API."""
 
     def __init__(self, settings: Settings, stopping: Callable[[], bool]) -> None:
-        self._desk = Desk(settings, stopping)
+        self._shared = Shared(settings, stopping)
         table = [*pages.ROUTES, *actions.ROUTES]
         self.router = Router(
             [Route(method, path, scope, self._for_request(page)) for method, path, scope, page in table],
-            partial(error_response, self._desk),
+            partial(error_response, self._shared),
         )
 
     def _for_request(self, page: Callable[[Visit], Awaitable[Response]]) -> Handler:
-        return lambda request: page(Visit(self._desk, request))
+        return lambda request: page(Visit(self._shared, request))
 
     def owns(self, path: str) -> bool:
         """Return whether a path is one of the inspector's, not of the API."""
@@ -60,9 +60,9 @@ class Inspector:
         no known token, else an error page."""
         if failure.code == "unauthenticated":
             here = request.path + (f"?{request.query}" if request.query else "")
-            proof = self._desk.forms.proof(request.headers)
+            proof = self._shared.forms.proof(request.headers)
             return html(login_page(proof, here if request.method == "GET" else "/", needs_token=True), 401)
-        response = error_response(self._desk, request, Refused(failure.code, failure.message))
+        response = error_response(self._shared, request, Refused(failure.code, failure.message))
         if failure.retry_after:
             response.headers.append((b"retry-after", b"%d" % failure.retry_after))
         return response

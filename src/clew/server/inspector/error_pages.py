@@ -20,7 +20,7 @@ from clew.errors import (
 from clew.server.auth import NOBODY
 from clew.server.failures import STATUS, Refused, WrongMethod, log_failure
 from clew.server.inspector.plain_pages import error_page
-from clew.server.inspector.visits import Desk, Viewer, Visit, html, viewer_of
+from clew.server.inspector.visits import Shared, Viewer, Visit, html, viewer_of
 from clew.server.request import Request
 from clew.server.response import Response
 from clew.threads import Thread
@@ -44,7 +44,7 @@ DAMAGE = (Corrupt, MissingBlob, NewerFormat, WrongKey)
 async def damaged(visit: Visit, error: ClewError) -> Response:
     """Return the error page for a thread that cannot be read. Checks the thread as `clew verify` does, and lists what
     it found."""
-    viewer = _viewer(visit.desk, visit.request)
+    viewer = _viewer(visit.shared, visit.request)
     title, text = "This thread is damaged", _sentence(str(error))
     if isinstance(error, WrongKey):
         title = "This thread is sealed"
@@ -56,12 +56,12 @@ async def damaged(visit: Visit, error: ClewError) -> Response:
     return html(error_page(viewer, 500, title, text, verdict), 500)
 
 
-def error_response(desk: Desk, request: Request, error: Exception) -> Response:
+def error_response(shared: Shared, request: Request, error: Exception) -> Response:
     """Return the error page for an error that a route of the inspector raised."""
     headers = {"allow": ", ".join(sorted([*error.methods, "OPTIONS"]))} if isinstance(error, WrongMethod) else {}
     if headers and request.method == "OPTIONS":
         return Response(status=204, headers=headers)
-    viewer = _viewer(desk, request)
+    viewer = _viewer(shared, request)
     status, text = _status_and_text(error, viewer.store if viewer else "")
     page = error_page(viewer, status, _TITLES.get(status, "Something is wrong here"), _sentence(text))
     return html(page, status, headers)
@@ -93,8 +93,8 @@ def _status_and_text(error: Exception, store: str) -> tuple[int, str]:
             return 500, "The server failed; its log says how."
 
 
-def _viewer(desk: Desk, request: Request) -> Viewer | None:
-    return None if request.token is NOBODY else viewer_of(desk, request, "")
+def _viewer(shared: Shared, request: Request) -> Viewer | None:
+    return None if request.token is NOBODY else viewer_of(shared, request, "")
 
 
 def _sentence(text: str) -> str:

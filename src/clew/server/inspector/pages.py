@@ -43,7 +43,7 @@ async def threads(visit: Visit) -> Response:
 
 
 async def live_threads(visit: Visit) -> Response:
-    events = threads_events(visit.store, visit.query, visit.desk.stopping)
+    events = threads_events(visit.store, visit.query, visit.shared.stopping)
     return Response(events, "text/event-stream", headers=_EVENTS)
 
 
@@ -59,7 +59,7 @@ async def thread(visit: Visit) -> Response:
     thread_id = visit.thread_id
     try:
         async with visit.store() as store:
-            reader, head = await visit.desk.readers.read(store, visit.request.namespace, thread_id)
+            reader, head = await visit.shared.readers.read(store, visit.request.namespace, thread_id)
             forks = await _forks(store, thread_id)
             way = await way_of(store, head, reader.timeline(-1).checkpoint)
     except DAMAGE as error:
@@ -99,7 +99,7 @@ async def turns(visit: Visit) -> Response:
         raise InvalidInput(f"turns are sent {WINDOW} at a time at most, from start up to stop")
     thread_id = visit.thread_id
     async with visit.store() as store:
-        reader, head = await visit.desk.readers.read(store, visit.request.namespace, thread_id)
+        reader, head = await visit.shared.readers.read(store, visit.request.namespace, thread_id)
     timeline = reader.timeline(start, stop, abandoned=is_crashed(head))
     return html(window_html(timeline, thread_id, can_write=visit.viewer.can_write))
 
@@ -110,12 +110,12 @@ async def live_thread(visit: Visit) -> Response:
         await _head(store, thread_id)
     events = thread_events(
         visit.store,
-        visit.desk.readers,
+        visit.shared.readers,
         visit.request.namespace,
         thread_id,
         visit.viewer,
         visit.number("frames") or 0,
-        visit.desk.stopping,
+        visit.shared.stopping,
     )
     return Response(events, "text/event-stream", headers=_EVENTS)
 

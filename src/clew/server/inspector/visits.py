@@ -1,5 +1,5 @@
-"""A request for a page: who looks, at which store, what a form sent. Also makes the response, with the headers that all
-pages have."""
+"""A request for a page (`Visit`), from which its route learns who looks at which store, and what a form sent. Also makes the
+response (`html`), with the headers that all pages have."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from clew.server.wire import whole
 
 __all__ = [
     "HEADERS",
-    "Desk",
     "PageRoute",
+    "Shared",
     "Viewer",
     "Visit",
     "html",
@@ -66,7 +66,7 @@ class Viewer(NamedTuple):
     itself."""
 
 
-class Desk:
+class Shared:
     """What all pages of a service share: the settings, a cache of timelines, and the secret from which the proofs in
     forms are made."""
 
@@ -83,15 +83,15 @@ class Desk:
 
 
 class Visit:
-    """One request for a page, and what all pages share."""
+    """One request for a page, together with what all pages share."""
 
-    def __init__(self, desk: Desk, request: Request) -> None:
-        self.desk = desk
+    def __init__(self, shared: Shared, request: Request) -> None:
+        self.shared = shared
         self.request = request
 
     @property
     def viewer(self) -> Viewer:
-        return viewer_of(self.desk, self.request, self.request.inner_namespace)
+        return viewer_of(self.shared, self.request, self.request.inner_namespace)
 
     @property
     def thread_id(self) -> str:
@@ -107,8 +107,8 @@ class Visit:
         return self.request.store()
 
     def number(self, name: str) -> int | None:
-        """Return a query parameter as a whole number; None if it is not given. Raises `InvalidInput` if it is not a
-        number."""
+        """Return the query parameter with this name as a whole number; None if it is empty or not given. Raises
+        `InvalidInput` if it is not a whole number from 0 on."""
         text = self.query.get(name, "")
         return _number(name, text) if text else None
 
@@ -127,7 +127,7 @@ class Visit:
             fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=500))
         except ValueError as error:
             raise InvalidInput(f"the form cannot be read: {error}") from None
-        if not self.desk.forms.holds(headers, fields.get("csrf", "")):
+        if not self.shared.forms.holds(headers, fields.get("csrf", "")):
             raise Refused(
                 "forbidden",
                 "this form is not from a page of this server, or the server was started again since. Open the page again.",
@@ -140,18 +140,18 @@ PageRoute = tuple[str, str, Scope | None, Callable[[Visit], Awaitable[Response]]
 responds."""
 
 
-def viewer_of(desk: Desk, request: Request, inner: str) -> Viewer:
+def viewer_of(shared: Shared, request: Request, inner: str) -> Viewer:
     """Return what the templates need to know about the caller. `inner` is the namespace that the page shows within the
     token's namespace; empty if it shows the token's namespace itself."""
     token = request.token
     tenant = "" if token.namespace == EVERY_NAMESPACE else token.namespace
     return Viewer(
         can_write="write" in token.scopes,
-        has_tokens=bool(desk.settings.tokens),
+        has_tokens=bool(shared.settings.tokens),
         label=token.label,
         namespace="/".join(filter(None, (tenant, inner))),
-        csrf=desk.forms.proof(request.headers),
-        store=_store_for_commands(desk.settings, request.headers),
+        csrf=shared.forms.proof(request.headers),
+        store=_store_for_commands(shared.settings, request.headers),
         is_nested=bool(inner),
     )
 
@@ -182,7 +182,7 @@ def _number(name: str, text: str) -> int:
 
 
 def html(content: Markup, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with this page, the headers that all pages have, and these headers."""
+    """Return a response with the page `content`, the headers that all pages have, and the further `headers`."""
     return Response(
         content.encode("utf-8", "replace"), "text/html", status=status, headers={**HEADERS, **(headers or {})}
     )
