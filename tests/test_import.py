@@ -173,6 +173,11 @@ def test_importing_clew_takes_less_than_60_ms() -> None:
             ],
         ),
         ("clew.testing", ["CheckpointerContract", "OpenStore"]),
+        ("clew.agent", ["Agent", "Session", "TurnFinished"]),
+        ("clew.models", ["Model", "resolve_model"]),
+        ("clew.threads", ["Thread"]),
+        ("clew.tools", ["DEFAULT_TOOLS", "ToolContext", "tool"]),
+        ("clew.workspace", ["Workspace"]),
     ],
 )
 def test_every_public_name_can_be_imported(module: str, names: list[str]) -> None:

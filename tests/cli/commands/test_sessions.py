@@ -23,7 +23,7 @@ def test_sessions_are_listed_newest_first_as_asked(tmp_path: Path) -> None:
         (path,) = [path for path in (tmp_path / "home").rglob(f"*{key}*.jsonl") if path.is_file()]
         os.utime(path, (path.stat().st_mtime - 60 * minutes,) * 2)
     table = machine.clew("sessions").stdout.splitlines()
-    assert table[0].split() == ["PROVIDER", "ID", "TITLE", "TURNS", "CWD", "AGE", "SIZE"]
+    assert table[0].split() == ["PROVIDER", "ID", "TITLE", "EXCHANGES", "CWD", "AGE", "SIZE"]
     assert table[1].split()[:5] == ["claude_code", new, "Paint", "the", "door."]
     assert table[2].startswith(f"codex        {old}  Mend the roof.")
     assert " 10m " in table[2]

@@ -74,6 +74,12 @@ class Engine:
     round trip, one transaction and one wait for the disk. At most one append to a thread runs at a time, so that none
     overtakes another. Every statement is idempotent, appends included, so it may be sent again after a broken
     connection.
+
+    The connections are kept here and not by psycopg_pool, which was measured with the same statements and a commit to
+    disk for each transaction. With the same sharing of transactions, it reaches 0.84 of the appends a second with 16
+    threads at work and 0.88 with 64, and takes 1.2 to 1.7 times the processor time for each. With one thread, the wait
+    for the disk outweighs the difference. With a transaction for each append, as a pool alone would do it, 16 threads
+    reach 0.4 and 64 threads 0.2.
     """
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
