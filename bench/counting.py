@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from unittest import mock
+
+import apsw
 
 from bench.corpus import Corpus
 from bench.lanes import INSERT, SQLITE, Lane, Prepared, clew_sqlite, one_insert, prepare
@@ -72,15 +71,19 @@ def _ratio(what: str, ours: float, other: float, limit: float | None) -> Result:
 def _statements() -> Iterator[list[str]]:
     """Every statement that any connection opened in here runs."""
     seen: list[str] = []
-    connect = sqlite3.connect
 
-    def traced(*args: Any, **options: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*args, **options)
-        connection.set_trace_callback(seen.append)
-        return connection
+    def watch(connection: apsw.Connection) -> None:
+        def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
+            seen.append(statement)
+            return True
 
-    with mock.patch.object(sqlite3, "connect", traced):
+        connection.exec_trace = trace
+
+    apsw.connection_hooks.append(watch)
+    try:
         yield seen
+    finally:
+        apsw.connection_hooks.remove(watch)
 
 
 def _written() -> int:

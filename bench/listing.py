@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from typing import Any
+
+import apsw
 
 from bench.corpus import Corpus
 from bench.lanes import SQLITE, Prepared, prepare
@@ -28,7 +29,7 @@ async def listing(scale: Scale) -> list[Result]:
             for start in range(0, scale.threads, _AT_ONCE):
                 some = enumerate(turns[start : start + _AT_ONCE], start)
                 await asyncio.gather(*(_work(checkpointer, number, turn) for number, turn in some))
-            db = sqlite3.connect(folder / "clew.db", isolation_level=None)
+            db = apsw.Connection(str(folder / "clew.db"))
 
             async def ours() -> list[Head]:
                 return [head async for head in checkpointer.heads()]

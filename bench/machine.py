@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import peers
 from bench.scale import scratch
 from bench.show import micros
+from clew.checkpointers.sqlite.connection import library
 
 __all__ = ["facts"]
 
@@ -22,7 +23,7 @@ def facts() -> dict[str, str]:
     found = {
         "system": f"{platform.system()} {platform.release()}, {os.cpu_count()} cores{_processor()}",
         "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
+        "sqlite": f"{library()}; the floors: {sqlite3.sqlite_version}",
         "sync of 4 KB": micros(_sync_time()),
     }
     if hasattr(os, "getloadavg"):

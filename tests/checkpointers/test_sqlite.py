@@ -6,16 +6,16 @@ import asyncio
 import os
 import re
 import shutil
-import sqlite3
 import stat
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from blake3 import blake3
 
@@ -23,12 +23,14 @@ from clew._runtime import files as _files
 from clew.checkpointers import HeadQuery, SQLiteCheckpointer, open_checkpointer
 from clew.checkpointers.sqlite import engine as _sqlite_engine
 from clew.checkpointers.sqlite import schema
+from clew.checkpointers.sqlite.connection import CHECKPOINT_AT_MOST
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing.contract.builders import append, every_call, heads, listed, put, state
 from tests.checkpointers.damage import sound_and_damaged
 from tests.checkpointers.scripts import race, run_script
 from tests.clock import Clock
 from tests.limits import PATIENCE
+from tests.sqlite_files import database
 
 pytestmark = pytest.mark.anyio
 
@@ -146,12 +148,11 @@ def test_a_url_that_names_no_file_is_refused_with_the_right_form(url: str) -> No
 
 def other_program(path: Path, *settings: str) -> None:
     """A database of another program."""
-    with closing(sqlite3.connect(path)) as db:
+    with database(path) as db:
         for setting in settings:
             db.execute(f"PRAGMA {setting}")
         db.execute("CREATE TABLE theirs (a)")
         db.execute("INSERT INTO theirs VALUES (1)")
-        db.commit()
     path.chmod(0o644)
 
 
@@ -185,7 +186,7 @@ async def test_a_database_of_another_program_is_refused_untouched(path: Path, se
 async def test_a_store_of_a_newer_clew_is_refused_untouched(path: Path) -> None:
     async with SQLiteCheckpointer(path) as store:
         await append(store, "thread", b"frame")
-    with closing(sqlite3.connect(path)) as db:
+    with database(path) as db:
         db.execute("PRAGMA journal_mode = DELETE")
         db.execute("PRAGMA user_version = 99")
     with untouched(path):
@@ -209,13 +210,6 @@ async def test_a_folder_is_refused_with_the_way_out(path: Path) -> None:
 async def test_a_path_through_a_file_is_invalid(path: Path) -> None:
     path.write_text("a file")
     await refused(path / "clew.db", InvalidInput)
-
-
-async def test_an_empty_file_becomes_a_store(path: Path) -> None:
-    path.touch()
-    async with SQLiteCheckpointer(path) as store:
-        await append(store, "thread", b"frame")
-        assert await store.read("thread") == [b"frame"]
 
 
 async def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,9 +259,8 @@ async def test_a_store_replaced_while_it_is_open_acknowledges_nothing_more(
 
 
 def tamper(path: Path, statement: str, *values: object) -> None:
-    with closing(sqlite3.connect(path)) as db:
+    with database(path) as db:
         db.execute(statement, values)
-        db.commit()
 
 
 async def test_a_head_that_does_not_decode_is_corrupt(store: SQLiteCheckpointer, path: Path) -> None:
@@ -340,8 +333,8 @@ async def test_damaged_pages_are_corrupt(path: Path) -> None:
 
 
 HOLD_LOCK = """
-import sqlite3, sys
-db = sqlite3.connect(sys.argv[1], isolation_level=None)
+import apsw, sys
+db = apsw.Connection(sys.argv[1])
 db.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
 sys.stdin.read()
@@ -394,7 +387,7 @@ class Writer:
         """Run these calls so that they meet in one transaction; errors in place of results."""
         held, go = threading.Event(), threading.Event()
 
-        def hold(_: sqlite3.Cursor) -> None:
+        def hold(_: apsw.Cursor) -> None:
             held.set()
             go.wait(PATIENCE)
 
@@ -412,7 +405,7 @@ class Writer:
 class FailsToCommit:
     """A connection or cursor on a disk that fails at the last moment."""
 
-    code = sqlite3.SQLITE_IOERR
+    error: type[apsw.Error] = apsw.IOError
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -425,14 +418,12 @@ class FailsToCommit:
 
     def execute(self, statement: str, *values: Any) -> Any:
         if statement == "COMMIT":
-            error = sqlite3.OperationalError("it fails at the last moment")
-            error.sqlite_errorcode = self.code
-            raise error
+            raise self.error("it fails at the last moment")
         return self._real.execute(statement, *values)
 
 
 class IsBusyAtCommit(FailsToCommit):
-    code = sqlite3.SQLITE_BUSY
+    error = apsw.BusyError
 
 
 async def test_appends_that_come_together_share_a_transaction(
@@ -817,7 +808,7 @@ async def test_after_close_all_is_in_the_database_whatever_was_refused_before(pa
 
 async def wal_of_short_lives(path: Path, lives: int) -> int:
     """The size of the WAL once so many engines have written little each, while another process has the file open."""
-    holder = sqlite3.connect(path)
+    holder = apsw.Connection(str(path))
     try:
         holder.execute("SELECT count(*) FROM heads").fetchone()
         for life in range(lives):
@@ -839,5 +830,5 @@ async def test_the_wal_of_many_blobs_does_not_grow_with_their_number(store: SQLi
     for number in range(60):
         data = number.to_bytes(4, "big") * 100_000
         await store.put_blobs({blake3(data).hexdigest(): data})
-    most = 2 * schema.CHECKPOINT_AT_MOST * schema.PAGE_SIZE
+    most = 2 * CHECKPOINT_AT_MOST * schema.PAGE_SIZE
     assert path.with_name(path.name + "-wal").stat().st_size < most < 60 * 400_000

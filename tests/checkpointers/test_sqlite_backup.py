@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import stat
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from clew.errors import Corrupt, InvalidInput, NewerFormat
 from clew.log import MessageAdded
 from clew.messages import user
 from tests.crash.processes import Speaker
+from tests.sqlite_files import database
 from tests.threads.keeping import read_frames
 
 pytestmark = pytest.mark.anyio
@@ -87,15 +87,13 @@ async def test_what_is_no_store_is_refused_and_leaves_nothing(tmp_path: Path) ->
     (tmp_path / "text.db").write_text("this is no database " * 100)
     with pytest.raises(Corrupt):
         backup(tmp_path / "text.db", tmp_path / "copy.db")
-    other = sqlite3.connect(tmp_path / "other.db")
-    other.execute("CREATE TABLE mine (x)")
+    with database(tmp_path / "other.db") as other:
+        other.execute("CREATE TABLE mine (x)")
     with pytest.raises(InvalidInput, match="another program"):
         backup(tmp_path / "other.db", tmp_path / "copy.db")
-    other.close()
     await write(tmp_path / "newer.db", 1)
-    newer = sqlite3.connect(tmp_path / "newer.db")
-    newer.execute("PRAGMA user_version = 99")
-    newer.close()
+    with database(tmp_path / "newer.db") as newer:
+        newer.execute("PRAGMA user_version = 99")
     with pytest.raises(NewerFormat):
         backup(tmp_path / "newer.db", tmp_path / "copy.db")
     assert sorted(name for name in os.listdir(tmp_path) if "copy" in name) == []

@@ -11,7 +11,6 @@ import select
 import shlex
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import IO, Any
 
 from tests.cli.samples import make_samples
 from tests.limits import PATIENCE
+from tests.sqlite_files import database
 
 __all__ = ["Samples", "clew", "environment", "hear_signals", "objects", "path_with_clew", "terminal"]
 
@@ -56,17 +56,15 @@ class Samples:
 
     def damage_frame(self, thread_id: str, number: int) -> None:
         """One byte of a frame is another."""
-        with sqlite3.connect(self.database) as db:
-            (place,) = db.execute("SELECT id FROM heads WHERE thread_id = ?", (thread_id,)).fetchone()
-            (data,) = db.execute("SELECT data FROM frames WHERE thread = ? AND number = ?", (place, number)).fetchone()
+        with database(self.database) as db:
+            place = db.execute("SELECT id FROM heads WHERE thread_id = ?", (thread_id,)).get
+            data = db.execute("SELECT data FROM frames WHERE thread = ? AND number = ?", (place, number)).get
             broken = data[:60] + bytes([data[60] ^ 1]) + data[61:]
             db.execute("UPDATE frames SET data = ? WHERE thread = ? AND number = ?", (broken, place, number))
-        db.close()
 
     def damage_head(self, thread_id: str) -> None:
-        with sqlite3.connect(self.database) as db:
+        with database(self.database) as db:
             db.execute("UPDATE heads SET head = ? WHERE thread_id = ?", (b"\x00broken", thread_id))
-        db.close()
 
     def clew(self, *arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
         return clew(*arguments, store=self.url, cwd=self.folder, **how)

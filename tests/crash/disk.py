@@ -297,6 +297,10 @@ class Disk:
             source, target = (text.decode() for text in call.strings)
             if source.startswith(self._prefix):
                 self._name({source: None, target: self._find(source)})
+        elif name in ("link", "linkat"):
+            source, target = (text.decode() for text in call.strings)
+            if source.startswith(self._prefix):
+                self._name({target: self._find(source)})
         elif name in ("clone", "clone3", "fork", "vfork"):
             assert "CLONE_FILES" in call.arguments, "the model follows one process"
         elif name not in ("fcntl", "close", *_STARTS):

@@ -17,7 +17,19 @@ from tests.crash.writer import Job
 
 __all__ = ["Run", "cut", "open_image", "said"]
 
-CHANGES = ("write", "pwrite64", "ftruncate", "fsync", "fdatasync", "rename", "unlink", "mkdir", "openat", "open")
+CHANGES = (
+    "write",
+    "pwrite64",
+    "ftruncate",
+    "fsync",
+    "fdatasync",
+    "rename",
+    "link",
+    "unlink",
+    "mkdir",
+    "openat",
+    "open",
+)
 
 
 class Run:

@@ -51,6 +51,14 @@ async def texts(url: str) -> list[str]:
     ]
 
 
+async def something_said(url: str, prefix: str) -> None:
+    """Wait until the newest text on the thread begins with this."""
+    deadline = time.monotonic() + PATIENCE
+    while not "".join((await texts(url))[-1:]).startswith(prefix):
+        assert time.monotonic() < deadline, f"nothing with {prefix} was said"
+        time.sleep(0.01)
+
+
 def one_winner(racers: list[Speaker]) -> Speaker:
     """All of these open one thread at the same moment: exactly one gets it, the others are told that it is busy."""
     moment = time.monotonic() + 0.3
@@ -192,7 +200,7 @@ async def test_of_two_that_write_at_once_only_the_last_to_take_the_thread_is_hea
         for number in range(ROUNDS):
             old, new = (first, second) if number % 2 == 0 else (second, first)
             old.say(f"say-many old{number}- 100000")
-            time.sleep(0.1)
+            await something_said(url, f"old{number}-")
             take(new)
             assert new.ask(f"say-many new{number}- 10") == "10 done"
             count, reason = old.hear().split(" ")

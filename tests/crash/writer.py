@@ -12,14 +12,15 @@ import os
 import random
 import resource
 import signal
-import sqlite3
 import sys
+from typing import Any
 
+import apsw
 import msgspec
 
 from clew._runtime import files
 from clew.checkpointers import Checkpointer, Head, open_checkpointer
-from clew.checkpointers.sqlite import schema
+from clew.checkpointers.sqlite import engine
 from clew.errors import Unavailable
 from tests.crash.work import Op, blobs_of, frames_of, head_of, next_op
 
@@ -113,16 +114,17 @@ async def attempt(store: Checkpointer, op: Op, sabotage: str) -> None:
 
 def prepare(job: Job) -> None:
     """Set the limits, and break what is to be broken."""
-    configure = schema.configure
+    opened: Any = engine
+    configure = opened.configure
 
-    def configured(connection: sqlite3.Connection) -> None:
+    def configured(connection: apsw.Connection) -> None:
         configure(connection)
         if job.checkpoint_pages:
             connection.execute(f"PRAGMA wal_autocheckpoint = {job.checkpoint_pages}")
         if job.sabotage == "sync no files":
             connection.execute("PRAGMA synchronous = OFF")
 
-    schema.configure = configured
+    opened.configure = configured
     if job.sabotage == "sync no files":
         sync = files.sync
         files.sync = lambda fd: None if "/threads/" in os.readlink(f"/proc/self/fd/{fd}") else sync(fd)

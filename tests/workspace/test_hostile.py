@@ -14,6 +14,7 @@ from clew.errors import ClewError, Corrupt, InvalidInput, MissingBlob, UsageErro
 from clew.log.blobs import pack_blob, pack_tree
 from clew.workspace import Limits, Workspace
 from clew.workspace.manifest import FileNode, FolderNode, LinkNode, Node
+from tests.sqlite_files import database
 from tests.stores import make_store
 from tests.workspace.trees import facts, put, put_top, small_file
 
@@ -254,14 +255,11 @@ def _damage(folder: Path, kind: str, digest: str) -> None:
         (blob,) = (folder / "store").rglob(digest)
         blob.write_bytes(blob.read_bytes()[:-1] + b"!")
         return
-    import sqlite3
-
-    with sqlite3.connect(folder / "store.db") as db:
+    with database(folder / "store.db") as db:
         db.execute(
             "UPDATE blob_data SET data = zeroblob(1001) WHERE id = (SELECT id FROM blobs WHERE digest = ?)",
             (bytes.fromhex(digest),),
         )
-    db.close()
 
 
 async def test_a_chunk_in_the_place_of_a_folder_is_refused_and_the_other_way_round(

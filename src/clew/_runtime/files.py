@@ -26,6 +26,8 @@ __all__ = [
     "make_private_file",
     "make_private_folder",
     "network_file_system",
+    "publish",
+    "size",
     "sync",
     "sync_folder",
     "unlock",
@@ -127,6 +129,35 @@ def write_beside(path: Path, data: bytes, *, durable: bool) -> Path:
         raise
     os.close(fd)
     return temporary
+
+
+def size(path: str | Path) -> int:
+    """Return the size of a file in bytes, 0 if there is no such file."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def publish(temporary: Path, path: Path) -> bool:
+    """Sync a finished file to the disk and give it the name `path`, so that the name survives a power cut. Returns False,
+    and leaves everything as it is, if there is a file of that name already. Where the file system has links, the
+    temporary name stays too, and the caller removes it."""
+    fd = os.open(temporary, os.O_RDWR)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        if os.path.lexists(path):
+            return False
+        os.rename(temporary, path)
+    sync_folder(path.parent)
+    return True
 
 
 def network_file_system(folder: Path) -> str | None:

@@ -86,7 +86,8 @@ async def read_trajectory(store: Checkpointer, thread_id: str) -> tuple[Trajecto
 
 
 def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
-    """Make the trajectory of a thread from its state, no matter which agent worked on it. Sub-agents are not included."""
+    """Make a `Trajectory`, which lists a thread's exchanges and what they cost, from the state of the thread. It does
+    not matter which agent worked on the thread. Sub-agents are not included."""
     turns, found = 0, []
     for exchange in exchanges_in(state):
         turns += sum(type(message) is Assistant for message in exchange.messages)

@@ -157,9 +157,9 @@ class Files:
     async def settle(self, after: BaseException | None = None) -> str:
         """Record the files of a run that failed or was stopped. Raises nothing.
 
-        Returns "" if the files on record are as new as the conversation. Otherwise returns words that say of which turn
-        they are, and why newer ones could not be recorded. The reason is left out if it is the error `after`, with
-        which the run failed.
+        Returns "" if the files on record are as new as the conversation. Otherwise returns a text that names the turn
+        whose files are on record, and says why newer files could not be recorded. If the run failed with the error
+        `after` and that is the reason, the text does not repeat it.
         """
         if self._thread.lost is not None:  # the process that has the thread now has its files too
             if self._taking is not None:

@@ -428,9 +428,9 @@ class ProviderAgent(Agent):
         return self.answer_in(thread_id, state, prompt)
 
     def answer_in(self, thread_id: str, state: Checkpoint, prompt: Asked) -> RunResult | None:
-        """Return the answer to a prompt from `state`, the state of the thread with this id. An `Asked` is a prompt with
-        its id, by which the answer is found. The result has no cost. Returns None if there is no answer. Raises
-        `InvalidInput` if the id is on record with another prompt text."""
+        """Return the answer that a thread already has for a prompt, or None if it has none. `prompt` is an `Asked`: a
+        prompt's text with its id, by which the answer is found in `state`, the thread's state. The usage, cost and
+        duration of the result are 0. Raises `InvalidInput` if the id is on record with another text."""
         found = exchange_of(state, prompt.id)
         if found is None:
             return None

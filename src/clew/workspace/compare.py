@@ -183,8 +183,8 @@ class _Comparison:
             self._pairs.append((path, *trees))
 
     async def _fill_in_names(self, side: _Side) -> None:
-        """Copy the content of each file with several names (hard links) from its first name to its further names. In a
-        snapshot, only the content at the first name counts."""
+        """Complete the records of one snapshot in the comparison. A file with several names (hard links) has its
+        content recorded at its first name only; this copies that record to its other names."""
         for path, item in list(side.found.items()):
             node = item.node
             if isinstance(node, FileNode) and node.same_as not in (b"", path):

@@ -224,7 +224,8 @@ class _Walk:
         self._room = limits.names
 
     def read(self, folder: Folder) -> list[Folder] | None:
-        """Read a folder's content into `folder`, and return the folders in it. Returns None if the folder is left out."""
+        """Read a folder's content into `folder`, and return the folders in it. Returns None, and notes the reason, if
+        the folder is left out of the snapshot: it is too deep, cannot be read, or was replaced or removed meanwhile."""
         fd = -1
         if is_too_deep(folder.path):
             _drop(self.found, folder, f"deeper than {DEEPEST} folders, or its path is longer than {LONGEST} bytes")

@@ -347,10 +347,10 @@ class Draft:
         return split_digests("".join(self._taken_over))
 
     def stands_for_taken_over(self) -> list[str]:
-        """Return digests for which to ask the store. Its answer shows whether it still has the chunks (parts of files)
-        that this folder takes over from the last snapshot. If there are more than 1,000 chunks, the result is only the
-        digest of the tree that lists them: gc deletes a tree and its chunks together, and asking for each chunk takes
-        time."""
+        """Return the digests to ask the store for, to learn whether it still has the chunks (parts of files) that this
+        folder takes over from the last snapshot. These are the chunks' own digests. If there are more than 1,000
+        chunks, the result is only the digest of the tree that lists them, because asking for each chunk takes time, and
+        gc deletes a tree and its chunks together."""
         chunks = self.taken_over()
         return chunks if self._last is None or len(chunks) <= _MANY else [self._last.digest]
 

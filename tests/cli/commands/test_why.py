@@ -85,9 +85,12 @@ async def test_who_holds_it_and_what_it_does_is_told_while_it_runs(tmp_path: Pat
         await thread.append(MessageAdded(assistant(call)), ToolIntent(1, 0, "k"))
         running = clew("why", "busy", store=url).stdout
         assert thread.head.lease is not None
+    async with open_checkpointer(url) as store:  # once the thread is closed: its holder would renew its own lease
         elsewhere = Owner(host="far", boot="another boot", pid=1, started="1")
         lease = Lease(owner=elsewhere, token="t", expires_at=datetime.now(UTC) + timedelta(minutes=5))
-        head = msgspec.structs.replace(thread.head, lease=lease)
+        held = await store.head("busy")
+        assert held is not None
+        head = msgspec.structs.replace(held, lease=lease)
         await store.append("busy", [], at=head.frames, head=head)
         unseen = clew("why", "busy", store=url).stdout
     assert "The model was asked at " in asked

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -21,6 +19,7 @@ from clew.testing import ScriptedModel, call
 from tests.limits import PATIENCE
 from tests.server.inspector.looking import HOSTILE, PIXEL, fill, in_store, thread
 from tests.server.serving import serving
+from tests.sqlite_files import database
 
 pytestmark = pytest.mark.anyio
 
@@ -110,9 +109,8 @@ def test_a_damaged_thread_is_named_beside_the_others(tmp_path: Path) -> None:
 
     url = f"sqlite:///{tmp_path}/c.db"
     in_store(url, some)
-    with closing(sqlite3.connect(tmp_path / "c.db")) as db:
+    with database(tmp_path / "c.db") as db:
         db.execute("UPDATE heads SET head = x'00' WHERE thread_id = '<second>'")
-        db.commit()
     with serving(url) as running, httpx.Client(base_url=running.url) as client:
         for page in ("/", "/overview", "/?q=task"):
             shown = client.get(page)
@@ -273,12 +271,12 @@ def test_a_damaged_thread_says_what_verify_says(tmp_path: Path) -> None:
 
     url = f"sqlite:///{tmp_path}/c.db"
     in_store(url, one)
-    with sqlite3.connect(tmp_path / "c.db") as database:
-        tables = [row[0] for row in database.execute("select name from sqlite_master where type = 'table'")]
+    with database(tmp_path / "c.db") as db:
+        tables = [row[0] for row in db.execute("select name from sqlite_master where type = 'table'")]
         frames = next(name for name in tables if "frame" in name)
-        columns = [row[1] for row in database.execute(f"pragma table_info({frames})")]
+        columns = [row[1] for row in db.execute(f"pragma table_info({frames})")]
         data = next(name for name in columns if name in ("data", "frame", "body"))
-        database.execute(f"update {frames} set {data} = zeroblob(length({data}))")
+        db.execute(f"update {frames} set {data} = zeroblob(length({data}))")
     with serving(url) as running, httpx.Client(base_url=running.url) as client:
         shown = client.get(thread("t"))
     assert shown.status_code == 500

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from clew.messages import assistant, user
 from clew.threads.heads import PART
 from clew.threads.ops.repair import repair
 from clew.threads.ops.verify import verify
+from tests.sqlite_files import database
 from tests.stores import store_fixture
 from tests.threads.keeping import turn, with_folded_state, with_turns
 
@@ -92,10 +92,8 @@ async def test_a_damaged_head_is_made_anew(tmp_path: Path) -> None:
     async with SQLiteCheckpointer(tmp_path / "c.db") as store:
         await with_turns(store, "t", 2)
         right = await Thread.load(store, "t")
-    db = sqlite3.connect(tmp_path / "c.db")
-    with db:
+    with database(tmp_path / "c.db") as db:
         db.execute("UPDATE heads SET head = zeroblob(10)")
-    db.close()
     async with SQLiteCheckpointer(tmp_path / "c.db") as store:
         assert {problem.frame for problem in (await verify(store, "t")).problems} == {None}
         await repair(store, "t", "new")

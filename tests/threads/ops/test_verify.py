@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -21,6 +20,7 @@ from clew.log.blobs import pack_blob, pack_tree, tree_refs, unpack_blob
 from clew.messages import assistant, user
 from clew.threads.ops.verify import Problem, Verdict, verify, verify_all
 from tests.sampling import FULL, dice
+from tests.sqlite_files import database
 from tests.stores import store_fixture
 from tests.threads.keeping import turn, with_folded_state, with_turns, write_log
 
@@ -256,10 +256,8 @@ def _key(thread_id: str) -> str:
 
 
 def _alter(path: Path, statement: str, *values: object) -> None:
-    db = sqlite3.connect(path)
-    with db:
+    with database(path) as db:
         db.execute(statement, values)
-    db.close()
 
 
 def _flip(path: Path, place: int, bits: int = 1) -> None:
@@ -326,11 +324,11 @@ async def test_every_flipped_byte_of_a_thread_in_files_is_named_and_none_is_beli
 
 
 def _cells(path: Path) -> Iterator[tuple[str, str, int, bytes]]:
-    db = sqlite3.connect(path)
-    for table, column in (("frames", "data"), ("heads", "head"), ("blob_data", "data")):
-        for row, data in db.execute(f"SELECT rowid, {column} FROM {table} ORDER BY rowid").fetchall():
-            yield table, column, row, data
-    db.close()
+    with database(path) as db:
+        for table, column in (("frames", "data"), ("heads", "head"), ("blob_data", "data")):
+            rows: list[Any] = db.execute(f"SELECT rowid, {column} FROM {table} ORDER BY rowid").fetchall()
+            for row, data in rows:
+                yield table, column, row, data
 
 
 @pytest.mark.crash

@@ -143,9 +143,9 @@ class Blobs:
             await self._drop(key for digest, record in gone for key in self._piece_keys(digest, record))
 
     async def names(self, digest: str) -> set[str]:
-        """Return the name under which documents hold this blob's bytes, as a set with one text. The text is empty if
-        the bytes are in the blob's record, the one document that each blob has. The set is empty if the blob does not
-        exist."""
+        """Return where a blob's bytes are stored, as a set of at most one text. The set is empty if the blob does not
+        exist. The text is empty if the bytes are in the blob's own document; otherwise it is the name that the other
+        documents with its bytes share."""
         record = (await self._records([digest])).get(digest)
         return {record.name} if record else set()
 

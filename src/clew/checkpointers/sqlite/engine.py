@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sqlite3
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,20 +14,32 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+import apsw
+
 from clew._runtime import files
 from clew._runtime.aio import Job, WorkerPool, deliver, new_job, settle_all
 from clew.checkpointers.sqlite import schema
 from clew.checkpointers.sqlite.appends import Append, Appender
-from clew.checkpointers.sqlite.schema import CHECKPOINT_AFTER, CHECKPOINT_AT_MOST, PAGE_SIZE
-from clew.errors import ClewError, Corrupt, InvalidInput, Unavailable
+from clew.checkpointers.sqlite.connection import (
+    CHECKPOINT_AT_MOST,
+    FAULTS,
+    LOCK_WAIT,
+    configure,
+    connect,
+    connect_to_read,
+    explain,
+    is_busy,
+    is_read_only,
+    library,
+)
+from clew.checkpointers.sqlite.schema import CHECKPOINT_AFTER, PAGE_SIZE
+from clew.errors import Corrupt, InvalidInput, Unavailable
 
 __all__ = ["Engine", "open_engine"]
 
 T = TypeVar("T")
 log = logging.getLogger("clew.checkpointers.sqlite")
 
-LOCK_WAIT = 30.0
-"""Seconds to wait for another process's transaction before a call raises `Unavailable`."""
 MAX_BATCH = 512
 """The writer thread takes no more requests into a transaction once it has this many."""
 READERS = 2
@@ -45,9 +56,6 @@ as long as the transaction took. So slow transactions take at most a fiftieth of
 MOST_HERE, MOST_BYTES_HERE = 64, 2**20
 """The largest transaction that an event loop makes by itself. It has at most 64 appends, which refer to at most 64
 blobs in all, and their frames and heads have at most 1 MiB together."""
-_FAULTS = (sqlite3.Error, UnicodeDecodeError)
-"""The errors that Python's sqlite3 raises. `UnicodeDecodeError` is one of them: SQLite's error text about a damaged
-database may not be UTF-8."""
 
 
 class Engine:
@@ -70,6 +78,7 @@ class Engine:
         self._name = str(path)
         self.users = 0
         self._opened = False
+        self._read_only = False
         self._file: tuple[int, int] | None = None
         self._opening = threading.Lock()
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
@@ -79,7 +88,7 @@ class Engine:
         loop does not write by itself, so that requests keep their order."""
         self._crowded = False
         self._quick = 0
-        self._connection: sqlite3.Connection | None = None
+        self._connection: apsw.Connection | None = None
         """The only connection that writes, shared by the writer thread and the event loops. With two connections, each
         would have to drop its caches after every transaction of the other."""
         self._appender = Appender()
@@ -88,15 +97,15 @@ class Engine:
         self._here_again = 0.0
         self._writer = threading.Thread(target=self._write, name="clew-sqlite-writer", daemon=True)
         self._writer.start()
-        self._readers = WorkerPool("clew-sqlite-reader", READERS, self._connect, sqlite3.Connection.close)
+        self._readers = WorkerPool("clew-sqlite-reader", READERS, self._connect, apsw.Connection.close)
 
-    async def write(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
+    async def write(self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
         """Run this function, with a cursor, inside the next transaction. Returns the function's result when the
         transaction is on the disk. `loop` is the event loop of the caller."""
         result: T = await self.submit(work, loop)
         return result
 
-    def submit(self, work: Append | Callable[[sqlite3.Cursor], Any], loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
+    def submit(self, work: Append | Callable[[apsw.Cursor], Any], loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
         """Add this work to the next transaction, and return a job. `work` is an append, or a function that is called
         with a cursor; `loop` is the event loop of the caller. When the transaction is on the disk, awaiting the job
         gives the result of the work, or raises its error.
@@ -145,7 +154,7 @@ class Engine:
                 return False
             self._transact(self._connection, batch)
         except BaseException as error:  # noqa: BLE001 - each waiter gets it
-            busy = _is_busy(error.__cause__)
+            busy = is_busy(error.__cause__)
             for job in batch:
                 job.error = None if busy else error
             if busy:
@@ -157,12 +166,12 @@ class Engine:
         settle_all(batch)
         return True
 
-    async def read(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
+    async def read(self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
         """Call this function with a cursor, on an OS thread for reads, and return its result. The function runs in a
         read transaction of its own, so that it sees one state of the database. `loop` is the event loop of the caller.
         """
 
-        def isolated(connection: sqlite3.Connection) -> T:
+        def isolated(connection: apsw.Connection) -> T:
             db = connection.cursor()
             try:
                 db.execute("BEGIN")
@@ -170,8 +179,8 @@ class Engine:
                     return work(db)
                 finally:
                     db.execute("ROLLBACK")
-            except _FAULTS as error:
-                raise self._explain(error) from error
+            except FAULTS as error:
+                raise explain(error, self.path) from error
 
         return await self._readers.run(isolated, loop)
 
@@ -221,7 +230,7 @@ class Engine:
         self._crowded = len(batch) > 1
         return batch, jobs is not None
 
-    def _transact(self, connection: sqlite3.Connection, batch: list[Job], *, patient: bool = False) -> None:
+    def _transact(self, connection: apsw.Connection, batch: list[Job], *, patient: bool = False) -> None:
         """Run a batch as one transaction: all appends together, then the other functions one by one. Stores results and
         refusals in the jobs; raises if the whole transaction fails. With `patient`, wait while another process has
         locked the database; otherwise raise at once."""
@@ -244,18 +253,18 @@ class Engine:
             self._appender.forget()
             if connection.in_transaction:
                 db.execute("ROLLBACK")
-            if isinstance(error, _FAULTS):
-                raise self._explain(error) from error
+            if isinstance(error, FAULTS):
+                raise explain(error, self.path) from error
             raise
         finally:
             db.close()  # a raised error may keep the cursor alive, and a connection with an open cursor does not close
 
-    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+    def _checkpoint(self, connection: apsw.Connection) -> None:
         """Move pages from the WAL (SQLite's write-ahead log) to the database. Called after the last transaction was
         acknowledged, so nobody waits for it. A failure is only logged."""
         try:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except sqlite3.Error as error:
+        except apsw.Error as error:
             log.debug("%s: the WAL is not moved to the database for now: %s", self.path, error)
         self._pages = 0
 
@@ -271,54 +280,54 @@ class Engine:
                 f"{self.path} was deleted or replaced while it was open. Close the store and open it again."
             )
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> apsw.Connection:
         try:
             with self._opening:
-                if not self._opened:
-                    self._prepare()
-                else:
+                if self._opened:
                     self._check_file()
-                connection = sqlite3.connect(
-                    f"{self.path.as_uri()}?mode=rw",  # rw does not create a missing file
-                    uri=True,
-                    timeout=LOCK_WAIT,
-                    isolation_level=None,
-                    check_same_thread=False,
-                    cached_statements=256,
-                )
+                else:
+                    self._prepare()
+                connection = connect_to_read(self.path) if self._read_only else connect(self.path)
                 try:
                     if not self._opened:
-                        schema.check(connection, str(self.path))
-                        files.make_private(self.path, *(Path(f"{self.path}{suffix}") for suffix in ("-wal", "-shm")))
-                    schema.configure(connection)
-                    if not self._opened:
-                        schema.migrate(connection, str(self.path))
-                        found = os.stat(self.path)
-                        self._file = found.st_dev, found.st_ino
-                        self._opened = True
-                        log.debug("%s: opened, SQLite %s", self.path, sqlite3.sqlite_version)
+                        self._open(connection)
+                    configure(connection)
                 except BaseException:
                     connection.close()
                     raise
                 return connection
-        except _FAULTS as error:
-            raise self._explain(error) from error
+        except FAULTS as error:
+            raise explain(error, self.path) from error
         except OSError as error:
             raise files.explain(error, self.path) from error
 
-    def _connect_writer(self) -> sqlite3.Connection:
+    def _open(self, connection: apsw.Connection) -> None:
+        """Check on this process's first connection that the database is a store. Bring the store to the current version,
+        unless it can only be read."""
+        schema.check(connection, self._name)
+        if not self._read_only:
+            files.make_private(self.path, *(Path(f"{self.path}{suffix}") for suffix in ("-wal", "-shm")))
+            schema.migrate(connection, self._name)
+        found = os.stat(self.path)
+        self._file = found.st_dev, found.st_ino
+        self._opened = True
+        log.debug("%s: opened, %s", self.path, library())
+
+    def _connect_writer(self) -> apsw.Connection:
         """Open the connection that writes. On this connection, a statement fails at once if another process has locked
         the database, and SQLite does not move its write-ahead log into the database by itself. `_setting` changes
         either of these for single statements."""
         connection = self._connect()
         connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
-        self._pages = _pages_in(f"{self._name}-wal")  # left by processes that wrote too little for a checkpoint
+        self._pages = (
+            files.size(f"{self._name}-wal") // PAGE_SIZE
+        )  # left by processes that wrote too little for a checkpoint
         return connection
 
     def _prepare(self) -> None:
-        """Create the database file if it is missing. It is private from the start, and survives a power cut. Raises
-        `InvalidInput` if the path is a folder or is on a network file system."""
+        """Create the store if it is missing. It is private from the start, and survives a power cut. Raises
+        `InvalidInput` if the path is a folder or is on a network file system, and `Corrupt` if it is an empty file."""
         if self.path.is_dir():
             raise InvalidInput(f"{self.path} is a folder. A SQLite store is a file: sqlite:///{self.path}/clew.db")
         files.make_private_folder(self.path.parent)
@@ -328,39 +337,29 @@ class Engine:
                 f"{self.path} is on a network file system ({kind}), where SQLite's WAL can lose data. "
                 "Put the store on a local disk, or use a server such as postgresql:// or redis://."
             )
-        files.make_private_file(self.path)
-
-    def _explain(self, error: Exception) -> ClewError:
-        """Return the `ClewError` for an error of sqlite3. It says what happened, to which file, and what to do."""
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, UnicodeDecodeError):
-            return Corrupt(
-                f"{self.path} is not a sound SQLite database ({error}). Restore it from a copy, or move it away."
+        if not os.path.lexists(self.path):
+            schema.create(self.path)
+        elif not self.path.stat().st_size:
+            raise Corrupt(
+                f"{self.path} is an empty file, and a store never is one: its content is lost. Restore it from a copy, or "
+                "delete the file to start a new store."
             )
-        hint = {
-            sqlite3.SQLITE_BUSY: f"another process held its lock for {LOCK_WAIT:.0f} s; try again, or end that process",
-            sqlite3.SQLITE_LOCKED: "it is locked; try again",
-            sqlite3.SQLITE_FULL: "the disk is full; nothing stored was harmed. Free some space and try again",
-            sqlite3.SQLITE_READONLY: "it is read-only; make the file and its folder writable",
-            sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that the folder exists and may be written to",
-            sqlite3.SQLITE_IOERR: "the disk failed a read or write; check it, then try again",
-        }.get(code, "try again")
-        return Unavailable(f"{self.path}: {error}: {hint}.")
+        self._read_only = is_read_only(self.path)
 
 
-def _begin(db: sqlite3.Cursor, patient: bool) -> None:
+def _begin(db: apsw.Cursor, patient: bool) -> None:
     """Start a write transaction. If another process has locked the database, `patient` decides: with it, wait up to
     `LOCK_WAIT` seconds; without it, raise at once."""
     try:
         db.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        if not (patient and _is_busy(error)):
+    except apsw.Error as error:
+        if not (patient and is_busy(error)):
             raise
         with _setting(db, "busy_timeout", round(LOCK_WAIT * 1000)):
             db.execute("BEGIN IMMEDIATE")
 
 
-def _commit(db: sqlite3.Cursor, *, count_pages: bool) -> None:
+def _commit(db: apsw.Cursor, *, count_pages: bool) -> None:
     """Commit the transaction. With `count_pages`, which is for transactions that changed an unknown number of pages,
     SQLite itself counts the pages of the WAL (its write-ahead log). It moves them to the database if there are
     `CHECKPOINT_AT_MOST` or more."""
@@ -369,7 +368,7 @@ def _commit(db: sqlite3.Cursor, *, count_pages: bool) -> None:
 
 
 @contextmanager
-def _setting(db: sqlite3.Cursor, name: str, value: int) -> Iterator[None]:
+def _setting(db: apsw.Cursor, name: str, value: int) -> Iterator[None]:
     """Set the PRAGMA `name` to `value` while the `with` block runs, then set it back to 0, its usual value on the
     connection that writes."""
     db.execute(f"PRAGMA {name} = {value}")
@@ -395,17 +394,6 @@ def _pages_of(appends: list[Job]) -> int:
     of the estimates for each append, because appends to different threads share some pages."""
     size: int = sum([job.work.size for job in appends])
     return 3 + len(appends) // 4 + size // PAGE_SIZE
-
-
-def _pages_in(wal: str) -> int:
-    try:
-        return os.stat(wal).st_size // PAGE_SIZE
-    except FileNotFoundError:
-        return 0
-
-
-def _is_busy(error: BaseException | None) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 _engines: dict[tuple[str, int], Engine] = {}

@@ -1,18 +1,24 @@
-"""The tables and settings of a SQLite store, and the check that a database file is one."""
+"""The tables of a SQLite store, their migration, and the check that a database file is a store."""
 
 from __future__ import annotations
 
-import sqlite3
-import sys
+import contextlib
+import secrets
+from pathlib import Path
 
-from clew.errors import InvalidInput, NewerFormat
+import apsw
 
-__all__ = ["VERSION", "check", "configure", "migrate"]
+from clew._runtime import files
+from clew.checkpointers.sqlite.connection import configure, connect, remove, use_wal
+from clew.errors import Corrupt, InvalidInput, NewerFormat
+
+__all__ = ["CHECKPOINT_AFTER", "PAGE_SIZE", "VERSION", "check", "create", "migrate"]
 
 APPLICATION_ID = 0x434C4557
 """The bytes "CLEW" as a number. It is written into the database file, where Clew and the program `file` recognise a
 store by it."""
-VERSION = 1
+VERSION = 2
+"""The version of the tables. Version 2 added the indexes by time; the rest is as in version 1."""
 
 PAGE_SIZE = 8192
 """Bytes of a page of the database. Measured with frames of 1 to 2 KB: a page of 4096 bytes wastes a fifth of its space;
@@ -21,9 +27,6 @@ pages of 16384 bytes write twice as much to the WAL (SQLite's write-ahead log)."
 CHECKPOINT_AFTER = 256
 """When the WAL (SQLite's write-ahead log) has this many pages, the writer moves them to the database. A WAL that is
 soon overwritten instead of growing syncs in two thirds of the time (measured)."""
-CHECKPOINT_AT_MOST = 1024
-"""When the WAL (SQLite's write-ahead log) has this many pages, SQLite itself moves them to the database before a commit
-returns. This applies only to transactions whose pages the writer does not count."""
 
 TABLES = """
 CREATE TABLE heads (
@@ -41,7 +44,6 @@ CREATE TABLE heads (
     head      BLOB NOT NULL       -- the whole head: msgpack and its CRC-32, little-endian
 );
 CREATE UNIQUE INDEX heads_by_key ON heads (ns, key);
--- No index by time: every append would have to move its entry. Sorting 10,000 heads takes some milliseconds.
 
 CREATE TABLE frames (             -- in the order of arrival, so that the frames of many threads share a page
     id     INTEGER PRIMARY KEY,
@@ -69,59 +71,89 @@ CREATE TABLE blob_data (
     data BLOB NOT NULL
 );
 """
+INDEXES = """
+CREATE INDEX heads_by_updated ON heads (ns, updated, key);
+CREATE INDEX heads_by_created ON heads (ns, created, key);
+"""
+"""The indexes from which a page of a listing is read in order. Every append moves its thread's entry in the first one,
+which makes an append write one more page of the database."""
 
 
-def configure(connection: sqlite3.Connection) -> None:
-    """Apply the settings that every connection needs. With them a write that was acknowledged is on the disk, not in a
-    cache."""
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_AT_MOST}")
-    connection.execute("PRAGMA temp_store = MEMORY")
-    if sys.platform == "darwin":
-        connection.execute("PRAGMA fullfsync = ON")
-        connection.execute("PRAGMA checkpoint_fullfsync = ON")
+_TABLES = {"heads", "frames", "refs", "blobs", "blob_data"}
 
 
-def check(connection: sqlite3.Connection, where: str) -> None:
+def create(path: Path) -> None:
+    """Create an empty store. It appears under its name only when it is complete, so that a store is never an empty file.
+    Does nothing if the file exists by then. Raises `Corrupt` if a write-ahead log is there without its database."""
+    if files.size(f"{path}-wal"):
+        raise Corrupt(
+            f"{path} is gone, but {path.name}-wal beside it still holds a part of it. Restore the store from a copy, or "
+            "move that file away to start a new store."
+        )
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        files.make_private_file(temporary)
+        with contextlib.closing(connect(temporary)) as connection:
+            configure(connection)
+            migrate(connection, str(path))
+        files.publish(temporary, path)
+    finally:
+        remove(temporary)
+
+
+def check(connection: apsw.Connection, where: str) -> None:
     """Raise `InvalidInput` or `NewerFormat` unless the database is empty or is a store that this version of Clew can
     use. Changes nothing. `where` names the database in errors."""
     _version(connection, where)
 
 
-def migrate(connection: sqlite3.Connection, where: str) -> None:
-    """Create the tables in an empty database. In any other, only check that it is a store that this version of Clew can
-    use, and raise `InvalidInput` or `NewerFormat` if not. Several processes may do this at the same time. `where` names
-    the database in errors."""
-    if _version(connection, where) < VERSION:
+def migrate(connection: apsw.Connection, where: str) -> None:
+    """Bring a database to the current version and into WAL mode: create all tables in an empty one, and the indexes of
+    version 2 in a store of version 1. Raises `InvalidInput`, `Corrupt` or `NewerFormat`, as `check` does.
+
+    The change is one transaction. Several processes may do this at the same time, and processes that have the store open
+    can go on. `where` names the database in errors.
+    """
+    version = _version(connection, where)
+    if version == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # writes, which readers must not
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if _version(connection, where) == 0:
-                for statement in TABLES.split(";\n"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+    use_wal(connection, where)
+    if version == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(connection, where)
+        if version == 0:
+            connection.execute(TABLES)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        if version < VERSION:
+            connection.execute(INDEXES)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
-def _version(connection: sqlite3.Connection, where: str) -> int:
+def _version(connection: apsw.Connection, where: str) -> int:
     """Return the schema version of the database, 0 if it is empty. Raises `InvalidInput` if it is the database of
-    another program, and `NewerFormat` if it was made by a later version of Clew.
-
-    Tables are counted before the application id is read. So if another process creates the store in between, its id is
-    seen too, and its tables are not taken for those of another program.
+    another program, `Corrupt` if it is a store whose tables or marks are lost, and `NewerFormat` if it was made by a
+    later version of Clew.
     """
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    if application != APPLICATION_ID and (tables or application):
-        raise InvalidInput(f"{where} is the database of another program. Give Clew a file of its own.")
-    if version > VERSION:
+    with connection:  # one transaction, because another process may be creating the store
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        version = int(connection.execute("PRAGMA user_version").get)
+        application = connection.execute("PRAGMA application_id").get
+    is_marked, has_tables = application == APPLICATION_ID, tables >= _TABLES
+    if not tables and not application and not version:
+        return 0
+    if is_marked and version > VERSION:
         raise NewerFormat(where, version, VERSION)
-    return int(version)
+    if not is_marked and not has_tables:
+        raise InvalidInput(f"{where} is the database of another program. Give Clew a file of its own.")
+    if not (is_marked and has_tables and version > 0):
+        lost = "its tables are lost" if is_marked else "its header is damaged"
+        raise Corrupt(f"{where} is a store, but {lost}. Restore it from a copy, or move it away.")
+    return version

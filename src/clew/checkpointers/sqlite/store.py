@@ -6,10 +6,12 @@ import asyncio
 import functools
 import itertools
 import os
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+import apsw
 
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
@@ -83,7 +85,7 @@ class SQLiteCheckpointer(Checkpointer):
                 head.parent[0] if head.parent else None,
                 _created(head.created_at),
                 micros(head.updated_at),
-                bytearray(with_sum(encoded)),
+                with_sum(encoded),
             ),
             sum(map(len, frames)) + len(encoded),
         )
@@ -94,7 +96,7 @@ class SQLiteCheckpointer(Checkpointer):
         check_range(thread_id, start, stop)
         wanted = self._namespace, thread_digest(thread_id)
 
-        def work(db: sqlite3.Cursor) -> list[bytes]:
+        def work(db: apsw.Cursor) -> list[bytes]:
             found = db.execute("SELECT id, frames FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
             if found is None:
                 return []
@@ -118,7 +120,7 @@ class SQLiteCheckpointer(Checkpointer):
         check_thread_id(thread_id)
         wanted = self._namespace, thread_digest(thread_id)
 
-        def work(db: sqlite3.Cursor) -> Head | None:
+        def work(db: apsw.Cursor) -> Head | None:
             found = db.execute("SELECT head FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
             return None if found is None else decode_head(found[0], thread_id, self._name)
 
@@ -142,7 +144,7 @@ class SQLiteCheckpointer(Checkpointer):
         check_thread_id(thread_id)
         wanted = self._namespace, thread_digest(thread_id)
         statement = "SELECT digest FROM refs WHERE thread = (SELECT id FROM heads WHERE ns = ? AND key = ?)"
-        rows = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
+        rows: list[tuple[Any, ...]] = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
         return {digest.hex() for (digest,) in rows}
 
     async def delete(self, thread_id: str) -> None:
@@ -150,7 +152,7 @@ class SQLiteCheckpointer(Checkpointer):
         check_thread_id(thread_id)
         wanted = self._namespace, thread_digest(thread_id)
 
-        def work(db: sqlite3.Cursor) -> None:
+        def work(db: apsw.Cursor) -> None:
             found = db.execute("SELECT id FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
             if found is not None:
                 (thread,) = found
@@ -166,10 +168,11 @@ class SQLiteCheckpointer(Checkpointer):
         namespace = self._namespace
         by_digest = {bytes.fromhex(digest): data for digest, data in blobs.items()}
 
-        def work(db: sqlite3.Cursor) -> None:
+        def work(db: apsw.Cursor) -> None:
             for digest in touch(db, namespace, list(by_digest)):
-                row = db.execute("INSERT INTO blobs (ns, digest, touched) VALUES (?, ?, ?)", (namespace, digest, now()))
-                db.execute("INSERT INTO blob_data VALUES (?, ?)", (row.lastrowid, by_digest[digest]))
+                db.execute("INSERT INTO blobs (ns, digest, touched) VALUES (?, ?, ?)", (namespace, digest, now()))
+                row_id = db.connection.last_insert_rowid()
+                db.execute("INSERT INTO blob_data VALUES (?, ?)", (row_id, by_digest[digest]))
 
         await self._use().write(work, loop)
 
@@ -178,7 +181,7 @@ class SQLiteCheckpointer(Checkpointer):
         check_digests(digests)
         namespace = self._namespace
 
-        def work(db: sqlite3.Cursor) -> dict[str, bytes]:
+        def work(db: apsw.Cursor) -> dict[str, bytes]:
             found = {}
             for digest in digests:
                 row = db.execute(_GET_BLOB, (namespace, bytes.fromhex(digest))).fetchone()
@@ -201,7 +204,7 @@ class SQLiteCheckpointer(Checkpointer):
         check_grace(untouched_for)
         wanted = self._namespace, _before(untouched_for)
         statement = "SELECT digest FROM blobs WHERE ns = ? AND touched <= ?"
-        rows = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
+        rows: list[tuple[Any, ...]] = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
         for (digest,) in rows:
             yield digest.hex()
 
@@ -211,7 +214,7 @@ class SQLiteCheckpointer(Checkpointer):
         check_grace(untouched_for)
         namespace = self._namespace
 
-        def work(db: sqlite3.Cursor) -> None:
+        def work(db: apsw.Cursor) -> None:
             before = _before(untouched_for)
             for digest in digests:
                 found = db.execute(_OLD_BLOB, (namespace, bytes.fromhex(digest), before)).fetchone()

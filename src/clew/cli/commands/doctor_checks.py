@@ -23,6 +23,7 @@ from clew._runtime.text import size
 from clew.agent.handles import without_credentials
 from clew.checkpointers import HeadQuery, open_checkpointer
 from clew.checkpointers.registry import default_url
+from clew.checkpointers.sqlite.connection import library
 from clew.cli.stores import shown_store
 from clew.errors import ClewError
 from clew.log import MessageAdded
@@ -58,7 +59,9 @@ def check_machine() -> Iterator[Finding]:
 
 
 def _python() -> Finding:
-    what = f"Python {platform.python_version()}, Clew {__version__}, {platform.system()} {platform.machine()}"
+    what = (
+        f"Python {platform.python_version()}, Clew {__version__}, {library()}, {platform.system()} {platform.machine()}"
+    )
     if sys.platform == "win32":
         return Finding("python", "warning", what, "Workspaces cannot be restored on Windows. Use Linux, macOS or WSL.")
     return Finding("python", "ok", what)

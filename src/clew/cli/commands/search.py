@@ -143,8 +143,9 @@ async def _by_scan(
 
 @contextmanager
 def _working(out: Console) -> Iterator[Progress]:
-    """Show a progress bar for the length of the block: below the results on a terminal, else on the standard error.
-    Yields the function that moves the bar. It is called with how many threads were searched and how many there are."""
+    """A context manager that shows a progress bar while its block runs: below the results on a terminal, else on the
+    standard error. It gives a function that moves the bar; the caller passes it how many threads were searched so far,
+    and how many there are."""
     if not out.is_terminal:
         with working("Searching") as tick:
             yield tick

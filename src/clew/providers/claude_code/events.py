@@ -43,8 +43,9 @@ _COUNTING = ("thinking_tokens",)
 class ClaudeReader:
     """Turns the lines that one run of Claude Code prints into events.
 
-    `Finished` or `Failed` is reported only by `end`, when the program has ended: background work can make it print
-    several results, and the figures of the last one hold for the whole run. The `meter` measures what the run used.
+    `Finished` or `Failed` is reported only by `end`, when the program has ended. A run can print several results,
+    because it may go on with background work; the numbers in the last result are those of the whole run. The `meter`
+    measures what the run used.
     """
 
     def __init__(self, meter: Meter | None = None) -> None:

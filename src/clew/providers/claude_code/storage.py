@@ -147,10 +147,10 @@ def session_files(place: Place, key: str) -> Iterator[Path]:
 
 
 def side_folders(place: Place, key: str) -> Iterator[Path]:
-    """Yield the folders that hold the side files of the session with this key: long outputs of tools, and the rows of
-    sub-agents. Claude Code has a project folder for each working folder, and each of them can have one such folder. If
-    a later prompt of the session is asked in another working folder than the first, its long outputs are put into the
-    project folder of that other working folder. `place` says where the project folders are."""
+    """Yield the folders with the side files of a session: long outputs of tools, and the rows of sub-agents. There can
+    be several, because Claude Code keeps a project folder for each working folder, and puts a long output into the
+    project folder of the working folder that the prompt was asked in. `key` is the session's id. `place` says where the
+    project folders are."""
     return (path for project in _projects(place) if (path := project / key).is_dir())
 
 

@@ -373,11 +373,11 @@ async def _raw_frames(checkpointer: Checkpointer, thread_id: str, count: int | N
 async def _one_by_one(
     checkpointer: Checkpointer, thread_id: str, start: int, stop: int, blame: ClewError, *, known: bool
 ) -> list[_Raw]:
-    """Read the frames from `start` up to, but not including, `stop` one at a time. Reading them together failed with
-    `blame`.
+    """Read the frames from `start` up to, but not including, `stop` one at a time, because reading them together failed
+    with the error `blame`. Return one item for each frame: its bytes, or the error of reading it.
 
-    If every single read succeeds, the last frame gets the error `blame`. `known` says whether the log's length is
-    known. If not, failed reads at the end are taken for the end of the log.
+    If every single read succeeds, the last item gets the error `blame`. If the log's length is not known (`known` is
+    False), failed reads at the end are left out: the log ends before them.
     """
     found: list[_Raw] = []
     failed = 0

@@ -473,8 +473,8 @@ class TimelineReader:
 
 
 def _match(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int | None) -> None:
-    """Record each tool result among these blocks for its call: the first call with the result's id that has no result
-    yet.
+    """Store each tool result among these blocks in the draft of its call. The call of a result is the first in `calls`
+    that has the result's id and no result yet.
 
     `now` is the time of the results in microseconds since 1970, if known.
     """

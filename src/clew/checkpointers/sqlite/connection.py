@@ -1,0 +1,144 @@
+"""Connections to SQLite files, the settings that each of them needs, and the explanation of SQLite's errors.
+
+The library is `apsw`, which brings a SQLite of its own. The SQLite that comes with Python is mostly older than 3.51.3. It
+has a race in which several processes that write to one file in WAL mode can lose a committed transaction. No process may
+open a file with both libraries: when one of them closes the file, the operating system drops the locks of the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import apsw
+
+from clew._runtime import files
+from clew.errors import ClewError, Corrupt, Unavailable
+
+__all__ = [
+    "CHECKPOINT_AT_MOST",
+    "FAULTS",
+    "LOCK_WAIT",
+    "configure",
+    "connect",
+    "explain",
+    "is_busy",
+    "library",
+    "use_wal",
+]
+
+FAULTS = (apsw.Error, UnicodeDecodeError)
+"""The errors that `apsw` raises. `UnicodeDecodeError` is one of them: a text in a damaged database may not be UTF-8."""
+LOCK_WAIT = 30.0
+"""Seconds to wait for another process's transaction before a call raises `Unavailable`."""
+CHECKPOINT_AT_MOST = 1024
+"""When the WAL (SQLite's write-ahead log) has this many pages, SQLite itself moves them to the database before a commit
+returns. This applies only to transactions whose pages the writer does not count."""
+_CACHED_STATEMENTS = 256
+_PAUSE = 0.05
+
+
+def library() -> str:
+    """Return the name and version of the SQLite library that the store uses."""
+    return f"SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})"
+
+
+def connect(path: Path, options: str = "mode=rw") -> apsw.Connection:
+    """Open a connection to an existing SQLite file. Raises `apsw.CantOpenError` if there is no such file. A statement
+    waits up to `LOCK_WAIT` seconds while another process has locked the database. `options` are those of SQLite's file
+    URLs."""
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
+    connection = apsw.Connection(f"{path.as_uri()}?{options}", flags=flags, statementcachesize=_CACHED_STATEMENTS)
+    connection.set_busy_timeout(round(LOCK_WAIT * 1000))
+    return connection
+
+
+def connect_to_read(path: Path) -> apsw.Connection:
+    """Open a connection to a SQLite file that this process may not write. Raises `Unavailable` if the file needs changes
+    before it can be read, because a process that was killed has left its write-ahead log."""
+    connection = connect(path, "mode=ro")
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
+        connection.close()
+        if files.size(f"{path}-wal"):
+            raise Unavailable(
+                f"{path} cannot be read where it is, because the file {path.name}-wal beside it holds newer data and "
+                "SQLite has to write in the folder to read it. Copy both files into a folder that can be written to."
+            ) from error
+        return connect(path, "mode=ro&immutable=1")
+    return connection
+
+
+def is_read_only(path: Path) -> bool:
+    """Return whether this process may not write an existing file, or nothing else into its folder."""
+    return not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+
+
+def remove(path: Path) -> None:
+    """Delete a SQLite file that nobody has open, and the files that SQLite keeps beside it."""
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{path}{suffix}")
+
+
+def configure(connection: apsw.Connection) -> None:
+    """Apply the settings that every connection needs. With them a write that was acknowledged is on the disk, not in a
+    cache."""
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_AT_MOST}")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    if sys.platform == "darwin":
+        connection.execute("PRAGMA fullfsync = ON")
+        connection.execute("PRAGMA checkpoint_fullfsync = ON")
+
+
+def use_wal(connection: apsw.Connection, where: str) -> None:
+    """Make sure that the database is in WAL mode, and change it to that mode if it is not. Raises `Unavailable` if that
+    fails. `where` names the database in errors.
+
+    A copy that SQLite's `VACUUM INTO` made, a restored dump, or a store whose first open failed can be in the mode
+    `delete`. In that mode a power cut can take back acknowledged appends.
+    """
+    until = time.monotonic() + LOCK_WAIT
+    while connection.execute("PRAGMA journal_mode").get != "wal":
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").get
+        except apsw.BusyError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE)
+            continue
+        if mode != "wal":
+            raise Unavailable(
+                f"{where} is in SQLite's journal mode {mode!r} and cannot be changed to WAL mode, without which a power "
+                "cut can take back acknowledged appends. Put the store on a local disk with a common file system."
+            )
+
+
+def is_busy(error: BaseException | None) -> bool:
+    """Return whether an error says that another process has locked the database."""
+    return isinstance(error, apsw.BusyError)
+
+
+def explain(error: Exception, path: Path) -> ClewError:
+    """Return the `ClewError` for an error of `apsw`. It says what happened, to which file, and what to do."""
+    if isinstance(error, (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError)):
+        return Corrupt(f"{path} is not a sound SQLite database ({error}). Restore it from a copy, or move it away.")
+    for kind, hint in _HINTS.items():
+        if isinstance(error, kind):
+            return Unavailable(f"{path}: {error}: {hint}.")
+    return Unavailable(f"{path}: {error}: try again.")
+
+
+_HINTS: dict[type[apsw.Error], str] = {
+    apsw.BusyError: f"another process held its lock for {LOCK_WAIT:.0f} s; try again, or end that process",
+    apsw.LockedError: "it is locked; try again",
+    apsw.FullError: "the disk is full; nothing stored was harmed. Free some space and try again",
+    apsw.ReadOnlyError: "it is read-only; make the file and its folder writable",
+    apsw.CantOpenError: "it cannot be opened; check that the folder exists and may be written to",
+    apsw.IOError: "the disk failed a read or write; check it, then try again",
+}

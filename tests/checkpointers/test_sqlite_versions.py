@@ -1,0 +1,350 @@
+"""SQLite files that are not as this version would make them: of version 1, in another journal mode, damaged, empty,
+half gone or read-only; and that a process uses one SQLite library for them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+from clew.checkpointers import HeadQuery, SQLiteCheckpointer
+from clew.checkpointers.sqlite import connection, schema
+from clew.checkpointers.sqlite.backup import backup
+from clew.checkpointers.sqlite.store import _listing
+from clew.errors import Corrupt, NewerFormat, Unavailable
+from clew.testing.contract.builders import append, digest_of, heads, listed, state
+from tests.checkpointers.scripts import _PREAMBLE, race, run_script
+from tests.sqlite_files import database
+
+pytestmark = pytest.mark.anyio
+
+VERSION_1 = Path(__file__).with_name("sqlite_version_1.db.gz")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "clew.db"
+
+
+@pytest.fixture
+def old(path: Path) -> Path:
+    """A store that was made when the tables had version 1, with five threads and one in another namespace."""
+    path.write_bytes(gzip.decompress(VERSION_1.read_bytes()))
+    path.chmod(0o600)
+    return path
+
+
+def value(path: Path, statement: str) -> object:
+    with database(path) as db:
+        return db.execute(statement).get
+
+
+def indexes(path: Path) -> set[object]:
+    with database(path) as db:
+        return {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index' AND sql NOT NULL")}
+
+
+# Version 1
+
+
+async def check_content(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store, SQLiteCheckpointer(path, namespace="other") as other:
+        for number in range(1, 6):
+            frames, head, refs = await state(store, f"thread {number}")
+            assert frames == [b"frame %d.%d" % (number, at) for at in range(number)]
+            assert head is not None
+            assert head.frames == number
+            assert refs == ({digest_of(b"a blob")} if number == 5 else set())
+        assert await store.get_blobs([digest_of(b"a blob")]) == {digest_of(b"a blob"): b"a blob"}
+        assert await other.read("thread 1") == [b"elsewhere"]
+
+
+async def test_a_store_of_version_1_is_migrated_in_place_and_keeps_everything(old: Path) -> None:
+    await check_content(old)
+    assert value(old, "PRAGMA user_version") == schema.VERSION == 2
+    assert {"heads_by_updated", "heads_by_created"} <= indexes(old)
+    await check_content(old)
+    async with SQLiteCheckpointer(old) as store:
+        assert await listed(store, order="created") == ["thread 5", "thread 4", "thread 3", "thread 2", "thread 1"]
+        await append(store, "thread 1", b"more", at=1)
+        assert await store.read("thread 1") == [b"frame 1.0", b"more"]
+
+
+async def test_a_migrated_store_has_the_tables_and_indexes_of_a_new_one(old: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    for path in (old, new):
+        async with SQLiteCheckpointer(path) as store:
+            await store.head("thread")
+    statement = "SELECT name, sql FROM sqlite_schema ORDER BY name"
+    with database(old) as migrated, database(new) as made:
+        assert migrated.execute(statement).fetchall() == made.execute(statement).fetchall()
+
+
+async def test_a_store_of_version_1_is_migrated_while_others_have_it_open(old: Path) -> None:
+    writer = apsw.Connection(str(old))  # a process of before: it goes on with the statements that it has prepared
+    insert = "UPDATE heads SET updated = updated + 1 WHERE thread_id = 'thread 3'"
+    writer.execute(insert)
+    await race(4, "async def main():\n    await all_are_ready()\n    async with SQLiteCheckpointer(path) as store:\n"
+                  "        assert len(await listed(store)) == 5\nasyncio.run(main())", str(old))  # fmt: skip
+    writer.execute(insert)
+    writer.close()
+    await check_content(old)
+    with database(old) as db:
+        assert db.execute("PRAGMA integrity_check").get == "ok"
+
+
+async def test_a_migration_that_is_broken_off_leaves_version_1(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "INDEXES", schema.INDEXES + "CREATE INDEX again ON heads (no_such_column);")
+    async with SQLiteCheckpointer(old) as store:
+        with pytest.raises(Unavailable):
+            await store.read("thread 1")
+    assert value(old, "PRAGMA user_version") == 1
+    assert "heads_by_updated" not in indexes(old)
+    monkeypatch.undo()
+    await check_content(old)
+
+
+async def test_a_backup_of_a_store_of_version_1_is_one_too(old: Path, tmp_path: Path) -> None:
+    copy = backup(old, tmp_path / "copy.db").path
+    assert value(copy, "PRAGMA user_version") == 1
+    await check_content(copy)
+
+
+async def test_a_page_of_a_listing_is_read_from_an_index(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"frame")
+        last = (await heads(store))[-1]
+    with database(path) as db:
+        for query in (HeadQuery(limit=50), HeadQuery(limit=50, order="created"), HeadQuery(limit=50).after(last)):
+            statement, values = _listing("", query)
+            plan = " ".join(str(row[3]) for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values))
+            assert f"heads_by_{query.order}" in plan
+            assert "TEMP B-TREE" not in plan
+
+
+# Journal mode
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "TRUNCATE", "PERSIST", "MEMORY", "OFF"])
+async def test_a_store_in_another_journal_mode_is_brought_back_to_wal(path: Path, mode: str) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"one")
+    with database(path) as db:
+        db.execute(f"PRAGMA journal_mode = {mode}")
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"two", at=1)
+        assert Path(f"{path}-wal").stat().st_size
+    assert value(path, "PRAGMA journal_mode") == "wal"
+
+
+async def test_a_copy_by_vacuum_into_is_brought_to_wal(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"one")
+        with database(path) as db:
+            db.execute("VACUUM INTO ?", (str(copy),))
+    assert value(copy, "PRAGMA journal_mode") == "delete"
+    async with SQLiteCheckpointer(copy) as store:
+        assert await store.read("thread") == [b"one"]
+    assert value(copy, "PRAGMA journal_mode") == "wal"
+
+
+async def test_a_store_that_cannot_be_in_wal_mode_is_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"one")
+    with database(path) as db:
+        db.execute("PRAGMA journal_mode = DELETE")
+    reader = subprocess.Popen([sys.executable, "-c", _READER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    monkeypatch.setattr(connection, "LOCK_WAIT", 0.2)
+    with reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"reading\n"
+        async with SQLiteCheckpointer(path) as store:
+            with pytest.raises(Unavailable, match="another process"):
+                await append(store, "thread", b"two", at=1)
+        reader.communicate(b"\n")
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"two", at=1)
+
+
+_READER = """
+import apsw, sys
+db = apsw.Connection(sys.argv[1])
+db.execute("BEGIN")
+db.execute("SELECT count(*) FROM heads").fetchone()
+print("reading", flush=True)
+sys.stdin.readline()
+"""
+
+
+# Damage
+
+
+async def made(path: Path) -> Path:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"frame")
+    return path
+
+
+async def refused_as_damaged(path: Path) -> str:
+    before = path.read_bytes()
+    async with SQLiteCheckpointer(path) as store:
+        with pytest.raises(Corrupt, match=str(path)) as caught:
+            await store.read("thread")
+        with pytest.raises(Corrupt):
+            await store.head("thread")
+        with pytest.raises(Corrupt):
+            await append(store, "thread", b"more", at=1)
+        with pytest.raises(Corrupt):
+            await listed(store)
+    assert path.read_bytes() == before
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("place", [0, 20])
+async def test_a_header_that_was_overwritten_is_corrupt(path: Path, place: int) -> None:
+    data = bytearray((await made(path)).read_bytes())
+    data[place : place + 4] = b"\xff\xff\xff\xff"
+    path.write_bytes(data)
+    await refused_as_damaged(path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["PRAGMA application_id = 0", "PRAGMA application_id = 7", "PRAGMA user_version = 0", "DROP TABLE frames"],
+)
+async def test_a_store_without_its_marks_or_tables_is_corrupt(path: Path, statement: str) -> None:
+    with database(await made(path)) as db:
+        db.execute(statement)
+    assert "is a store, but" in await refused_as_damaged(path)
+
+
+async def test_a_store_that_lost_its_schema_is_corrupt(path: Path) -> None:
+    with database(await made(path)) as db:
+        db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("DELETE FROM sqlite_schema")
+    assert "its tables are lost" in await refused_as_damaged(path)
+
+
+async def test_an_empty_file_is_corrupt_and_not_an_empty_store(path: Path) -> None:
+    os.truncate(await made(path), 0)
+    assert "delete the file to start a new store" in await refused_as_damaged(path)
+
+
+async def test_a_write_ahead_log_without_its_database_is_not_given_to_a_new_store(path: Path) -> None:
+    Path(f"{path}-wal").write_bytes(b"the log of a store that is gone")
+    async with SQLiteCheckpointer(path) as store:
+        with pytest.raises(Corrupt, match="move that file away"):
+            await append(store, "thread", b"frame")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("fill", [b"\x00", b"\xff"])
+async def test_no_damaged_page_makes_a_thread_absent(path: Path, fill: bytes) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        for number in range(40):
+            await append(store, f"thread {number}", b"frame" * 100)
+    whole = path.read_bytes()
+    for start in range(schema.PAGE_SIZE, len(whole), schema.PAGE_SIZE):
+        path.write_bytes(whole[:start] + fill * schema.PAGE_SIZE + whole[start + schema.PAGE_SIZE :])
+        async with SQLiteCheckpointer(path) as store:
+            for number in range(40):
+                try:
+                    assert await store.read(f"thread {number}") == [b"frame" * 100]
+                    assert await store.head(f"thread {number}") is not None
+                except Corrupt:
+                    continue
+
+
+async def test_a_newer_store_without_a_table_is_newer_and_not_damaged(path: Path) -> None:
+    with database(await made(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+        db.execute("DROP TABLE refs")
+    async with SQLiteCheckpointer(path) as store:
+        with pytest.raises(NewerFormat, match="99"):
+            await store.read("thread")
+
+
+async def test_a_store_that_could_not_be_made_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "TABLES", schema.TABLES + "CREATE TABLE heads (twice);")
+    async with SQLiteCheckpointer(path) as store:
+        with pytest.raises(Unavailable):
+            await append(store, "thread", b"frame")
+    assert list(path.parent.iterdir()) == []
+
+
+# Read-only
+
+_READ = """
+async def main():
+    async with SQLiteCheckpointer(path) as store:
+        assert await store.read("thread") == [b"frame"], "it can be read"
+        assert await listed(store) == ["thread"]
+        try:
+            await append(store, "thread", b"more", at=1)
+        except Unavailable as error:
+            print(error)
+asyncio.run(main())
+"""
+
+
+async def test_a_store_that_may_not_be_written_can_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await made(path)
+    monkeypatch.setattr("clew.checkpointers.sqlite.engine.is_read_only", lambda _: True)
+    async with SQLiteCheckpointer(path) as store:
+        assert await store.read("thread") == [b"frame"]
+        assert await listed(store) == ["thread"]
+        with pytest.raises(Unavailable, match="read-only"):
+            await append(store, "thread", b"more", at=1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts a folder a second time, which Linux can")
+@pytest.mark.parametrize("version", ["old", "new"])
+async def test_a_store_on_a_read_only_file_system_can_be_read(path: Path, version: str) -> None:
+    await made(path)
+    if version == "old":
+        with database(path) as db:
+            db.execute("DROP INDEX heads_by_updated")
+            db.execute("DROP INDEX heads_by_created")
+            db.execute("PRAGMA user_version = 1")
+    if os.geteuid() != 0:
+        path.chmod(0o400)
+        path.parent.chmod(0o500)
+        try:
+            said = await run_script(_READ, str(path))
+        finally:
+            path.parent.chmod(0o700)
+    else:
+        mounted = f'mount --bind "{path.parent}" "{path.parent}" && mount -o remount,bind,ro "{path.parent}"'
+        script = f'{mounted} && exec {sys.executable} -c "$CODE" "{path}"'
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", script], env={**os.environ, "CODE": _PREAMBLE + _READ},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        said = done.stdout
+    assert "read-only" in said
+
+
+# One library
+
+
+async def test_a_process_that_opens_a_store_with_pythons_own_library_too_is_stopped(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"frame")
+        with pytest.raises(AssertionError, match="two SQLite libraries"):
+            sqlite3.connect(path)
+    sqlite3.connect(path).close()
+
+
+def test_the_library_has_no_race_that_loses_commits() -> None:
+    major, minor, patch = (int(part) for part in apsw.sqlite_lib_version().split("."))
+    assert (major, minor, patch) >= (3, 51, 3)
+    assert apsw.sqlite_lib_version() in connection.library()
