@@ -26,7 +26,7 @@ from clew.checkpointers import HeadQuery, open_checkpointer
 from clew.checkpointers.oracle.sql import Statements
 from clew.checkpointers.oracle.store import OracleCheckpointer
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, MissingExtra, NewerFormat, Unavailable
-from clew.testing.contract.builders import EPOCH, a_head, append, digest_of, every_call, heads, put
+from clew.testing.contract.builders import EPOCH, a_head, append, digest_of, every_call, heads, minute, put
 from tests.servers.running import free_port
 
 pytestmark = pytest.mark.anyio
@@ -432,7 +432,8 @@ async def test_a_listing_is_decided_by_sql_and_titles_and_tags_here(database: Da
     async with OracleCheckpointer(URL) as store:
         database.script[SQL.append] = [lambda binds: sent.append(dict(binds)) or WRITTEN(binds)]  # type: ignore[func-returns-value]
         for number in range(3):
-            await append(store, f"thread {number}", b"frame", title="odd" if number % 2 else "even")
+            title = "odd" if number % 2 else "even"
+            await append(store, f"thread {number}", b"frame", title=title, updated_at=minute(-number))
         rows = {binds["b_key"]: (binds["b_head"], binds["b_thread_id"]) for binds in sent}
         query = HeadQuery(title="EVEN", limit=5)
         database.script[SQL.listed_keys(b"", query)[0]] = [lambda binds: [(key,) for key in rows]]

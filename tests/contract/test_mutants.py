@@ -297,6 +297,35 @@ class Listing(Mutant):
         return [log.head for log in self._space.logs.values() if log.head]
 
 
+class ListsByKey(Mutant):
+    """Lists the threads of one moment with the heads of another, as they come."""
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        for head in [head async for head in super().heads(query)]:
+            if (current := await self.head(head.thread_id)) is not None:
+                yield current
+
+
+class ListsByKeyWhatMatches(Mutant):
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        for head in [head async for head in super().heads(query)]:
+            current = await self.head(head.thread_id)
+            if current is not None and query.matches(current):
+                yield current
+
+
+class ListsFromTheLastHead(Mutant):
+    """Reads a long listing in small pages, each below the last: a thread that moves meanwhile is missed."""
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        left = 2**60 if query.limit is None else query.limit
+        while page := [head async for head in super().heads(msgspec.structs.replace(query, limit=min(left, 100)))]:
+            for head in page:
+                yield head
+            left -= len(page)
+            query = query.after(page[-1])
+
+
 class DropsAtThePageBoundary(Listing):
     async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
         return found[1:] if query.cursor else found
@@ -541,6 +570,10 @@ MUTANTS: list[tuple[type[Mutant], Callable[..., Any]]] = [
     (AnyTagWillDo, CheckpointerContract.test_every_given_tag_must_have_its_value),
     (BeforeIncludesItsMoment, CheckpointerContract.test_moments_of_change_bound_a_listing),
     (ListsByOffset, CheckpointerContract.test_a_listing_holds_untouched_threads_once_while_others_come_and_go),
+    (ListsByKey, CheckpointerContract.test_a_long_listing_is_right_while_its_threads_are_written),
+    (ListsFromTheLastHead, CheckpointerContract.test_a_long_listing_is_right_while_its_threads_are_written),
+    (ListsByKey, CheckpointerContract.test_long_pages_are_right_while_their_threads_are_written),
+    (ListsByKeyWhatMatches, CheckpointerContract.test_long_pages_are_right_while_their_threads_are_written),
     (BlobsUnchecked, CheckpointerContract.test_a_blob_with_a_wrong_digest_is_invalid_and_none_is_kept),
     (BlobsKeptUpToTheWrongOne, CheckpointerContract.test_a_blob_with_a_wrong_digest_is_invalid_and_none_is_kept),
     (EmptyBlobAsAbsent, CheckpointerContract.test_blobs_come_back_byte_for_byte_through_another_opener),

@@ -7,6 +7,8 @@ import pytest
 
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.mysql.store import MySQLCheckpointer
+from clew.checkpointers.sql import listing
+from clew.testing import OpenStore
 from tests.servers.mariadb import MariaDBServer, running_mariadb
 from tests.servers.running import free_port
 from tests.stores import NewStore, StoreContract
@@ -25,6 +27,13 @@ class TestMySQL(StoreContract):
     async def new_store(self, server: MariaDBServer) -> NewStore:
         await server.empty("clew_")
         return partial(MySQLCheckpointer, server.url())
+
+    async def test_a_listing_in_several_parts_is_right_while_its_threads_are_written(
+        self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(listing, "FIRST", 100)
+        monkeypatch.setattr(listing, "PART", 100)
+        await self.test_a_long_listing_is_right_while_its_threads_are_written(open_store)
 
     @pytest.fixture
     async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

@@ -7,6 +7,8 @@ import pytest
 
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.postgres.store import PostgresCheckpointer
+from clew.checkpointers.sql import listing
+from clew.testing import OpenStore
 from tests.servers.postgres import PostgresServer, running_postgres
 from tests.servers.running import free_port
 from tests.stores import NewStore, StoreContract
@@ -28,6 +30,13 @@ class TestPostgres(StoreContract):
         return lambda namespace="": PostgresCheckpointer(
             server.url(), namespace, schema=schema, connections=next(connections)
         )
+
+    async def test_a_listing_in_several_parts_is_right_while_its_threads_are_written(
+        self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(listing, "FIRST", 100)
+        monkeypatch.setattr(listing, "PART", 100)
+        await self.test_a_long_listing_is_right_while_its_threads_are_written(open_store)
 
     @pytest.fixture
     async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

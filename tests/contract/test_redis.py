@@ -7,7 +7,9 @@ from functools import partial
 import pytest
 
 from clew.checkpointers import Checkpointer
+from clew.checkpointers.redis import listing
 from clew.checkpointers.redis.store import RedisCheckpointer
+from clew.testing import OpenStore
 from tests.sampling import FULL
 from tests.servers.redis import a_cluster, a_server
 from tests.servers.running import free_port
@@ -40,6 +42,12 @@ class _Contract(StoreContract):
     @pytest.fixture
     def new_store(self, url: str) -> NewStore:
         return partial(RedisCheckpointer, url, prefix=f"test-{next(_numbers)}:")
+
+    async def test_a_listing_in_several_parts_is_right_while_its_threads_are_written(
+        self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(listing, "_BATCH", 100)
+        await self.test_a_long_listing_is_right_while_its_threads_are_written(open_store)
 
     @pytest.fixture
     async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

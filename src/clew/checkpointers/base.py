@@ -82,9 +82,19 @@ class Checkpointer(ABC):
     def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         """Yield the heads that match the query, sorted by the time that `query.order` names, newest first.
 
-        Each thread is yielded at most once. A thread that exists and matches during the whole listing is yielded
-        exactly once, even while other threads are written. A damaged head raises `Corrupt`, where possible only after
-        all sound heads have been yielded.
+        While others write, these promises hold:
+
+        - Each thread is yielded at most once.
+        - A thread that exists and matches during the whole listing is yielded, even if it is written meanwhile.
+        - Each head that is yielded was written by an append, and matches the query. If the thread is written during the
+          listing, its head may be the one from before or the one from after.
+        - **With a limit**, all heads are in order. So `query.after(last)` goes on exactly below the page: no thread is
+          in two pages, and a thread that is not written meanwhile is in one. A thread that is written between two pages
+          moves to the front in the order `updated`, and may then be in none; the order `created` has them all.
+        - **Without a limit**, a store may read the heads in parts, each of 500 or more and each in order. A thread that
+          is written meanwhile may come in a later part than its new time would put it. All other heads are in order.
+
+        A damaged head raises `Corrupt`, where possible only after all sound heads have been yielded.
         """
 
     @abstractmethod

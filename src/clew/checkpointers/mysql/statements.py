@@ -50,7 +50,7 @@ class Statements:
 
     def heads(self, keys: Sequence[bytes]) -> bytes:
         where = fill(b"space = %b AND thread_key IN (", self._space) + literals(keys) + b")"
-        return self._fill(b"SELECT thread_key, head, thread_id FROM @heads WHERE ") + where
+        return self._fill(b"SELECT head, thread_id FROM @heads WHERE ") + where
 
     def listing(self, query: HeadQuery) -> bytes:
         return self._listing(b"head, thread_id", query)

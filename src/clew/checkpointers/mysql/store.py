@@ -23,7 +23,8 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_digest
-from clew.checkpointers.sql.heads import Listing, decode_head, make_append, text_digest
+from clew.checkpointers.sql.heads import decode_head, make_append, text_digest
+from clew.checkpointers.sql.listing import list_heads
 from clew.checkpointers.sql.reads import Stretch, read_frames
 from clew.errors import MissingExtra
 
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["MySQLCheckpointer"]
 
 _PAGE = 500
-"""The most heads that one query fetches when threads are listed. Also the most digests that one query fetches when the
-method `blobs` lists blobs."""
+"""The most digests that one query fetches when the method `blobs` lists blobs."""
 _PART = 2**20
 """The most bytes of a blob that one row holds: a larger blob has several rows. Also about the most bytes of blobs in
 one statement."""
@@ -117,18 +117,18 @@ class MySQLCheckpointer(Checkpointer):
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         engine = self._use()
         check_query(query)
-        listing = Listing(self._where)
-        if query.limit is not None and query.limit <= _PAGE:
-            for head in listing.sound(await engine.read(self._statements.listing(query))):
-                yield head
-            listing.end()
-            return
-        keys = [key for (key,) in await engine.read(self._statements.listed_keys(query))]  # all of one moment
-        for page in batches(keys, _PAGE):
-            found = {key: row for key, *row in await engine.read(self._statements.heads(page))}
-            for head in listing.sound([found[key] for key in page if key in found]):
-                yield head
-        listing.end()
+
+        async def select_keys(wanted: HeadQuery) -> list[bytes]:
+            return [key for (key,) in await engine.read(self._statements.listed_keys(wanted))]
+
+        async for head in list_heads(
+            query,
+            self._where,
+            select=lambda wanted: engine.read(self._statements.listing(wanted)),
+            select_keys=select_keys,
+            select_by_keys=lambda keys: engine.read(self._statements.heads(keys)),
+        ):
+            yield head
 
     async def refs(self, thread_id: str) -> set[str]:
         engine = self._use()

@@ -28,7 +28,8 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_digest
 from clew.checkpointers.oracle import address
 from clew.checkpointers.oracle.sql import VERSION, Statements
-from clew.checkpointers.sql.heads import UNLIMITED, Append, Listing, decode_head, make_append, refusal, text_digest
+from clew.checkpointers.sql.heads import Append, Listing, decode_head, make_append, refusal, text_digest
+from clew.checkpointers.sql.listing import sorted_part
 from clew.checkpointers.sql.reads import Stretch, read_frames
 from clew.errors import ClewError, Corrupt, MissingExtra, NewerFormat, Unavailable
 
@@ -161,17 +162,19 @@ class OracleCheckpointer(Checkpointer):
         calls = self._use()
         check_query(query)
         keys = [key for (key,) in await self._rows(calls, *self._statements.listed_keys(self._space, query))]
-        left = UNLIMITED if query.limit is None else query.limit
         listing = Listing(self._where)
-        for page in batches(keys, _PAGE):
-            if left <= 0:
-                break
-            rows = await self._rows(calls, self._statements.heads(len(page)), self._binds_of(page))
-            found = {key: row for key, *row in rows}
-            for head in listing.sound([found[key] for key in page if key in found]):
-                if left > 0 and query.matches(head):
-                    left -= 1
+        page: list[Head] = []
+        for part in batches(keys, _PAGE):
+            rows = await self._rows(calls, self._statements.heads(len(part)), self._binds_of(part))
+            page += sorted_part(listing.sound([row for _, *row in rows]), query)
+            if query.limit is None:
+                for head in page:
                     yield head
+                page.clear()
+            elif len(page) >= query.limit:
+                break
+        for head in sorted_part(page[: query.limit], query):
+            yield head
         listing.end()
 
     async def refs(self, thread_id: str) -> set[str]:

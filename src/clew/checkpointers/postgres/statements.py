@@ -43,8 +43,8 @@ class Statements:
         )
         self.head = make("SELECT head FROM {schema}.clew_heads WHERE ns = $1 AND key = $2", BYTES, BYTES)
         self.heads = make(
-            "SELECT h.head, h.thread_id FROM unnest($2) WITH ORDINALITY u (key, n) "
-            "JOIN {schema}.clew_heads h ON h.ns = $1 AND h.key = u.key ORDER BY u.n",
+            "SELECT h.head, h.thread_id FROM unnest($2) u (key) "
+            "JOIN {schema}.clew_heads h ON h.ns = $1 AND h.key = u.key",
             *(BYTES, BYTES_LIST),
         )
         self.refs = make(

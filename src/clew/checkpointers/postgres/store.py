@@ -23,7 +23,8 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
 from clew.checkpointers.postgres.statements import Append, Statements
 from clew.checkpointers.postgres.values import bytes_list, number, numbers_of
-from clew.checkpointers.sql.heads import Listing, decode_head, tags_column, title_column, with_sum
+from clew.checkpointers.sql.heads import decode_head, tags_column, title_column, with_sum
+from clew.checkpointers.sql.listing import list_heads
 from clew.checkpointers.sql.reads import Stretch, read_frames
 from clew.errors import MissingExtra
 
@@ -35,8 +36,7 @@ __all__ = ["PostgresCheckpointer"]
 _DIGEST = 32
 
 _PAGE = 500
-"""The most heads that one query fetches when threads are listed. Also the most digests that one query fetches when the
-method `blobs` lists blobs."""
+"""The most digests that one query fetches when the method `blobs` lists blobs."""
 _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
 """The most that one statement handles, in the order of the names: total bytes of blobs to put (a larger blob goes
 alone), number of blobs to put, number of blobs to get, and number of blobs to touch (mark as just used)."""
@@ -132,19 +132,23 @@ class PostgresCheckpointer(Checkpointer):
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         engine = self._use()
         check_query(query)
-        listing = Listing(self._where)
-        if query.limit is not None and query.limit <= _PAGE:
-            statement, values = self._statements.listing(self._space, query)
-            for head in listing.sound(await engine.read(statement, *values)):
-                yield head
-            listing.end()
-            return
-        statement, values = self._statements.listed_keys(self._space, query)
-        [[keys]] = await engine.read(statement, *values)
-        for page in batches(_digests_of(keys), _PAGE):
-            for head in listing.sound(await engine.read(self._statements.heads, self._space, bytes_list(page))):
-                yield head
-        listing.end()
+
+        async def select(wanted: HeadQuery) -> Sequence[Sequence[bytes | None]]:
+            statement, values = self._statements.listing(self._space, wanted)
+            return await engine.read(statement, *values)
+
+        async def select_keys(wanted: HeadQuery) -> list[bytes]:
+            statement, values = self._statements.listed_keys(self._space, wanted)
+            [[keys]] = await engine.read(statement, *values)
+            return _digests_of(keys)
+
+        async def select_by_keys(keys: Sequence[bytes]) -> Sequence[Sequence[bytes | None]]:
+            return await engine.read(self._statements.heads, self._space, bytes_list(keys))
+
+        async for head in list_heads(
+            query, self._where, select=select, select_keys=select_keys, select_by_keys=select_by_keys
+        ):
+            yield head
 
     async def refs(self, thread_id: str) -> set[str]:
         engine = self._use()

@@ -3,7 +3,8 @@
 A place is a thread's position in a listing, as sortable bytes; a shard is one of the parts into which a namespace is
 divided. The places of a shard are read at one moment and name every thread that exists then, because an append moves a
 thread's place together with its head. So a thread that exists throughout is found, even if it moves while the listing
-goes on. It is yielded once, with its new head if it moved.
+goes on. It is yielded once, with its new head if it moved. Heads are sorted again after they were read: a page (a query
+with a limit) as a whole, a listing without a limit in parts.
 
 An expired thread leaves its place behind, because the server removes the thread's keys and knows nothing of listings.
 The listing removes such a place when it finds it, in one step that first checks that no thread has this place again.
@@ -23,7 +24,8 @@ __all__ = ["Listing"]
 
 _MOMENT = 8
 _POSITION = _MOMENT + KEY
-_BATCH = 1024
+_BATCH = 4096
+"""The most heads that are read at once. Each such part of a listing is in order by itself."""
 _ALL = 2**31
 _LEAST, _GROWTH = 64, 8
 """How many places to ask of each shard at first, and the factor by which this number grows if too few threads match. A
@@ -110,8 +112,8 @@ class Listing:
 
     async def _follow(self, places: list[bytes], complete_to: bytes, batch: int) -> AsyncIterator[Head]:
         """Yield the matching heads of the threads at these places (positions in the listing), from the last place to
-        the first, each thread once. `batch` is how many heads are read first; each further batch is larger, up to a
-        limit.
+        the first, each thread once. Heads that were read together are sorted by the places that their threads have by
+        then. `batch` is how many heads are read first; each further batch is larger, up to a limit.
 
         A thread that has meanwhile moved to an older place is yielded there, or not at all if that place is older than
         `complete_to`. Places at which there is no thread any more are removed from the store's listings.
@@ -140,7 +142,7 @@ class Listing:
                         found.append(head)
             if left:
                 await self._repair(left)
-            for head in found:
+            for head in sorted(found, key=self._query.position, reverse=True):
                 yield head
 
     def _place(self, head: Head) -> bytes:

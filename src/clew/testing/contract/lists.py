@@ -4,12 +4,13 @@ write."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Literal
 
 from clew.checkpointers.base import Checkpointer
-from clew.checkpointers.heads import STATUSES, Head, HeadQuery
-from clew.testing.contract.builders import OpenStore, append, heads, listed, minute
+from clew.checkpointers.heads import STATUSES, Head, HeadQuery, Status
+from clew.testing.contract.builders import OpenStore, a_head, append, heads, listed, minute
 
 
 class ListingContract:
@@ -258,6 +259,32 @@ class ListingContract:
 
         await asyncio.wait_for(asyncio.gather(watch(), *(churn(lane) for lane in range(3))), timeout=60)
 
+    async def test_a_long_listing_is_right_while_its_threads_are_written(self, open_store: OpenStore) -> None:
+        """The threads at the end of the listing are written as soon as its first head has come: they move to the front,
+        and some no longer match."""
+        threads = _Changing(open_store(), open_store())
+        await threads.make(_MANY)
+        for order in _ORDERS:
+            query = HeadQuery(status="done", order=order)
+            found, moved = await threads.list_and_write(query)
+            threads.check(query, found, moved, all_of_one_moment=False)
+
+    async def test_long_pages_are_right_while_their_threads_are_written(self, open_store: OpenStore) -> None:
+        """The same for pages: each shows one moment, and none repeats a thread of another, wherever the last head of a
+        page has moved meanwhile."""
+        threads = _Changing(open_store(), open_store())
+        await threads.make(_MANY)
+        for order in _ORDERS:
+            query = first = HeadQuery(status="done", order=order, limit=_MANY * 9 // 10)
+            found, moved = await threads.list_and_write(query)
+            whole = found
+            while found:
+                threads.check(query, found, moved, all_of_one_moment=True)
+                query = query.after(found[-1])
+                found, more = await threads.list_and_write(query)
+                whole, moved = whole + found, moved | more
+            threads.check_once(first, whole, moved)
+
     async def test_a_listing_that_is_given_up_does_no_harm(self, open_store: OpenStore) -> None:
         store = open_store()
         await _population(store, 10)
@@ -268,6 +295,75 @@ class ListingContract:
         assert len(await listed(store)) == 10
 
 
+class _Changing:
+    """Threads of which the last in a listing are written while it goes on, between two of its heads."""
+
+    def __init__(self, store: Checkpointer, writer: Checkpointer) -> None:
+        self._store = store
+        self._writer = writer
+        self._versions: dict[str, list[Head]] = {}
+        """Every head that each thread has had, the newest last."""
+        self._now = 0
+
+    async def make(self, count: int) -> None:
+        for start in range(0, count, _AT_ONCE):
+            await asyncio.gather(
+                *(self._write(f"thread {number}", "done") for number in range(start, min(start + _AT_ONCE, count)))
+            )
+
+    async def list_and_write(self, query: HeadQuery) -> tuple[list[Head], set[str]]:
+        """List heads, and write the last threads of the listing once the first head has come. Return the heads, and the
+        ids of the threads that were written."""
+        newest = [versions[-1] for versions in self._versions.values()]
+        moved = {head.thread_id for head in sorted(newest, key=query.position)[:_MOVED]}
+        found: list[Head] = []
+        async for head in self._store.heads(query):
+            found.append(head)
+            if len(found) == 1:
+                await asyncio.gather(*(self._write_again(number, name) for number, name in enumerate(sorted(moved))))
+        return found, moved
+
+    async def _write_again(self, number: int, thread_id: str) -> None:
+        status = self._versions[thread_id][-1].status
+        flipped: Status = "running" if status == "done" else "done"
+        await self._write(thread_id, flipped if number % 3 == 0 else status)
+
+    async def _write(self, thread_id: str, status: Status) -> None:
+        versions = self._versions.setdefault(thread_id, [])
+        self._now += 1
+        made = versions[0].created_at if versions else minute(self._now)
+        versions.append(
+            a_head(thread_id, len(versions) + 1, status=status, created_at=made, updated_at=minute(self._now))
+        )
+        await self._writer.append(thread_id, [b"frame"], at=len(versions) - 1, head=versions[-1])
+
+    def check(self, query: HeadQuery, found: list[Head], moved: set[str], *, all_of_one_moment: bool) -> None:
+        """Assert what holds for the heads of one listing: each was written, each matches, each thread comes once, and
+        they are in order. With `all_of_one_moment` the order also holds for the threads in `moved`; without, those are
+        asserted to be listed if they matched all the time."""
+        for head in found:
+            assert head in self._versions[head.thread_id], f"never written: {head}"
+            assert query.matches(head), f"does not match: {head}"
+        in_order = found
+        if not all_of_one_moment:
+            self.check_once(query, found, moved if query.order == "updated" else set())
+            assert self._always_matching(query, moved) <= {head.thread_id for head in found}
+            in_order = [head for head in found if query.order == "created" or head.thread_id not in moved]
+        assert in_order == sorted(in_order, key=query.position, reverse=True), "not in order"
+
+    def check_once(self, query: HeadQuery, found: list[Head], moved: set[str]) -> None:
+        """Assert that the heads are of different threads, and that all threads that match and were not written
+        meanwhile are among them."""
+        _each_once([head.thread_id for head in found], self._always_matching(query, self._versions.keys() - moved))
+
+    def _always_matching(self, query: HeadQuery, thread_ids: Iterable[str]) -> set[str]:
+        """Return which of these threads matched the query before and after they were last written."""
+        return {name for name in thread_ids if all(map(query.matches, self._versions[name][-2:]))}
+
+
+_MANY, _MOVED, _AT_ONCE = 640, 96, 64
+"""How many threads a long listing has, how many of them are written meanwhile, and how many are made at once. Stores
+that read heads in parts may do so with parts of up to 500."""
 _ORDERS: tuple[Literal["updated"], Literal["created"]] = ("updated", "created")
 
 

@@ -1,0 +1,66 @@
+"""Lists heads for the SQL stores on a server, so that a listing is right while others write.
+
+The first part of a listing is one statement, which shows one moment. Most listings end there: a query with a limit is
+always one statement, and so is every listing of up to `FIRST` heads. A longer one reads the keys of all matching threads
+in a second statement, and then the heads of these keys in parts. It could not go on from the last head it has seen: a
+thread that is updated meanwhile moves to the front of the listing, and would be missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+import msgspec
+from blake3 import blake3
+
+from clew._runtime.batches import batches
+from clew.checkpointers.heads import Head, HeadQuery
+from clew.checkpointers.sql.heads import Listing
+
+__all__ = ["FIRST", "PART", "list_heads", "sorted_part"]
+
+FIRST = 5000
+"""The most heads that a listing without a limit reads in its first statement."""
+PART = 500
+"""The most heads that each further statement of a long listing reads."""
+
+Rows = Sequence[Sequence[object]]
+"""Rows of stored heads and thread ids."""
+
+
+async def list_heads(
+    query: HeadQuery,
+    where: str,
+    *,
+    select: Callable[[HeadQuery], Awaitable[Rows]],
+    select_keys: Callable[[HeadQuery], Awaitable[Iterable[bytes]]],
+    select_by_keys: Callable[[Sequence[bytes]], Awaitable[Rows]],
+) -> AsyncIterator[Head]:
+    """Yield the heads that match the query, as `Checkpointer.heads` promises. `where` names the store in errors.
+
+    `select` returns the rows that match a query, in its order. `select_keys` returns only the keys of the threads, and
+    `select_by_keys` the rows of the threads with these keys. Each must be a single statement.
+    """
+    listing = Listing(where)
+    first = query if query.limit is not None else msgspec.structs.replace(query, limit=FIRST)
+    rows = await select(first)
+    for head in listing.sound(rows):
+        yield head
+    if query.limit is None and len(rows) == FIRST:
+        given = {blake3(_bytes(thread_id)).digest() for _, thread_id in rows}
+        del rows
+        rest = [key for key in await select_keys(query) if key not in given]
+        for part in batches(rest, PART):
+            for head in sorted_part(listing.sound(await select_by_keys(part)), query):
+                yield head
+    listing.end()
+
+
+def sorted_part(heads: Iterable[Head], query: HeadQuery) -> list[Head]:
+    """Return those of the heads that match the query, in its order. Heads that were found by key need this: since their
+    keys were selected, they may have moved in the listing, or no longer match."""
+    return sorted(filter(query.matches, heads), key=query.position, reverse=True)
+
+
+def _bytes(thread_id: object) -> bytes:
+    return thread_id if isinstance(thread_id, bytes) else str(thread_id).encode()
