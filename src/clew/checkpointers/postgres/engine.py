@@ -76,10 +76,10 @@ class Engine:
     connection.
 
     The connections are kept here and not by psycopg_pool, which was measured with the same statements and a commit to
-    disk for each transaction. With the same sharing of transactions, it reaches 0.84 of the appends a second with 16
-    threads at work and 0.88 with 64, and takes 1.2 to 1.7 times the processor time for each. With one thread, the wait
-    for the disk outweighs the difference. With a transaction for each append, as a pool alone would do it, 16 threads
-    reach 0.4 and 64 threads 0.2.
+    disk for each transaction. With the same sharing of transactions, an append through psycopg_pool takes 1.2 to 1.8
+    times the processor time of the client. Its appends a second, in four rounds beside other programs that used the
+    same disk, were 0.73 to 1.16 of ours with 1 thread, 0.83 to 1.01 with 16, and 0.88 to 1.05 with 64: no round showed
+    it level everywhere, but an idle machine may. With a transaction for each append, 64 threads reach 0.19 to 0.25.
     """
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
