@@ -11,8 +11,8 @@ import sys
 import pytest
 
 HEAVY = {
-    "aiomysql", "anthropic", "anyio", "asyncio", "asyncmy", "asyncpg", "blake3", "cryptography", "h11", "httpx", "jinja2",
-    "mcp", "msgspec", "obstore", "oci", "openai", "opensearchpy", "oracledb", "psycopg", "pydantic", "pytest",
+    "aiomysql", "anthropic", "anyio", "apsw", "asyncio", "asyncmy", "asyncpg", "blake3", "cryptography", "h11", "httpx",
+    "jinja2", "mcp", "msgspec", "obstore", "oci", "openai", "opensearchpy", "oracledb", "psycopg", "pydantic", "pytest",
     "redis", "rich", "sqlite3", "typer", "uvicorn", "zstandard",
 }  # fmt: skip
 """Packages of the extras, and those of our own dependencies that take time."""
