@@ -64,4 +64,5 @@ def _run(arguments: list[str], url: str) -> Read:
 
 def _output(arguments: list[str], url: str) -> str:
     env = {**os.environ, "CLEW_STORE": url}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, every start would compile all modules anew
     return subprocess.run(arguments, env=env, check=True, capture_output=True, text=True).stdout
