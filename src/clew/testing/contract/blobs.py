@@ -150,22 +150,28 @@ class BlobContract:
         await put(other, b"put again", b"new")
         await append(other, "thread", b"frame", refs=[named])
         assert await other.missing_blobs([asked, _ABSENT]) == {_ABSENT}
-        found = set(await all_blobs(store, watch.before_start()))
+        for _ in range(Stopwatch.TRIES):
+            found = set(await all_blobs(store, watch.before_start()))
+            if watch.was_in_time():
+                break
         assert untouched in found
         assert not found & {again, named, asked, digest_of(b"new")}, "a touched blob was listed as untouched"
         assert found <= {untouched, refused}
 
     async def test_a_blob_touched_since_it_was_listed_is_not_deleted(self, open_store: OpenStore) -> None:
         store, other = open_store(), open_store()
-        old, put_again, named, asked = await put(store, b"old", b"put again", b"named", b"asked for")
-        await asyncio.sleep(Stopwatch.APART)
-        watch = Stopwatch()
-        listed = set(await all_blobs(store, timedelta(seconds=Stopwatch.APART * 0.9)))
-        assert listed == {old, put_again, named, asked}
-        await put(other, b"put again")
-        await append(other, "thread", b"frame", refs=[named])
-        assert await other.missing_blobs([asked]) == set()
-        await store.delete_blobs(listed, untouched_for=watch.before_start())
+        for number in range(Stopwatch.TRIES):
+            old, put_again, named, asked = await put(store, b"old", b"put again", b"named", b"asked for")
+            await asyncio.sleep(Stopwatch.APART)
+            watch = Stopwatch()
+            listed = set(await all_blobs(store, timedelta(seconds=Stopwatch.APART * 0.9)))
+            assert listed == {old, put_again, named, asked}
+            await put(other, b"put again")
+            await append(other, f"thread {number}", b"frame", refs=[named])
+            assert await other.missing_blobs([asked]) == set()
+            await store.delete_blobs(listed, untouched_for=watch.before_start())
+            if watch.was_in_time():
+                break
         assert set(await store.get_blobs(listed)) == {put_again, named, asked}
 
     async def test_a_fresh_blob_is_not_listed_or_deleted_within_its_grace(self, open_store: OpenStore) -> None:

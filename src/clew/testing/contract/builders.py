@@ -97,13 +97,22 @@ class Stopwatch:
     """Seconds that a test waits before it makes a `Stopwatch`, so that blobs stored before and after can be told apart
     even if calls are slow."""
 
+    TRIES = 20
+    """How often a test asks again because the store answered too late."""
+
     def __init__(self) -> None:
-        self._start = time.monotonic()
+        self._start = self._asked = time.monotonic()
 
     def before_start(self) -> timedelta:
         """Return the age to pass as `untouched_for` so that it matches only blobs that were last stored or used before
         this object was made. Age is counted back from now."""
-        return timedelta(seconds=time.monotonic() - self._start + self.APART / 2)
+        self._asked = time.monotonic()
+        return timedelta(seconds=self._asked - self._start + self.APART / 2)
+
+    def was_in_time(self) -> bool:
+        """Return whether less than half of `APART` has passed since `before_start` was called. A store that begins to
+        count the age later than that cannot tell the blobs apart, and its answer proves nothing."""
+        return time.monotonic() - self._asked < self.APART / 2
 
 
 def every_call(store: Checkpointer) -> dict[str, Callable[[], Awaitable[object]]]:
