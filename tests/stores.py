@@ -10,11 +10,15 @@ import pytest
 
 from clew.checkpointers import Checkpointer, FileCheckpointer, MemoryCheckpointer, SQLiteCheckpointer
 from clew.testing import CheckpointerContract, OpenStore
+from tests.servers.proxy import Proxy
 
-__all__ = ["STORES", "NewStore", "StoreContract", "make_store", "store_fixture"]
+__all__ = ["SILENCE", "STORES", "NewStore", "SilentNetwork", "StoreContract", "make_store", "store_fixture"]
 
 STORES = ("memory", "sqlite", "files")
 """The kinds of stores that need no server."""
+
+SILENCE = 2.0
+"""Seconds without progress after which calls end, in tests with a server that says nothing."""
 
 NewStore = Callable[..., Checkpointer]
 """What the fixture `new_store` returns: a function that makes another checkpointer on the data of this test."""
@@ -45,3 +49,12 @@ class StoreContract(CheckpointerContract):
     @pytest.fixture
     def open_store(self, open_store: OpenStore) -> OpenStore:
         return open_store
+
+
+class SilentNetwork:
+    """A checkpointer that reaches its server through a proxy, which can hold all bytes back."""
+
+    def __init__(self, store: Checkpointer, proxy: Proxy) -> None:
+        self.store = store
+        self.freeze = proxy.freeze
+        self.thaw = proxy.thaw

@@ -16,14 +16,14 @@ import psycopg
 import pytest
 
 from clew.checkpointers import HeadQuery, open_checkpointer
-from clew.checkpointers.postgres import engine
 from clew.checkpointers.postgres.statements import Statements
 from clew.checkpointers.postgres.store import PostgresCheckpointer
 from clew.checkpointers.postgres.wire import Connection
 from clew.errors import Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing.contract.builders import append, digest_of, every_call, heads, listed, minute, put, state
+from clew.testing.contract.silence import available
 from tests.checkpointers.damage import sound_and_damaged
-from tests.limits import PATIENCE
+from tests.limits import PATIENCE, processor_time
 from tests.servers.postgres import PostgresServer, running_pooler, running_postgres
 from tests.servers.proxy import Proxy
 from tests.servers.running import free_port
@@ -466,18 +466,18 @@ async def test_a_connection_that_was_ended_while_idle_is_replaced_unseen(
 
 
 async def test_a_statement_without_an_answer_is_unavailable_and_may_be_made_again(
-    server: PostgresServer, schema: str, store: PostgresCheckpointer, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, schema: str, store: PostgresCheckpointer
 ) -> None:
     await append(store, "thread", b"one")
-    monkeypatch.setattr(engine, "TIMEOUT", 0.3)
-    with psycopg.connect(server.url()) as other:
-        other.execute(f"LOCK TABLE {schema}.clew_heads")
-        with pytest.raises(Unavailable, match="no answer"):
-            await append(store, "thread", b"two", at=1)
-        with pytest.raises(Unavailable, match="no answer"):
-            await store.head("thread")
-    monkeypatch.setattr(engine, "TIMEOUT", 60.0)
-    await append(store, "thread", b"two", at=1)
+    async with PostgresCheckpointer(server.url(timeout="0.3"), schema=schema) as hasty:
+        await available(lambda: hasty.head("thread"))
+        with psycopg.connect(server.url()) as other:
+            other.execute(f"LOCK TABLE {schema}.clew_heads")
+            with pytest.raises(Unavailable, match="no answer"):
+                await append(hasty, "thread", b"two", at=1)
+            with pytest.raises(Unavailable, match="no answer"):
+                await hasty.head("thread")
+        await available(lambda: append(hasty, "thread", b"two", at=1))
     assert await store.read("thread") == [b"one", b"two"]
 
 
@@ -549,17 +549,32 @@ async def test_a_restart_is_a_pause_and_no_error(server: PostgresServer, store: 
     assert await store.read("thread") == [b"one", b"two"]
 
 
-async def test_an_outage_is_unavailable_and_its_end_is_noticed(
-    server: PostgresServer, store: PostgresCheckpointer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await append(store, "thread", b"one")
-    monkeypatch.setattr(engine, "PATIENCE", 0.2)
-    server.stop()
-    for name, call in every_call(store).items():
-        with pytest.raises(Unavailable):
-            pytest.fail(f"{name} returned {await call()!r}")
-    server.start()
-    assert await store.read("thread") == [b"one"]
+async def test_an_outage_is_unavailable_and_its_end_is_noticed(server: PostgresServer, schema: str) -> None:
+    async with PostgresCheckpointer(server.url(), schema=schema, timeout=2) as store:
+        await available(lambda: append(store, "thread", b"one"))
+        server.stop()
+        for name, call in every_call(store).items():
+            with pytest.raises(Unavailable):
+                pytest.fail(f"{name} returned {await call()!r}")
+        server.start()
+        assert await available(lambda: store.read("thread")) == [b"one"]
+
+
+@pytest.mark.parametrize("count", [2, 20])
+async def test_calls_at_once_end_when_the_server_stays_away(server: PostgresServer, schema: str, count: int) -> None:
+    """Several connections are tried at the same time. When one fails, the others are waited for and no more are begun, so
+    that all calls fail together and nothing is busy meanwhile."""
+    async with PostgresCheckpointer(server.url(), schema=schema, timeout=2) as store:
+        await available(lambda: append(store, "thread", b"one"))
+        server.stop()
+        try:
+            with processor_time(10):
+                calls = [store.head("thread") for _ in range(count)]
+                results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), PATIENCE)
+        finally:
+            server.start()
+        assert {type(result) for result in results} == {Unavailable}
+        assert await available(lambda: store.read("thread")) == [b"one"]
 
 
 async def test_connections_cut_anywhere_lose_nothing_and_write_nothing_twice(

@@ -8,10 +8,12 @@ import pytest
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.postgres.store import PostgresCheckpointer
 from clew.checkpointers.sql import listing
-from clew.testing import OpenStore
+from clew.testing import FreezableStore, OpenStore
+from clew.testing.contract.silence import SilenceContract
 from tests.servers.postgres import PostgresServer, running_postgres
-from tests.servers.running import free_port
-from tests.stores import NewStore, StoreContract
+from tests.servers.proxy import Proxy
+from tests.servers.running import Frozen, free_port
+from tests.stores import SILENCE, NewStore, SilentNetwork, StoreContract
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +45,20 @@ class TestPostgres(StoreContract):
         store = PostgresCheckpointer(f"postgresql://postgres@127.0.0.1:{free_port()}/postgres")
         yield store
         await store.close()
+
+    @pytest.fixture
+    async def freezable_store(self, server: PostgresServer) -> AsyncIterator[FreezableStore]:
+        async with PostgresCheckpointer(server.url(), schema=server.new_schema(), timeout=SILENCE) as store:
+            yield Frozen(store, server.pid)
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.xdist_group("postgres")
+class TestSilentNetwork(SilenceContract):
+    @pytest.fixture
+    async def freezable_store(self, server: PostgresServer) -> AsyncIterator[FreezableStore]:
+        async with Proxy(("127.0.0.1", server.port)) as proxy:
+            url = server.url(port=proxy.port)
+            async with PostgresCheckpointer(url, schema=server.new_schema(), timeout=SILENCE) as store:
+                yield SilentNetwork(store, proxy)

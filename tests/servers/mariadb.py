@@ -49,6 +49,10 @@ class MariaDBServer:
         self._process = ServerProcess(command, folder / "log", self._answers)
         self._stores = 0
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def create(self) -> None:
         """Make the data folder."""
         command = [_program("mariadb-install-db"), "--no-defaults", f"--datadir={self.folder / 'data'}"]

@@ -59,6 +59,10 @@ class PostgresServer:
         command += ["-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(command, check=True, capture_output=True, user=self._user)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def start(self) -> None:
         self._process.start()
 

@@ -1,4 +1,4 @@
-"""A network that breaks: a proxy before a server that cuts connections, after some bytes or when told."""
+"""A network that breaks: a proxy before a server that cuts connections, after some bytes or when told, or goes silent."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Proxy:
     `cut_after` is asked once for each connection: after this many bytes, counted in both directions together, it is cut in
     the middle of what it carries. None lets it be. A cut ends both sides at once, as when a machine is gone: what was still
     under way is lost. `cut()` does the same at once to all connections; `refuse` does it to new ones as they come.
+    `freeze()` holds all bytes back, while connections stay open and new ones are accepted, until `thaw()`.
     """
 
     def __init__(self, target: tuple[str, int] | str, *, cut_after: Callable[[], int | None] = lambda: None) -> None:
@@ -30,6 +31,8 @@ class Proxy:
         self._cut_after = cut_after
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self.refuse = False
         self.connections = 0
         """How many came so far."""
@@ -50,6 +53,12 @@ class Proxy:
         """Cut every connection there is."""
         for task in list(self._open):
             task.cancel()
+
+    def freeze(self) -> None:
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        self._flowing.set()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -84,13 +93,15 @@ class Proxy:
         task = asyncio.current_task()
         if self.refuse or task is None:
             raise asyncio.CancelledError
+        await self._flowing.wait()
         there, back = await (
             asyncio.open_unix_connection(self._target)
             if isinstance(self._target, str)
             else asyncio.open_connection(*self._target)
         )
         self._open[task].append(back)
-        ways = [asyncio.create_task(_carry(reader, back, left)), asyncio.create_task(_carry(there, writer, left))]
+        both = (reader, back), (there, writer)
+        ways = [asyncio.create_task(_carry(*one, left, self._flowing)) for one in both]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -120,8 +131,11 @@ class _Allowance:
         return part
 
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: _Allowance) -> None:
+async def _carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: _Allowance, flowing: asyncio.Event
+) -> None:
     with suppress(OSError):
         while not left.is_used_up and (data := await reader.read(_PIECE)):
+            await flowing.wait()
             writer.write(left.take(data))
             await writer.drain()

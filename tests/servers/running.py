@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,10 +18,11 @@ from typing import NoReturn, Self
 
 import pytest
 
+from clew.checkpointers import Checkpointer
 from tests.limits import PATIENCE
 from tests.report import install_hint
 
-__all__ = ["ServerProcess", "free_port", "lacking"]
+__all__ = ["Frozen", "ServerProcess", "free_port", "lacking"]
 
 
 def lacking(what: str, *, install: str) -> NoReturn:
@@ -137,6 +138,41 @@ class ServerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+class Frozen:
+    """A checkpointer and the processes of its server, which can be stopped and continued, children included."""
+
+    def __init__(self, store: Checkpointer, pid: int) -> None:
+        self.store = store
+        self._pid = pid
+        self._stopped: list[int] = []
+
+    def freeze(self) -> None:
+        """Stop all processes of the server, and return once every thread of them stands still."""
+        self._stopped = list(_family(self._pid))
+        for pid in self._stopped:
+            os.kill(pid, signal.SIGSTOP)
+        while any(map(_is_moving, self._stopped)):
+            time.sleep(0.01)
+
+    def thaw(self) -> None:
+        for pid in self._stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _is_moving(pid: int) -> bool:
+    states = [thread.read_text().rpartition(")")[2].split()[0] for thread in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return not set(states) <= {"T", "Z", "X"}
+
+
+def _family(pid: int) -> Iterator[int]:
+    """Yield a process and all that it has started, the parent first, so that it starts no more of them."""
+    yield pid
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            yield from _family(int(child))
 
 
 def _die_with_parent() -> None:

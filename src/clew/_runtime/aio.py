@@ -136,8 +136,11 @@ def deliver(jobs: Iterable[Job]) -> None:
 
 def settle_all(jobs: Iterable[Job]) -> None:
     """Pass the result or error of each finished job to the caller that awaits the job. Called on the event loop of the
-    jobs. If nobody awaits a job any more, asyncio does not log its error as never retrieved."""
+    jobs. A job that was already settled, because its caller gave it up, is left as it is. If nobody awaits a job any
+    more, asyncio does not log its error as never retrieved."""
     for job in jobs:
+        if job.done():
+            continue
         if job.error is None:
             job.set_result(job.outcome)
         else:

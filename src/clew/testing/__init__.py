@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from clew._runtime.lazy import exports
 
 if TYPE_CHECKING:
-    from clew.testing.contract.suite import CheckpointerContract, OpenStore
+    from clew.testing.contract.suite import CheckpointerContract, FreezableStore, OpenStore
     from clew.testing.model_server.faults import Fault
     from clew.testing.model_server.records import RecordedRequest
     from clew.testing.model_server.server import ModelServer
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointerContract",
     "Fault",
+    "FreezableStore",
     "ModelServer",
     "OpenStore",
     "RecordedRequest",
@@ -38,6 +39,7 @@ __getattr__, __dir__ = exports(
     {
         "CheckpointerContract": "clew.testing.contract.suite",
         "Fault": "clew.testing.model_server.faults",
+        "FreezableStore": "clew.testing.contract.suite",
         "ModelServer": "clew.testing.model_server.server",
         "OpenStore": "clew.testing.contract.suite",
         "RecordedRequest": "clew.testing.model_server.records",

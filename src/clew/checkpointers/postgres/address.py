@@ -11,6 +11,7 @@ import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.urls import connection_count, given_options
 from clew.errors import InvalidInput
 
@@ -19,7 +20,7 @@ __all__ = ["Address", "parse"]
 SCHEMA = "clew"
 CONNECTIONS = 8
 
-_OPTIONS = ("schema", "connections")
+_OPTIONS = ("schema", "connections", "timeout")
 _FORM = "Write postgresql://user:password@host:5432/database, with special characters percent-encoded (@ is %40)."
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _DEFAULTS = {
@@ -44,13 +45,15 @@ class Address(msgspec.Struct, frozen=True):
     schema: str
     connections: int
     """The maximum number of connections that one engine (the pool of one event loop) keeps open at once."""
+    timeout: float
+    """Seconds without progress after which a call raises `Unavailable`."""
 
     def __repr__(self) -> str:
         return f"Address({self.name!r}, schema={self.schema!r})"
 
 
-def parse(url: str, schema: str | None, connections: int | None) -> Address:
-    """Parse a store's URL. `schema` and `connections`, if given, override the options of the URL.
+def parse(url: str, schema: str | None, connections: int | None, timeout: float | None) -> Address:
+    """Parse a store's URL. `schema`, `connections` and `timeout`, if given, override the options of the URL.
 
     Raises `InvalidInput` for a malformed URL; the message never holds a password.
     """
@@ -78,6 +81,7 @@ def parse(url: str, schema: str | None, connections: int | None) -> Address:
         _name(settings),
         _checked_schema(own.get("schema", SCHEMA) if schema is None else schema),
         connection_count(own.get("connections", CONNECTIONS) if connections is None else connections),
+        timeout_seconds(own.get("timeout", TIMEOUT) if timeout is None else timeout),
     )
 
 
@@ -94,7 +98,7 @@ def _reason(error: psycopg.Error) -> str:
     """Return in words why libpq (PostgreSQL's client library) refused the URL. libpq's own error text may quote a part
     of the password, so it is not repeated, except for the name of an unknown option."""
     named = re.search(r'query parameter: "([a-z_]{1,40})"', str(error))
-    return f"it does not know the option {named[1]!r}" if named else "a part of it is malformed"
+    return f"there is no option {named[1]!r}" if named else "a part of it is malformed"
 
 
 def _name(found: dict[str, str]) -> str:

@@ -1,6 +1,7 @@
 """The connection pool of one event loop to one PostgreSQL store, with group commit and reconnection.
 
-Appends that wait at the same time share one transaction. If the server restarts, calls wait for it.
+Appends that wait at the same time share one transaction. If the server restarts, calls wait for it, counted from the
+moment when it was lost, for as long as they may go without progress. So a restart of the server is only a pause.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from psycopg import pq
 
 from clew._runtime.aio import Job, new_job
+from clew.checkpointers.patience import Patience
 from clew.checkpointers.postgres.address import Address
 from clew.checkpointers.postgres.schema import DETAILS, VERSION, lock_and_create
 from clew.checkpointers.postgres.statements import Append, AppendStatements, outcomes
@@ -26,11 +27,6 @@ __all__ = ["Engine", "engines"]
 
 log = logging.getLogger("clew.checkpointers.postgres")
 
-TIMEOUT = 60.0
-"""Seconds to wait for the answer to a statement. After that, the call raises `Unavailable`."""
-PATIENCE = 10.0
-"""Seconds, counted from the moment when the server was lost, for which calls wait for it to come back. So a restart of
-the server is only a pause. After that, calls raise `Unavailable`."""
 RESENDS = 3
 """The most times that one statement is sent again, after its first sending, because the connection broke or another
 transaction was in conflict."""
@@ -86,6 +82,7 @@ class Engine:
         self.address = address
         self.users = 0
         self.loop = loop
+        self._patience = Patience(f"PostgreSQL at {address.name}", address.timeout)
         self._statements = AppendStatements(address.schema)
         self._requests: deque[_Request] = deque()
         self._appends: deque[Job] = deque()
@@ -104,29 +101,29 @@ class Engine:
 
     # Requests
 
-    def submit(self, append: Append) -> Awaitable[Any]:
-        """Queue an append for the next transaction. Awaiting the result returns once the append is durable, or raises
-        the error that says why nothing of it was written."""
+    async def submit(self, append: Append) -> None:
+        """Queue an append for the next transaction. Returns once the append is durable, or raises the error that says
+        why nothing of it was written. After `Unavailable` it may or may not have been written."""
         job = new_job(append, self.loop)
         self._appends.append(job)
         if self._crowded or not self._idle:
             self._wake()
         else:
             self._dispatch()
-        return job
+        await self._patience.finish(job)
 
     async def write(self, statement: Statement, *values: bytes | None) -> pq.abc.PGresult:
         """Run a statement in a transaction of its own and return its result. If the caller is cancelled, its
-        cancellation is raised only after the statement has finished."""
+        cancellation is raised only after the statement has finished or was given up."""
         job = new_job(None, self.loop)
 
         def done(result: pq.abc.PGresult | None, error: ClewError | None) -> None:
             job.outcome, job.error = result, error
             job.settle()
 
-        self._requests.append(_Request(statement, values, done))
+        self._requests.append(_Request(statement, values, done, lambda: not job.done()))
         self._wake()
-        result: pq.abc.PGresult = await job
+        result: pq.abc.PGresult = await self._patience.finish(job)
         return result
 
     async def read(self, statement: Statement, *values: bytes | None) -> list[list[bytes | None]]:
@@ -144,7 +141,7 @@ class Engine:
 
         self._requests.append(_Request(statement, values, done, lambda: not answer.done()))
         self._wake()
-        return await answer
+        return await self._patience.limit(answer)
 
     async def stop(self) -> None:
         """Finish all pending requests, then close every connection."""
@@ -205,6 +202,8 @@ class Engine:
         size = 0
         while self._appends and len(batch) < MAX_BATCH and (not batch or size < MAX_BYTES):
             job = self._appends.popleft()
+            if job.done():  # given up while it waited
+                continue
             if job.work.place in self._busy_threads:
                 later.append(job)
                 continue
@@ -253,7 +252,7 @@ class Engine:
                 request.done(None, self._explain(failure))
             self._dispatch()
 
-        connection.start(request.statement, request.values, TIMEOUT, done)
+        connection.start(request.statement, request.values, done)
 
     # Connections
 
@@ -263,7 +262,7 @@ class Engine:
         wanted = len(self._requests) + (1 if self._appends and self._batches < WRITERS else 0)
         most = self.address.connections if self._ready else 1
         room = most - len(self._open) - len(self._connecting)
-        if self._open and self.loop.time() < self._grow_after:
+        if (self._open or self._connecting) and self.loop.time() < self._grow_after:
             return
         for _ in range(min(wanted - len(self._connecting), room)):
             task = self.loop.create_task(self._connect())
@@ -289,6 +288,8 @@ class Engine:
                 return
 
     def _connected(self, task: asyncio.Task[None]) -> None:
+        """Go on after an attempt to connect has ended. If it failed, no further attempt is begun for a second while
+        others are under way; when the last of them has failed too, all waiting calls fail."""
         self._connecting.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -314,9 +315,9 @@ class Engine:
         pause = 0.05
         while True:
             try:
-                return await connect(self.address.conninfo, self.loop, self._lose)
+                return await connect(self.address.conninfo, self.loop, self._patience.part(), self._lose)
             except Failure as failure:
-                if not self._ready or self._lost_at is None or self.loop.time() > self._lost_at + PATIENCE:
+                if not self._ready or self._lost_at is None or self.loop.time() > self._lost_at + self.address.timeout:
                     raise self._explain(failure) from None
                 log.debug("%s: not there yet: %s", self.address.name, failure)
             await asyncio.sleep(pause)
@@ -335,7 +336,7 @@ class Engine:
         the server does not sync to its disk."""
         schema, where = self.address.schema, f"the schema {self.address.schema!r} of {self.address.name}"
         details = Statement(DETAILS.format(schema=schema).encode(), ())
-        [[exists, fsync, server]] = rows_of(await connection.run(details, (), TIMEOUT))
+        [[exists, fsync, server]] = rows_of(await connection.run(details, ()))
         if int.from_bytes(server or b"") < OLDEST:
             raise InvalidInput(f"{self.address.name} is older than PostgreSQL 13, the oldest that Clew works with.")
         if fsync == b"\0":
@@ -345,9 +346,9 @@ class Engine:
                 self.address.name,
             )
         if exists == b"\0":
-            await connection.run(Statement(lock_and_create(schema).encode()), (), TIMEOUT)
+            await connection.run(Statement(lock_and_create(schema).encode()), ())
         version = Statement(f'SELECT max(version)::bigint FROM "{schema}".clew_meta'.encode(), ())  # noqa: S608
-        [[found]] = rows_of(await connection.run(version, (), TIMEOUT))
+        [[found]] = rows_of(await connection.run(version, ()))
         if found is None:
             raise Corrupt(f"{where} does not say which version it has. Restore a copy.")
         if int.from_bytes(found) > VERSION:

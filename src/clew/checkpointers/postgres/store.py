@@ -48,17 +48,24 @@ class PostgresCheckpointer(Checkpointer):
     An append is one round trip and one transaction. Its `synchronous_commit` is on, even if the server's default is
     off. Appends that many asyncio tasks make at the same time share a transaction. All checkpointers of one event loop
     on the same store share connections. No state is kept in a database session, so a pooler in transaction mode may
-    stand between Clew and the server. If the server restarts, calls wait up to ten seconds for it; after that they
-    raise `Unavailable`.
+    stand between Clew and the server. If the server restarts, calls wait for it. A call without progress for `timeout`
+    seconds raises `Unavailable`.
     """
 
     def __init__(
-        self, url: str, namespace: str = "", *, schema: str | None = None, connections: int | None = None
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        schema: str | None = None,
+        connections: int | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Open the store at a URL; `from_url` shows its form.
 
         `schema` is the database schema that holds the store (default `clew`). `connections` is the maximum number of
-        connections (default 8). Both may also be options of the URL.
+        connections (default 8). `timeout` is how many seconds a call may go without progress (default 10). All may also
+        be options of the URL.
         """
         check_namespace(namespace)
         try:
@@ -66,7 +73,7 @@ class PostgresCheckpointer(Checkpointer):
             from clew.checkpointers.postgres.engine import engines
         except ImportError as error:
             raise MissingExtra("the PostgreSQL store", "postgres") from error
-        self._address = parse(url, schema, connections)
+        self._address = parse(url, schema, connections, timeout)
         self._engines = engines
         self._space = namespace.encode()
         self._where = f"{self._address.name}, schema {self._address.schema}"

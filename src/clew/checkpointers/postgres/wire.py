@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
+from clew.checkpointers.patience import Patience, Waiting
 from clew.checkpointers.postgres.values import Statement
 
 __all__ = [
@@ -55,27 +56,29 @@ class Connection:
         self,
         connection: psycopg.AsyncConnection[Any],
         loop: asyncio.AbstractEventLoop,
+        patience: Patience,
         lost: Callable[[Connection], None],
     ) -> None:
         self._connection = connection
         self._pg = connection.pgconn
         self._loop = loop
+        self._patience = patience
         self._lost = lost
         self._done: Done | None = None
         self._results: list[pq.abc.PGresult] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: Waiting | None = None
         self._fd = self._pg.socket
         self._writing = False
         self._open = True
         self._pg.nonblocking = 1
         loop.add_reader(self._fd, self._readable)
 
-    def start(self, statement: Statement, values: Sequence[bytes | None], timeout: float, done: Done) -> None:
+    def start(self, statement: Statement, values: Sequence[bytes | None], done: Done) -> None:
         """Send a statement with the values of its parameters, and return without waiting. The event loop later calls
-        `done(result, failure)`, one of which is None. If no answer comes within `timeout` seconds, the connection is
-        closed, and the failure has the code `LATE`."""
+        `done(result, failure)`, one of which is None. If no bytes move for too long, the connection is closed, and the
+        failure has the code `LATE`."""
         self._done = done
-        self._timer = self._loop.call_later(timeout, self._fail, f"no answer within {timeout:g} s", LATE)
+        self._waiting = self._patience.enter(self._give_up)
         try:
             if statement.types is None:
                 self._pg.send_query(statement.sql)
@@ -85,10 +88,9 @@ class Connection:
         except psycopg.Error as error:
             self._loop.call_soon(self._fail, str(error))
 
-    async def run(self, statement: Statement, values: Sequence[bytes | None], timeout: float) -> pq.abc.PGresult:
+    async def run(self, statement: Statement, values: Sequence[bytes | None]) -> pq.abc.PGresult:
         """Send a statement with the values of its parameters, and return its result. Raises `Failure` if it fails or if
-        no answer comes within `timeout` seconds. Do not cancel this call: the connection stays busy until the answer
-        has come."""
+        no bytes move for too long. Do not cancel this call: the connection stays busy until the answer has come."""
         answer: asyncio.Future[pq.abc.PGresult] = self._loop.create_future()
 
         def done(result: pq.abc.PGresult | None, failure: Failure | None) -> None:
@@ -99,7 +101,7 @@ class Connection:
             else:
                 answer.set_exception(failure or Failure(LOST, "lost"))
 
-        self.start(statement, values, timeout, done)
+        self.start(statement, values, done)
         return await answer
 
     @property
@@ -125,6 +127,7 @@ class Connection:
         self._writing = more
 
     def _writable(self) -> None:
+        self._patience.moved()
         try:
             self._flush()
         except psycopg.Error as error:
@@ -132,6 +135,7 @@ class Connection:
 
     def _readable(self) -> None:
         pg = self._pg
+        self._patience.moved()
         try:
             pg.consume_input()
             if self._writing:
@@ -168,9 +172,12 @@ class Connection:
     def _idle(self) -> None:
         self._done = None
         self._results = []
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._waiting is not None:
+            self._patience.leave(self._waiting)
+            self._waiting = None
+
+    def _give_up(self) -> None:
+        self._fail(f"no answer for {self._patience.seconds:g} s", LATE)
 
     def _fail(self, why: str, code: str = LOST) -> None:
         """Close a broken connection, call `lost`, and pass the failure to `done` of the running statement, if there is
@@ -184,12 +191,16 @@ class Connection:
             done(None, Failure(code, " ".join(why.split())))
 
 
-async def connect(conninfo: str, loop: asyncio.AbstractEventLoop, lost: Callable[[Connection], None]) -> Connection:
+async def connect(
+    conninfo: str, loop: asyncio.AbstractEventLoop, patience: Patience, lost: Callable[[Connection], None]
+) -> Connection:
+    """Open a connection. `patience` limits how long this and each statement may go without progress. Raises `Failure` if
+    the server cannot be reached or refuses the connection, and `Unavailable` if it does not answer."""
     try:
-        connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
+        connection = await patience.limit(psycopg.AsyncConnection.connect(conninfo, autocommit=True))
     except psycopg.Error as error:
         raise Failure(LOST, " ".join(str(error).split())) from None
-    return Connection(connection, loop, lost)
+    return Connection(connection, loop, patience, lost)
 
 
 def _failure(result: pq.abc.PGresult) -> Failure:

@@ -9,7 +9,7 @@ try:
 except ImportError as error:
     raise MissingExtra("CheckpointerContract", "testing") from error
 
-_PARTS = ("blobs", "concurrency", "ids", "lifetime", "limits", "lists", "logs", "reference")
+_PARTS = ("blobs", "concurrency", "ids", "lifetime", "limits", "lists", "logs", "reference", "silence")
 pytest.register_assert_rewrite(*(f"clew.testing.contract.{part}" for part in _PARTS))  # a failed assert shows values
 
 from clew.checkpointers.base import Checkpointer  # noqa: E402
@@ -22,8 +22,9 @@ from clew.testing.contract.limits import LimitContract  # noqa: E402
 from clew.testing.contract.lists import ListingContract  # noqa: E402
 from clew.testing.contract.logs import LogContract  # noqa: E402
 from clew.testing.contract.reference import ModelContract  # noqa: E402
+from clew.testing.contract.silence import FreezableStore, SilenceContract  # noqa: E402
 
-__all__ = ["CheckpointerContract", "OpenStore"]
+__all__ = ["CheckpointerContract", "FreezableStore", "OpenStore"]
 
 
 class CheckpointerContract(
@@ -34,6 +35,7 @@ class CheckpointerContract(
     ListingContract,
     BlobContract,
     LifetimeContract,
+    SilenceContract,
     ModelContract,
 ):
     """Everything a `Checkpointer` promises, as tests. Subclass it, say how your store is opened, and run pytest.
@@ -58,6 +60,9 @@ class CheckpointerContract(
     `unreachable_store` is optional: a checkpointer whose store cannot be reached. Without it, the tests that tell
     unreachable from absent are skipped.
 
+    `freezable_store` is optional too: a `FreezableStore`, whose server the tests can make silent. Without it, the tests
+    that every call ends are skipped. Give it if your store talks to a server.
+
     The tests run on asyncio through the pytest plugin that anyio brings. Each test is also a plain coroutine method
     with a fixture as its only argument, so it can be called directly, for example with a store that is broken on purpose.
     """
@@ -80,3 +85,9 @@ class CheckpointerContract(
         """Override this fixture if your store can be out of reach. It returns a checkpointer whose store cannot be
         reached."""
         pytest.skip("no unreachable_store fixture: this store is never out of reach, or its test does not say how")
+
+    @pytest.fixture
+    def freezable_store(self) -> FreezableStore:
+        """Override this fixture if your store talks to a server. It returns a checkpointer with the means to make its
+        server silent."""
+        pytest.skip("no freezable_store fixture: this store has no server, or its test does not say how to silence it")

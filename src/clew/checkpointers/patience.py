@@ -1,0 +1,217 @@
+"""Ends calls to a server that make no progress, in the same way for every store."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from clew._runtime.aio import Job
+from clew.errors import InvalidInput, Unavailable
+
+__all__ = ["TIMEOUT", "Patience", "Waiting", "timeout_seconds", "unread_and_unsent"]
+
+TIMEOUT = 10.0
+"""Seconds without progress after which a call raises `Unavailable`, if the user of the store sets nothing else."""
+LONGEST = 3600.0
+"""The most seconds that a user may set."""
+SLOWEST_UPLOAD = 2**20
+"""Bytes per second. Where a driver does not show how much it has sent, an upload may take as much longer as it takes at
+this speed."""
+_SMALL = 2**16
+"""Uploads of fewer bytes get no additional time."""
+_LATE = 0.5
+"""A check that comes more than this many seconds late says that this process was stopped or busy, not the server."""
+
+T = TypeVar("T")
+
+
+class Waiting:
+    """A call that a `Patience` watches: when it began, and the function that ends it."""
+
+    __slots__ = ("expire", "expired", "since")
+
+    def __init__(self, since: float, expire: Callable[[], object]) -> None:
+        self.since = since
+        self.expire = expire
+        self.expired = False
+
+
+class Patience:
+    """Ends calls to a server that make no progress for `seconds`.
+
+    A store has one object for all its calls. It covers everything a call does: waiting for its turn, connecting,
+    sending, retrying. A call to the store ends if it is older than `seconds` and the server has not shown a sign of life
+    to any call for that long. So a call that waits in a queue goes on while the queue moves, and ends with the others
+    when the server is silent.
+
+    Each connection has an object of its own, made with `part`, so that one dead connection is noticed while others
+    work. Progress on a connection counts as progress of its store.
+
+    Progress is what `moved` reports, and what `sign` shows: a function whose value changes while bytes move, such as the
+    number of bytes that were received. It is asked only about calls that take long. `where` names the server in errors.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        seconds: float = TIMEOUT,
+        *,
+        whole: Patience | None = None,
+        sign: Callable[[], object] | None = None,
+    ) -> None:
+        self.where = where
+        self.seconds = seconds
+        self._whole = whole
+        self._sign = sign
+        self._seen: object = None
+        self._moved = -math.inf
+        self._extra = 0.0
+        self._waiting: dict[Waiting, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def part(self, sign: Callable[[], object] | None = None) -> Patience:
+        """Make the object for one connection of this store."""
+        return Patience(self.where, self.seconds, whole=self, sign=sign)
+
+    def error(self) -> Unavailable:
+        """Make the error of a call that was ended."""
+        return Unavailable(
+            f"{self.where}: no answer for {self.seconds:g} s. It is overloaded, frozen or cut off. The call may or may not "
+            "have taken effect; the same call may be made again."
+        )
+
+    async def limit(self, work: Awaitable[T]) -> T:
+        """Await this work and return its result. Cancels it and raises `Unavailable` if there is no progress for too
+        long. The end of the work is progress."""
+        task = asyncio.current_task()
+        assert task is not None, "only a task can wait"  # noqa: S101
+        before = task.cancelling()
+        waiting = self.enter(task.cancel)
+        try:
+            result = await work
+        except BaseException as error:
+            if waiting.expired and task.uncancel() <= before:
+                raise self.error() from (None if isinstance(error, asyncio.CancelledError) else error)
+            raise
+        finally:
+            self.leave(waiting)
+        if waiting.expired:
+            task.uncancel()
+        self.moved()
+        return result
+
+    async def finish(self, job: Job) -> Any:
+        """Await a job, which cannot be cancelled, and return its outcome. If there is no progress for too long, the job
+        ends with `Unavailable`; what still becomes of it is ignored."""
+
+        def give_up() -> None:
+            job.error = self.error()
+            job.settle()
+
+        waiting = self.enter(give_up)
+        try:
+            return await job
+        finally:
+            self.leave(waiting)
+
+    def enter(self, expire: Callable[[], object]) -> Waiting:
+        """Begin to watch a call that starts now. `expire` is called without arguments if the call makes no progress for
+        too long. Call `leave` when the call has ended."""
+        loop = asyncio.get_running_loop()
+        waiting = Waiting(loop.time(), expire)
+        if self._sign is not None and not self._waiting:
+            self._seen = self._sign()
+        self._waiting[waiting] = None
+        if self._timer is None:
+            self._arm(loop, waiting.since + self.seconds + self._extra)
+        return waiting
+
+    def leave(self, waiting: Waiting) -> None:
+        """Stop watching a call. Does nothing if the call was already ended."""
+        self._waiting.pop(waiting, None)
+
+    def moved(self) -> None:
+        """Note a sign of life of the server: an answer, or bytes that were sent or received."""
+        now = asyncio.get_running_loop().time()
+        self._moved = now
+        if self._whole is not None:
+            self._whole._moved = now
+
+    @contextmanager
+    def uploading(self, size: int) -> Iterator[None]:
+        """Give calls more time while so many bytes are sent in a way whose progress cannot be seen: as many seconds as
+        they take at `SLOWEST_UPLOAD`."""
+        if size < _SMALL:
+            yield
+            return
+        extra = size / SLOWEST_UPLOAD
+        parts = [part for part in (self, self._whole) if part is not None]
+        for part in parts:
+            part._extra += extra
+        try:
+            yield
+        finally:
+            for part in parts:
+                part._extra -= extra
+                part._set_timer_again()
+
+    def _set_timer_again(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            since = max(next(iter(self._waiting)).since, self._moved)
+            self._arm(asyncio.get_running_loop(), since + self.seconds + self._extra)
+
+    def _arm(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        """Set the timer for a check at the time `due`. With a `sign`, check four times in that time, so that a call ends
+        soon after the bytes have stopped."""
+        now = loop.time()
+        self._due = due if self._sign is None else min(due, now + self.seconds / 4)
+        self._timer = loop.call_later(self._due - now, self._check)
+
+    def _check(self) -> None:
+        """End the calls that have made no progress for too long, and set the timer for the next one."""
+        self._timer = None
+        if not self._waiting:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if now - self._due > _LATE:  # answers may have come while nobody listened: let them be read first
+            self._due = math.inf
+            self._timer = loop.call_later(min(_LATE, self.seconds / 4), self._check)
+            return
+        if self._sign is not None and (seen := self._sign()) != self._seen:
+            self._seen = seen
+            self.moved()
+        while self._waiting:
+            waiting = next(iter(self._waiting))
+            due = max(waiting.since, self._moved) + self.seconds + self._extra
+            if due > now:
+                self._arm(loop, due)
+                return
+            del self._waiting[waiting]
+            waiting.expired = True
+            waiting.expire()
+
+
+def unread_and_unsent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, int]:
+    """Return how many bytes of a connection were received and not yet read, and how many wait to be sent. While an
+    answer or a request of many bytes moves, one of the numbers changes."""
+    return len(reader._buffer), writer.transport.get_write_buffer_size()  # type: ignore[attr-defined]
+
+
+def timeout_seconds(value: object) -> float:
+    """Return as a float the seconds without progress after which calls end, which a URL or a caller gave. Raises
+    `InvalidInput` unless it is a number more than 0 and at most 3600."""
+    try:
+        seconds = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds <= LONGEST:
+        raise InvalidInput(f"timeout must be more than 0 and at most {LONGEST:g} seconds, not {value!r}")
+    return seconds

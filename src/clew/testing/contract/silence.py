@@ -1,0 +1,136 @@
+"""Tests that every store on a server has to pass for a server that is there and says nothing: every call ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+import pytest
+
+from clew.checkpointers.base import Checkpointer
+from clew.errors import Unavailable
+from clew.testing.contract.builders import append, every_call
+
+__all__ = ["FreezableStore", "SilenceContract"]
+
+T = TypeVar("T")
+
+GUARD = 120.0
+"""Seconds after which a call counts as one that never ends. It is far above the time without progress with which the
+store is opened, because no test passes or fails by how fast the machine is."""
+
+
+class FreezableStore(Protocol):
+    """A checkpointer whose server the test can silence. Open it with a `timeout` of about 2 seconds: the tests wait that
+    long several times."""
+
+    store: Checkpointer
+
+    def freeze(self) -> None:
+        """Make the server silent: it keeps its connections, accepts new ones, and answers nothing. On Linux and macOS,
+        send SIGSTOP to all its processes."""
+
+    def thaw(self) -> None:
+        """Let the server go on, with everything that was sent to it meanwhile."""
+
+
+class SilenceContract:
+    """Tests that no call waits for ever: after a time without progress it raises `Unavailable`."""
+
+    @pytest.mark.parametrize("count", [1, 2, 20])
+    async def test_calls_to_a_silent_server_all_end_and_lose_nothing(
+        self, freezable_store: FreezableStore, count: int
+    ) -> None:
+        """Half of the calls are appends to threads of their own. Each is made again once the server goes on."""
+        store = freezable_store.store
+        await available(lambda: append(store, "before", b"one"))
+        freezable_store.freeze()
+        try:
+            calls = [
+                append(store, f"thread {number}", b"frame") if number % 2 else store.read("before")
+                for number in range(count)
+            ]
+            results = await _ended(calls)
+        finally:
+            freezable_store.thaw()
+        assert {type(result) for result in results} == {Unavailable}
+        for number in range(1, count, 2):
+            await available(lambda number=number: append(store, f"thread {number}", b"frame"))  # type: ignore[misc]
+            assert await available(lambda number=number: store.read(f"thread {number}")) == [b"frame"]  # type: ignore[misc]
+        assert await available(lambda: store.read("before")) == [b"one"]
+
+    async def test_every_kind_of_call_to_a_silent_server_ends(self, freezable_store: FreezableStore) -> None:
+        store = freezable_store.store
+        await available(lambda: append(store, "before", b"one"))
+        freezable_store.freeze()
+        try:
+            calls = every_call(store)
+            results = await _ended([call() for call in calls.values()])
+        finally:
+            freezable_store.thaw()
+        assert dict.fromkeys(calls, Unavailable) == dict(zip(calls, map(type, results), strict=True))
+        assert await available(lambda: store.read("before")) == [b"one"]
+
+    async def test_appends_that_wait_for_each_other_at_a_silent_server_all_end(
+        self, freezable_store: FreezableStore
+    ) -> None:
+        """Appends to one thread are made one after the other, so all but the first wait."""
+        store = freezable_store.store
+        await available(lambda: append(store, "thread", b"one"))
+        freezable_store.freeze()
+        try:
+            results = await _ended([append(store, "thread", b"two", at=1) for _ in range(5)])
+        finally:
+            freezable_store.thaw()
+        assert {type(result) for result in results} == {Unavailable}
+        await available(lambda: append(store, "thread", b"two", at=1))
+        assert await available(lambda: store.read("thread")) == [b"one", b"two"]
+
+    async def test_a_cancelled_append_to_a_silent_server_ends(self, freezable_store: FreezableStore) -> None:
+        store = freezable_store.store
+        await available(lambda: append(store, "thread", b"one"))
+        freezable_store.freeze()
+        try:
+            task = asyncio.ensure_future(append(store, "thread", b"two", at=1))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            [result] = await _ended([task])
+        finally:
+            freezable_store.thaw()
+        assert isinstance(result, asyncio.CancelledError)
+        await available(lambda: append(store, "thread", b"two", at=1))
+        assert await available(lambda: store.read("thread")) == [b"one", b"two"]
+
+    async def test_closing_with_calls_to_a_silent_server_ends(self, freezable_store: FreezableStore) -> None:
+        store = freezable_store.store
+        await available(lambda: append(store, "thread", b"one"))
+        freezable_store.freeze()
+        try:
+            calls = [asyncio.ensure_future(append(store, f"thread {number}", b"frame")) for number in range(3)]
+            await asyncio.sleep(0.05)
+            [closed] = await _ended([store.close()])
+            results = await _ended(calls)
+        finally:
+            freezable_store.thaw()
+        assert closed is None
+        assert {type(result) for result in results} == {Unavailable}
+
+
+async def available(call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call that can be repeated until it is not `Unavailable`, as its callers do, and return its result. A server
+    that has just gone on may be slow."""
+    async with asyncio.timeout(GUARD):
+        while True:
+            try:
+                return await call()
+            except Unavailable:
+                await asyncio.sleep(0.1)
+
+
+async def _ended(calls: Sequence[Awaitable[object]]) -> list[object]:
+    """Make these calls at the same time, and return the result or the error of each. Fails if one does not end."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    _, pending = await asyncio.wait(tasks, timeout=GUARD)
+    assert not pending, f"{len(pending)} of {len(tasks)} calls do not end"
+    return [asyncio.CancelledError() if task.cancelled() else task.exception() or task.result() for task in tasks]
