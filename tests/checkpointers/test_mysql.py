@@ -24,11 +24,11 @@ from cryptography.x509.oid import NameOID
 import clew.checkpointers
 from clew.checkpointers import Checkpointer, HeadQuery, open_checkpointer
 from clew.checkpointers.base import MAX_FRAME
-from clew.checkpointers.mysql import engine
 from clew.checkpointers.mysql.store import MySQLCheckpointer
 from clew.checkpointers.mysql.wire import Connection
 from clew.errors import Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
 from clew.testing.contract.builders import append, every_call, heads, listed, put, state
+from clew.testing.contract.silence import available
 from tests.checkpointers.damage import sound_and_damaged
 from tests.limits import PATIENCE
 from tests.servers.mariadb import PASSWORD, MariaDBServer, running_mariadb
@@ -464,23 +464,19 @@ async def test_a_server_that_was_stopped_and_started_is_a_pause(server: MariaDBS
         await append(store, "thread 1", b"more", at=1)
 
 
-async def test_a_server_that_stays_away_is_unavailable_for_every_call(
-    server: MariaDBServer, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "PATIENCE", 0.1)
+async def test_a_server_that_stays_away_is_unavailable_for_every_call(server: MariaDBServer, url: str) -> None:
     async with (
         Proxy(("127.0.0.1", server.port)) as proxy,
-        MySQLCheckpointer(url.replace(f":{server.port}/", f":{proxy.port}/")) as store,
+        MySQLCheckpointer(url.replace(f":{server.port}/", f":{proxy.port}/"), timeout=2) as store,
     ):
-        await append(store, "thread", b"frame")
+        await available(lambda: append(store, "thread", b"frame"))
         proxy.refuse = True
         proxy.cut()
-        await asyncio.sleep(0.3)
         for name, call in every_call(store).items():
             with pytest.raises(Unavailable):
                 pytest.fail(f"{name} returned {await call()!r}")
         proxy.refuse = False
-        assert await store.read("thread") == [b"frame"]
+        assert await available(lambda: store.read("thread")) == [b"frame"]
 
 
 class _Writer:

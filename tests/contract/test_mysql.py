@@ -8,10 +8,12 @@ import pytest
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.mysql.store import MySQLCheckpointer
 from clew.checkpointers.sql import listing
-from clew.testing import OpenStore
+from clew.testing import FreezableStore, OpenStore
+from clew.testing.contract.silence import SilenceContract
 from tests.servers.mariadb import MariaDBServer, running_mariadb
-from tests.servers.running import free_port
-from tests.stores import NewStore, StoreContract
+from tests.servers.proxy import Proxy
+from tests.servers.running import Frozen, free_port
+from tests.stores import SILENCE, NewStore, SilentNetwork, StoreContract
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +42,20 @@ class TestMySQL(StoreContract):
         store = MySQLCheckpointer(f"mysql://clew@127.0.0.1:{free_port()}/clew")
         yield store
         await store.close()
+
+    @pytest.fixture
+    async def freezable_store(self, server: MariaDBServer) -> AsyncIterator[FreezableStore]:
+        async with MySQLCheckpointer(server.url(), prefix=server.new_prefix(), timeout=SILENCE) as store:
+            yield Frozen(store, server.pid)
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.xdist_group("mysql")
+class TestSilentNetwork(SilenceContract):
+    @pytest.fixture
+    async def freezable_store(self, server: MariaDBServer) -> AsyncIterator[FreezableStore]:
+        async with Proxy(("127.0.0.1", server.port)) as proxy:
+            url = server.url(port=proxy.port)
+            async with MySQLCheckpointer(url, prefix=server.new_prefix(), timeout=SILENCE) as store:
+                yield SilentNetwork(store, proxy)

@@ -9,25 +9,27 @@ import pytest
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.redis import listing
 from clew.checkpointers.redis.store import RedisCheckpointer
-from clew.testing import OpenStore
+from clew.testing import FreezableStore, OpenStore
+from clew.testing.contract.silence import SilenceContract
 from tests.sampling import FULL
-from tests.servers.redis import a_cluster, a_server
-from tests.servers.running import free_port
-from tests.stores import NewStore, StoreContract
+from tests.servers.proxy import Proxy
+from tests.servers.redis import Server, a_cluster, a_server
+from tests.servers.running import Frozen, free_port
+from tests.stores import SILENCE, NewStore, SilentNetwork, StoreContract
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with a_server("redis", tmp_path_factory.mktemp("redis")) as server:
-        yield server.url
+        yield server
 
 
 @pytest.fixture(scope="module")
-def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with a_server("valkey", tmp_path_factory.mktemp("valkey")) as server:
-        yield server.url
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +61,37 @@ class _Contract(StoreContract):
 @pytest.mark.xdist_group("redis")
 class TestRedis(_Contract):
     @pytest.fixture
-    def url(self, redis_url: str) -> str:
-        return redis_url
+    def url(self, redis_server: Server) -> str:
+        return redis_server.url
+
+    @pytest.fixture
+    async def freezable_store(self, redis_server: Server) -> AsyncIterator[FreezableStore]:
+        async with RedisCheckpointer(redis_server.url, prefix=f"test-{next(_numbers)}:", timeout=SILENCE) as store:
+            yield Frozen(store, redis_server.process.pid)
 
 
 @pytest.mark.xdist_group("redis")
 class TestValkey(_Contract):
     @pytest.fixture
-    def url(self, valkey_url: str) -> str:
-        return valkey_url
+    def url(self, valkey_server: Server) -> str:
+        return valkey_server.url
+
+    @pytest.fixture
+    async def freezable_store(self, valkey_server: Server) -> AsyncIterator[FreezableStore]:
+        async with RedisCheckpointer(valkey_server.url, prefix=f"test-{next(_numbers)}:", timeout=SILENCE) as store:
+            yield Frozen(store, valkey_server.process.pid)
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.xdist_group("redis")
+class TestSilentNetwork(SilenceContract):
+    @pytest.fixture
+    async def freezable_store(self, redis_server: Server) -> AsyncIterator[FreezableStore]:
+        async with Proxy(("127.0.0.1", redis_server.port)) as proxy:
+            url, prefix = f"redis://127.0.0.1:{proxy.port}", f"test-{next(_numbers)}:"
+            async with RedisCheckpointer(url, prefix=prefix, timeout=SILENCE) as store:
+                yield SilentNetwork(store, proxy)
 
 
 if FULL:

@@ -11,13 +11,14 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.urls import connection_count, given_options, split_server_url, truth
 from clew.errors import InvalidInput
 
 __all__ = ["Address", "parse", "tls_context"]
 
 _FORM = "Write mysql://user:password@host:3306/database, with special characters percent-encoded (@ is %40)."
-_OPTIONS = ("connections", "prefix", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "unix_socket")
+_OPTIONS = ("connections", "prefix", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "timeout", "unix_socket")
 _SHOWN = "the MySQL URL"
 _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
@@ -40,6 +41,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     """The text with which the names of all tables of the store start."""
     connections: int
     """The maximum number of connections that one engine (the pool of one event loop) keeps open at once."""
+    timeout: float
+    """Seconds without progress after which a call raises `Unavailable`."""
 
     @property
     def name(self) -> str:
@@ -51,8 +54,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return f"Address({self.name!r}, prefix={self.prefix!r})"
 
 
-def parse(url: str, prefix: str | None, connections: int | None) -> Address:
-    """Parse a store's URL. `prefix` and `connections`, if given, override the options of the URL.
+def parse(url: str, prefix: str | None, connections: int | None, timeout: float | None) -> Address:
+    """Parse a store's URL. `prefix`, `connections` and `timeout`, if given, override the options of the URL.
 
     Raises `InvalidInput` for a malformed URL; the message never holds a password.
     """
@@ -78,6 +81,7 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
         tls_verify="ssl_verify" not in given or truth(given, "ssl_verify", _SHOWN),
         prefix=_checked_prefix(given.get("prefix", "clew_") if prefix is None else prefix),
         connections=connection_count(given.get("connections", 8) if connections is None else connections),
+        timeout=timeout_seconds(given.get("timeout", TIMEOUT) if timeout is None else timeout),
     )
 
 

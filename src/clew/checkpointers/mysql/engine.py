@@ -1,6 +1,7 @@
 """The connection pool of one event loop to one MySQL store, with group commit and reconnection.
 
-Appends that wait at the same time share one transaction. If the server restarts, calls wait for it.
+Appends that wait at the same time share one transaction. If the server restarts, calls wait for it, counted from the
+moment when it was lost, for as long as they may go without progress. So a restart of the server is only a pause.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, TypeVar
 from clew._runtime.aio import Calls, Job, new_job
 from clew.checkpointers.mysql import schema, statements
 from clew.checkpointers.mysql.address import Address
-from clew.checkpointers.mysql.wire import LATE, LOST, TOO_LARGE, Connection, Failure, connect
+from clew.checkpointers.mysql.wire import LOST, TOO_LARGE, Connection, Failure, connect
+from clew.checkpointers.patience import Patience
 from clew.checkpointers.sql.engines import Engines
 from clew.checkpointers.sql.heads import Append
 from clew.errors import ClewError, Corrupt, InvalidInput, Unavailable
@@ -26,9 +28,6 @@ log = logging.getLogger("clew.checkpointers.mysql")
 
 T = TypeVar("T")
 
-PATIENCE = 10.0
-"""Seconds, counted from the moment when the server was lost, for which calls wait for it to come back. So a restart of
-the server is only a pause. After that, calls raise `Unavailable`."""
 RESENDS = 10
 """The most times that one call is repeated, after its first attempt, because the connection broke or another
 transaction was in conflict."""
@@ -54,6 +53,7 @@ class Engine:
         self.address = address
         self.loop = loop
         self.users = 0
+        self._patience = Patience(f"MySQL at {address.name}", address.timeout)
         self._prefix = address.prefix.encode()
         self._appends: deque[Job] = deque()
         self._busy_threads: set[tuple[bytes, bytes]] = set()
@@ -68,21 +68,21 @@ class Engine:
 
     # Requests
 
-    def submit(self, append: Append) -> Awaitable[Any]:
-        """Queue an append for the next transaction. Awaiting the result returns once the append is durable, or raises
-        the error that says why nothing of it was written."""
+    async def submit(self, append: Append) -> None:
+        """Queue an append for the next transaction. Returns once the append is durable, or raises the error that says
+        why nothing of it was written. After `Unavailable` it may or may not have been written."""
         job = new_job(append, self.loop)
         self._appends.append(job)
         if not self._woken:
             self._woken = True
             self.loop.call_soon(self._look)
-        return job
+        await self._patience.finish(job)
 
     async def write(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Call `work` with an open connection and return its result. After a temporary failure `work` is called again,
         so it must be safe to repeat. If the caller is cancelled, its cancellation is raised only after the work has
-        finished."""
-        return await self._calls.settle(self._try(work))
+        finished or was given up."""
+        return await self._calls.settle(self._patience.limit(self._try(work)))
 
     async def read(self, statement: bytes) -> Any:
         """Run a query and return its rows, each as a tuple. If the caller is cancelled, it stops waiting at once; the
@@ -92,7 +92,7 @@ class Engine:
             [result] = await connection.run(statement)
             return result.rows
 
-        return await self._calls.hear(self._try(work))
+        return await self._calls.hear(self._patience.limit(self._try(work)))
 
     async def stop(self) -> None:
         """Finish all pending requests, then close every connection."""
@@ -121,6 +121,8 @@ class Engine:
         size = 0
         while self._appends and len(batch) < MAX_BATCH and size < MAX_BYTES:
             job = self._appends.popleft()
+            if job.done():  # given up while it waited
+                continue
             place = job.work.space, job.work.key
             if batch and size + job.work.size > MAX_BYTES:
                 self._appends.appendleft(job)
@@ -139,7 +141,8 @@ class Engine:
     async def _write(self, batch: list[Job]) -> None:
         appends = [job.work for job in batch]
         try:
-            outcomes = await self._try(lambda connection: statements.write(connection, self._prefix, appends))
+            work = self._try(lambda connection: statements.write(connection, self._prefix, appends))
+            outcomes = await self._patience.limit(work)
             for job, outcome in zip(batch, outcomes, strict=True):
                 job.error = outcome
         except BaseException as error:  # noqa: BLE001 - handed to the waiters, whatever it is
@@ -207,9 +210,9 @@ class Engine:
         pause = 0.05
         while True:
             try:
-                return await connect(self.address)
+                return await connect(self.address, self._patience)
             except Failure as failure:
-                if not self._ready or self._lost_at is None or self.loop.time() > self._lost_at + PATIENCE:
+                if not self._ready or self._lost_at is None or self.loop.time() > self._lost_at + self.address.timeout:
                     raise self._explain(failure) from None
                 log.debug("%s: not there yet: %s", self.address.name, failure)
             await asyncio.sleep(pause)
@@ -249,7 +252,6 @@ thread first, or the server has become a standby."""
 _CORRUPT = frozenset((126, 127, 145, 1034, 1194, 1195, 1712, 1877))
 _HINTS = {
     LOST: "It cannot be reached, or the connection broke. Check that it runs, then try again",
-    LATE: "It is overloaded or cut off. Try again later",
     TOO_LARGE: "Set max_allowed_packet to 16M or more: a frame has up to 4 MiB, and needs up to twice that as text",
     1040: "The server has no connection left. Raise max_connections, or open fewer (connections=… in the URL)",
     1044: "Grant this user all rights on the database",

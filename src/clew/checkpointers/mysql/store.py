@@ -51,16 +51,23 @@ class MySQLCheckpointer(Checkpointer):
     than 16 frames or 256 KiB. Appends that many asyncio tasks make at the same time share a transaction. All
     checkpointers of one event loop on the same store share connections. An append is durable once it returns if the
     server has `innodb_flush_log_at_trx_commit` at 1, its default; otherwise a warning is logged. If the server
-    restarts, calls wait up to ten seconds for it; after that they raise `Unavailable`.
+    restarts, calls wait for it. A call without progress for `timeout` seconds raises `Unavailable`.
     """
 
     def __init__(
-        self, url: str, namespace: str = "", *, prefix: str | None = None, connections: int | None = None
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        prefix: str | None = None,
+        connections: int | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Open the store at a URL; `from_url` shows its form.
 
         `prefix` is the text with which the names of all its tables start (default `clew_`). `connections` is the
-        maximum number of connections (default 8). Both may also be options of the URL.
+        maximum number of connections (default 8). `timeout` is how many seconds a call may go without progress (default
+        10). All may also be options of the URL.
         """
         check_namespace(namespace)
         try:
@@ -69,7 +76,7 @@ class MySQLCheckpointer(Checkpointer):
             from clew.checkpointers.mysql.statements import Statements
         except ImportError as error:
             raise MissingExtra("the MySQL store", "mysql") from error
-        self._address = parse(url, prefix, connections)
+        self._address = parse(url, prefix, connections, timeout)
         self._engines = engines
         self._space = text_digest(namespace)
         self._where = f"{self._address.name}, tables {self._address.prefix}*"

@@ -8,7 +8,6 @@ stands for.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,14 +16,14 @@ from asyncmy.constants import CLIENT
 from asyncmy.cursors import Cursor
 
 from clew.checkpointers.mysql.address import Address, tls_context
+from clew.checkpointers.patience import Patience
+from clew.errors import Unavailable
 
-__all__ = ["LATE", "LOST", "TOO_LARGE", "Connection", "Failure", "Result", "connect", "fill", "literal", "literals"]
+__all__ = ["LOST", "TOO_LARGE", "Connection", "Failure", "Result", "connect", "fill", "literal", "literals"]
 
-LOST, LATE, TOO_LARGE = 2013, -1, -2
-"""Values of `Failure.code`. `LOST`: the connection broke or could not be made. `LATE`: the answer did not come in time.
-`TOO_LARGE`: the statement is too large for the server."""
-TIMEOUT, CONNECT_TIMEOUT = 60.0, 10
-"""Seconds to wait for the answer to a statement (`TIMEOUT`), and for a new connection (`CONNECT_TIMEOUT`)."""
+LOST, TOO_LARGE = 2013, -2
+"""Values of `Failure.code`. `LOST`: the connection broke or could not be made. `TOO_LARGE`: the statement is too large
+for the server."""
 
 _SESSION = (
     b"SET NAMES binary, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
@@ -38,9 +37,8 @@ _LOST = frozenset(
 
 
 class Failure(Exception):
-    """Raised if a statement or a connection failed. `code` is the server's error code or one of three constants: `LOST`
-    (the connection broke or could not be made), `LATE` (no answer came in time), `TOO_LARGE` (the statement has more
-    bytes than the server accepts)."""
+    """Raised if a statement or a connection failed. `code` is the server's error code or one of two constants: `LOST`
+    (the connection broke or could not be made), `TOO_LARGE` (the statement has more bytes than the server accepts)."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code
@@ -66,8 +64,9 @@ class _Cursor(Cursor):
 class Connection:
     """An open connection. It runs one call of `run` at a time."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, patience: Patience) -> None:
         self._connection = connection
+        self._patience = patience.part(self._sign)
         self.open = True
         self.packet = 2**20
         """The server's setting `max_allowed_packet`: the largest message that it accepts, in bytes. `connect` sets it.
@@ -80,17 +79,8 @@ class Connection:
         if len(text) + 1 > self.packet:
             await self._roll_back()
             raise Failure(TOO_LARGE, f"a statement has {len(text)} bytes, but max_allowed_packet is {self.packet}")
-        results: list[Result] = []
         try:
-            async with asyncio.timeout(TIMEOUT):
-                cursor = self._connection.cursor(_Cursor)
-                await cursor.execute(text)
-                results.append(Result(cursor.rowcount, await cursor.fetchall() if cursor.description else ()))
-                while await cursor.nextset():
-                    results.append(Result(cursor.rowcount, await cursor.fetchall() if cursor.description else ()))
-        except TimeoutError:
-            self.close()
-            raise Failure(LATE, f"no answer within {TIMEOUT:g} s") from None
+            return await self._patience.limit(self._talk(text))
         except (asyncmy.errors.MySQLError, OSError) as error:
             failure = _failure(error)
             if failure.code == LOST:
@@ -101,13 +91,30 @@ class Connection:
         except BaseException:
             self.close()
             raise
+
+    async def _talk(self, text: bytes) -> list[Result]:
+        cursor = self._connection.cursor(_Cursor)
+        await cursor.execute(text)
+        results = [Result(cursor.rowcount, await cursor.fetchall() if cursor.description else ())]
+        while await cursor.nextset():
+            results.append(Result(cursor.rowcount, await cursor.fetchall() if cursor.description else ()))
         return results
 
     async def _roll_back(self) -> None:
         try:
-            await self._connection.rollback()
+            await self._patience.limit(self._connection.rollback())
         except (asyncmy.errors.MySQLError, OSError):
             self.close()
+        except BaseException:
+            self.close()
+            raise
+
+    def _sign(self) -> object:
+        """Return a value that changes while bytes are sent or received."""
+        protocol = self._connection._proto
+        if protocol is None or protocol.transport is None:
+            return None
+        return protocol.length, protocol.pos, protocol.transport.get_write_buffer_size()
 
     def close(self) -> None:
         """Close the connection at once, without telling the server."""
@@ -119,16 +126,20 @@ class Connection:
         """Tell the server that the connection ends, and close it, so that the server does not log a broken connection."""
         if self.open:
             self.open = False
-            await self._connection.ensure_closed()
+            try:
+                await self._patience.limit(self._connection.ensure_closed())
+            except Unavailable:
+                self._connection.close()
 
 
-async def connect(address: Address) -> Connection:
-    """Open a connection and set up its database session. Raises `Failure` if the server cannot be reached or refuses
-    the connection."""
+async def connect(address: Address, patience: Patience) -> Connection:
+    """Open a connection and set up its database session. `patience` is that of the store, and limits how long this and
+    each statement may go without progress. Raises `Failure` if the server cannot be reached or refuses the connection,
+    and `Unavailable` if it does not answer."""
     tls = tls_context(address)
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT):
-            made = await asyncmy.connect(
+        made = await patience.part().limit(
+            asyncmy.connect(
                 host=address.host,
                 port=address.port,
                 user=address.user or None,
@@ -136,14 +147,15 @@ async def connect(address: Address) -> Connection:
                 database=address.database,
                 unix_socket=address.unix_socket,
                 ssl=tls,
-                connect_timeout=CONNECT_TIMEOUT,
+                connect_timeout=address.timeout,
                 client_flag=CLIENT.FOUND_ROWS,
                 autocommit=None,
                 program_name="clew",
             )
+        )
     except (asyncmy.errors.MySQLError, OSError, RuntimeError) as error:  # RuntimeError: the socket is already closed
         raise _failure(error) from None
-    connection = Connection(made)
+    connection = Connection(made, patience)
     try:
         [*_, [_, [(connection.packet,)]]] = await connection.run(*_SESSION, b"SELECT @@max_allowed_packet")
     except BaseException:

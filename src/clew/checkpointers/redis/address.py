@@ -6,6 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.urls import count, given_options, number, truth, why_unparsed, without_password
 from clew.errors import InvalidInput
 
@@ -44,7 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ttl: float | None = None
     cluster: bool = False
     wait_replicas: int = 0
-    timeout: float = 30.0
+    timeout: float = TIMEOUT
 
 
 def parse_url(url: str) -> tuple[Address, Options]:
@@ -76,7 +77,7 @@ def parse_url(url: str) -> tuple[Address, Options]:
         ttl=number(given, "ttl", shown) if "ttl" in given else None,
         cluster="cluster" in given and truth(given, "cluster", shown),
         wait_replicas=count(given, "wait_replicas", shown) if "wait_replicas" in given else 0,
-        timeout=number(given, "timeout", shown) if "timeout" in given else 30.0,
+        timeout=number(given, "timeout", shown) if "timeout" in given else TIMEOUT,
     )
     address = Address(
         host=parts.hostname,
@@ -97,8 +98,7 @@ def check_options(address: Address, options: Options) -> None:
         raise InvalidInput(f"{prefix!r} is not a key prefix. Use 1 to 100 visible ASCII characters without braces.")
     if options.ttl is not None and not 1 <= options.ttl <= _MOST_SECONDS:
         raise InvalidInput(f"a ttl is 1 second to 10 years, not {options.ttl:g} s")
-    if not 0 < options.timeout <= 3600:
-        raise InvalidInput(f"a timeout is more than 0 and at most 3600 seconds, not {options.timeout:g}")
+    timeout_seconds(options.timeout)
     if not 0 <= options.wait_replicas <= 1000:
         raise InvalidInput(f"wait_replicas is 0 to 1000, not {options.wait_replicas}")
     if options.cluster and address.db:

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clew.checkpointers.checks import Guard
+from clew.checkpointers.patience import Patience, unread_and_unsent
 from clew.checkpointers.redis.address import Address, Options
 from clew.checkpointers.redis.keys import FORMAT, Layout
 from clew.checkpointers.redis.scripts import Script
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
 
 if TYPE_CHECKING:
-    from redis.asyncio import Connection, Redis
+    from redis.asyncio import Redis
     from redis.asyncio.cluster import RedisCluster
 
 __all__ = ["Call", "Engine", "notices"]
@@ -49,6 +50,33 @@ class Call(NamedTuple):
         return (*how, len(self.keys), *self.keys, *self.args)
 
 
+class _Line:
+    """A connection to the server that is kept open, with its own `Patience`."""
+
+    __slots__ = ("connection", "patience")
+
+    def __init__(self, connection: Any, patience: Patience) -> None:
+        self.connection = connection
+        self.patience = patience.part(self._sign)
+
+    async def talk(self, commands: Sequence[Command], refusal: type[Exception]) -> list[Any]:
+        """Send commands and return the answers. An answer that is an error of the type `refusal` is returned too."""
+        connection = self.connection
+        answers: list[Any] = []
+        await connection.send_packed_command(_pack(commands), check_health=False)
+        for _ in commands:
+            try:
+                answers.append(await connection.read_response())
+            except refusal as error:
+                answers.append(error)
+        return answers
+
+    def _sign(self) -> object:
+        """Return a value that changes while bytes are sent or received."""
+        reader, writer = self.connection._reader, self.connection._writer
+        return None if reader is None or writer is None else unread_and_unsent(reader, writer)
+
+
 class Engine:
     """Runs Lua scripts and commands on a Redis server or a cluster.
 
@@ -69,7 +97,8 @@ class Engine:
         self._layout = layout
         self._guard = guard
         self._client: Redis | RedisCluster | None = None
-        self._lines: list[Connection] = []
+        self._patience = Patience(str(address), options.timeout)
+        self._lines: list[_Line] = []
         self._ready = False
         self._opening = asyncio.Lock()
         self._turns = asyncio.Semaphore(CONNECTIONS)
@@ -138,27 +167,24 @@ class Engine:
         pipe = client.pipeline(transaction=False)
         for command in commands:
             pipe.execute_command(*command)
-        answers: list[Any] = await pipe.execute(raise_on_error=False)
+        answers: list[Any] = await self._patience.part().limit(pipe.execute(raise_on_error=False))
         return answers
 
     async def _on_line(self, client: Any, commands: Sequence[Command]) -> list[Any]:
         """Send commands on a connection that is kept open, and return the answers. An error from the server is returned
         as an answer. Connections are kept because taking one from the driver's pool was measured to take as long as an
         append on the server."""
-        line = self._lines.pop() if self._lines else await client.connection_pool.get_connection()
-        answers: list[Any] = []
+        line = self._lines.pop() if self._lines else await self._new_line(client)
         try:
-            await line.send_packed_command(_pack(commands), check_health=False)
-            for _ in commands:
-                try:
-                    answers.append(await line.read_response())
-                except self._errors.ResponseError as error:
-                    answers.append(error)
+            answers = await line.patience.limit(line.talk(commands, self._errors.ResponseError))
         except BaseException:
-            await client.connection_pool.release(line)  # it is closed by now; the pool opens it again when needed
+            await client.connection_pool.release(line.connection)  # closed by now; the pool opens it when needed
             raise
         self._lines.append(line)
         return answers
+
+    async def _new_line(self, client: Any) -> _Line:
+        return _Line(await self._patience.part().limit(client.connection_pool.get_connection()), self._patience)
 
     async def _start_over(self) -> None:
         """Give all kept connections back to the driver's pool after one broke, because others may have broken too. The
@@ -169,12 +195,16 @@ class Engine:
             await client.aclose()
         lines, self._lines = self._lines, []
         for line in lines:
-            await client.connection_pool.release(line)
+            await client.connection_pool.release(line.connection)
 
     async def _attempt(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        return await self._patience.limit(self._twice(work))
+
+    async def _twice(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Call `work` with the connected client and return its result. Call it a second time if the connection broke."""
         async with self._turns:
             try:
-                return await self._once(work)
+                return await work(await self._connected())
             except self._broken as error:
                 if not self._worth_another(error):
                     raise self._explain(error) from error
@@ -183,29 +213,9 @@ class Engine:
             await self._start_over()
             await asyncio.sleep(PAUSE)
             try:
-                return await self._once(work)
+                return await work(await self._connected())
             except self._foreign as error:
                 raise self._explain(error) from error
-
-    async def _once(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `work` once with the connected client and return its result. Raises `TimeoutError` if that takes more
-        seconds than the option `timeout` says."""
-        task = asyncio.current_task()
-        late = False
-
-        def expire() -> None:
-            nonlocal late
-            late = task is not None and task.cancel()
-
-        timer = asyncio.get_running_loop().call_later(self._options.timeout, expire)
-        try:
-            return await work(await self._connected())
-        except asyncio.CancelledError:
-            if not late or (task is not None and task.uncancel() > 0):
-                raise
-            raise TimeoutError("no answer") from None
-        finally:
-            timer.cancel()
 
     @property
     def _broken(self) -> tuple[type[Exception], ...]:
@@ -239,10 +249,13 @@ class Engine:
             if self._client is None:
                 self._client = self._make()
             if not self._ready:
-                await self._check_format(self._client)
-                await self._give_notice(self._client)
+                await self._patience.part().limit(self._prepare(self._client))
                 self._ready = True
         return self._client
+
+    async def _prepare(self, client: Any) -> None:
+        await self._check_format(client)
+        await self._give_notice(client)
 
     def _make(self) -> Redis | RedisCluster:
         from redis.asyncio.retry import Retry
@@ -254,7 +267,7 @@ class Engine:
             "port": address.port,
             "username": address.username,
             "password": address.password,
-            "socket_timeout": None,  # one timer around a whole call is cheaper than one for each read and write
+            "socket_timeout": None,  # `Patience` is cheaper than a timer for each read and write
             "socket_connect_timeout": min(CONNECT_WITHIN, self._options.timeout),
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),

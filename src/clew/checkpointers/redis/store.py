@@ -61,7 +61,7 @@ class RedisCheckpointer(Checkpointer):
       those that other blobs point at. gc removes the blobs that expired threads leave behind.
     - `cluster=true`: the server is part of a cluster, and names the other servers.
     - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it.
-    - `timeout`: seconds to wait for an answer, default 30.
+    - `timeout`: seconds without progress after which a call raises `Unavailable`, default 10.
 
     How durable an append is depends on the server's settings. `appendonly yes` and `appendfsync always` keep the promise
     of `Checkpointer.append`. With other settings, a warning says once what to change.
