@@ -30,6 +30,7 @@ from clew.checkpointers import Head, SQLiteCheckpointer
 from clew.checkpointers.http.client import Address, Answer, Pool
 from clew.checkpointers.http.protocol import MSGPACK, Append
 from clew.checkpointers.http.store import HTTPCheckpointer
+from clew.checkpointers.patience import Patience
 
 __all__ = ["http"]
 
@@ -83,7 +84,7 @@ async def _measure(frames: Sequence[bytes], folder: Path) -> Times:
         SQLiteCheckpointer(folder / "alone.db") as alone,
         httpx.AsyncClient() as library,
     ):
-        pool = Pool(Address("127.0.0.1", port, None), 30.0)
+        pool = Pool(Address("127.0.0.1", port, None), Patience("the bare server"))
         headers = [("host", f"127.0.0.1:{port}"), ("content-type", MSGPACK)]
         for at, frame in enumerate(frames):
             head = _head(at + 1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 
@@ -11,11 +14,14 @@ import pytest
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.server.auth import Token
+from clew.testing import FreezableStore
+from clew.testing.contract.silence import SilenceContract
 from tests.sampling import FULL
 from tests.server.serving import Running, a_token, serving
 from tests.servers.postgres import running_postgres
-from tests.servers.running import free_port
-from tests.stores import NewStore, StoreContract
+from tests.servers.proxy import Proxy
+from tests.servers.running import Frozen, ServerProcess, free_port
+from tests.stores import SILENCE, NewStore, SilentNetwork, StoreContract
 
 MOST_TESTS = 400
 """Each test is a tenant of its own, so that it finds an empty store: as many tokens as there may be tests."""
@@ -84,3 +90,47 @@ class TestHTTPBeforePostgres(HTTPContract):
     @pytest.fixture
     def service(self, before_postgres: Running) -> Running:
         return before_postgres
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ServerProcess]]:
+    """`clew serve` in a process of its own, with its address."""
+    folder, port = tmp_path_factory.mktemp("frozen"), free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "clew", "serve", "--port", str(port), "--no-access-log"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CLEW_")}
+
+    def is_up() -> bool:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=5) as answer:
+            return bool(answer.status == 200)
+
+    command += ["--store", f"sqlite:///{folder}/clew.db"]
+    with ServerProcess(command, folder / "log", is_up, env=environment) as running:
+        yield url, running
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.xdist_group("http-silence")
+class TestSilentServer(SilenceContract):
+    @pytest.fixture
+    async def freezable_store(
+        self, process: tuple[str, ServerProcess], numbers: Iterator[int]
+    ) -> AsyncIterator[FreezableStore]:
+        url, running = process
+        async with HTTPCheckpointer(url, f"{next(numbers)}", timeout=SILENCE) as store:
+            yield Frozen(store, running.pid)
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.xdist_group("http-silence")
+class TestSilentNetwork(SilenceContract):
+    @pytest.fixture
+    async def freezable_store(
+        self, process: tuple[str, ServerProcess], numbers: Iterator[int]
+    ) -> AsyncIterator[FreezableStore]:
+        async with Proxy(("127.0.0.1", int(process[0].rpartition(":")[2]))) as proxy:
+            url = f"http://127.0.0.1:{proxy.port}?timeout={SILENCE}"
+            async with HTTPCheckpointer.from_url(url, f"{next(numbers)}") as store:
+                yield SilentNetwork(store, proxy)

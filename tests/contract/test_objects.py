@@ -8,10 +8,13 @@ import pytest
 
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.objects.store import ObjectCheckpointer
+from clew.testing import FreezableStore
+from clew.testing.contract.silence import SilenceContract
 from tests.servers.buckets import WatchedBucket
-from tests.servers.running import free_port
+from tests.servers.proxy import Proxy
+from tests.servers.running import Frozen, free_port
 from tests.servers.seaweedfs import BUCKET, SeaweedFS, seaweedfs
-from tests.stores import NewStore, StoreContract
+from tests.stores import SILENCE, NewStore, SilentNetwork, StoreContract
 
 pytest.importorskip("obstore")
 _numbers = count()
@@ -46,3 +49,21 @@ class TestObjects(StoreContract):
         store = ObjectCheckpointer(f"s3://{BUCKET}", **server.options(endpoint=nobody))
         yield store
         await store.close()
+
+    @pytest.fixture
+    async def freezable_store(self, server: SeaweedFS) -> AsyncIterator[FreezableStore]:
+        url = f"s3://{BUCKET}/contract/{next(_numbers)}"
+        async with ObjectCheckpointer(url, **server.options(timeout=SILENCE)) as store:
+            yield Frozen(store, server.process.pid)
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.xdist_group("seaweedfs")
+class TestSilentNetwork(SilenceContract):
+    @pytest.fixture
+    async def freezable_store(self, server: SeaweedFS) -> AsyncIterator[FreezableStore]:
+        async with Proxy(("127.0.0.1", int(server.endpoint.rpartition(":")[2]))) as proxy:
+            url, endpoint = f"s3://{BUCKET}/contract/{next(_numbers)}", f"http://127.0.0.1:{proxy.port}"
+            async with ObjectCheckpointer(url, **server.options(endpoint=endpoint, timeout=SILENCE)) as store:
+                yield SilentNetwork(store, proxy)

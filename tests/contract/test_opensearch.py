@@ -8,9 +8,12 @@ from blake3 import blake3
 
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.opensearch.store import OpenSearchCheckpointer
+from clew.testing import FreezableStore
+from clew.testing.contract.silence import SilenceContract
 from tests.servers.opensearch import shared_node
-from tests.servers.running import free_port
-from tests.stores import NewStore, StoreContract
+from tests.servers.proxy import Proxy
+from tests.servers.running import Frozen, free_port
+from tests.stores import SILENCE, NewStore, SilentNetwork, StoreContract
 
 pytest.importorskip("opensearchpy")
 _numbers = count()
@@ -37,3 +40,21 @@ class TestOpenSearch(StoreContract):
         store = OpenSearchCheckpointer(f"opensearch://127.0.0.1:{free_port()}")
         yield store
         await store.close()
+
+    @pytest.fixture
+    async def freezable_store(self) -> AsyncIterator[FreezableStore]:
+        url, namespace = shared_node().url, f"{next(_numbers)}"
+        async with OpenSearchCheckpointer(url, namespace, prefix="contract", timeout=5 * SILENCE) as store:
+            yield Frozen(store, shared_node().process.pid)
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.xdist_group("opensearch")
+class TestSilentNetwork(SilenceContract):
+    @pytest.fixture
+    async def freezable_store(self) -> AsyncIterator[FreezableStore]:
+        async with Proxy(("127.0.0.1", shared_node().port)) as proxy:
+            url, namespace = f"opensearch://127.0.0.1:{proxy.port}", f"{next(_numbers)}"
+            async with OpenSearchCheckpointer(url, namespace, prefix="contract", timeout=5 * SILENCE) as store:
+                yield SilentNetwork(store, proxy)

@@ -48,7 +48,7 @@ class TestOracle(StoreContract):
 
 
 async def _each_table(prefix: str, statement: str, tables: tuple[str, ...]) -> None:
-    settings = address.parse(URL, prefix, 1).settings
+    settings = address.parse(URL, prefix, 1, None).settings
     given = {name: value for name, value in settings.items() if name not in ("min", "max", "increment")}
     async with oracledb.connect_async(**given) as connection:
         for table in tables:

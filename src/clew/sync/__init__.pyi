@@ -359,8 +359,9 @@ class HTTPCheckpointer(Checkpointer):
 
     `token`, by default the value of the environment variable `CLEW_TOKEN`, is sent with every call and never shown.
     Appends, reads and puts that get no answer are repeated up to `retries` times, because that does no harm; deletes
-    are not repeated. `timeout` is the longest time without any progress, in seconds. `tls` replaces the default TLS
-    settings, which trust the authorities that the system trusts.
+    are not repeated. A call without progress for `timeout` seconds, 10 by default, raises `Unavailable`; `timeout` may
+    also be an option of the URL. `tls` replaces the default TLS settings, which trust the authorities that the system
+    trusts.
     """
 
     def __init__(
@@ -369,14 +370,14 @@ class HTTPCheckpointer(Checkpointer):
         namespace: str = "",
         *,
         token: str | None = None,
-        timeout: float = 30.0,
+        timeout: float | None = None,
         retries: int = 3,
         tls: ssl.SSLContext | None = None,
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> HTTPCheckpointer:
-        """Open the store at a URL of the form `http://host:port` or `https://host:port/base`. The token comes from the
-        environment variable `CLEW_TOKEN`."""
+        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`. The token
+        comes from the environment variable `CLEW_TOKEN`."""
 
 class MemoryCheckpointer(Checkpointer):
     """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process
@@ -397,11 +398,17 @@ class MySQLCheckpointer(Checkpointer):
     than 16 frames or 256 KiB. Appends that many asyncio tasks make at the same time share a transaction. All
     checkpointers of one event loop on the same store share connections. An append is durable once it returns if the
     server has `innodb_flush_log_at_trx_commit` at 1, its default; otherwise a warning is logged. If the server
-    restarts, calls wait up to ten seconds for it; after that they raise `Unavailable`.
+    restarts, calls wait for it. A call without progress for `timeout` seconds raises `Unavailable`.
     """
 
     def __init__(
-        self, url: str, namespace: str = "", *, prefix: str | None = None, connections: int | None = None
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        prefix: str | None = None,
+        connections: int | None = None,
+        timeout: float | None = None,
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> MySQLCheckpointer:
@@ -416,7 +423,8 @@ class OCICheckpointer(Checkpointer):
     The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own. `auth`
     selects the credentials: `config` takes them from a profile of the SDK's configuration file; `instance` and
     `resource` use the principal that OCI gives to the machine or the function in which this runs. Alternatively pass a
-    configured `ObjectStorageClient` as `client`.
+    configured `ObjectStorageClient` as `client`. A call without progress for `timeout` seconds, 10 by default, raises
+    `Unavailable`. How much of an upload was sent cannot be seen, so an upload has one more second for each MiB.
     """
 
     def __init__(
@@ -429,13 +437,14 @@ class OCICheckpointer(Checkpointer):
         config_file: str = "~/.oci/config",
         region: str | None = None,
         endpoint: str | None = None,
+        timeout: float | None = None,
         client: Any = None,
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> OCICheckpointer:
         """Open the bucket that the URL names, for example
         `oci://namespace/bucket/prefix?auth=instance&region=eu-frankfurt-1`. Further options are `profile`,
-        `config_file` and `endpoint`."""
+        `config_file`, `endpoint` and `timeout`."""
 
 class ObjectCheckpointer(Checkpointer):
     """A store in a bucket of S3, Google Cloud Storage or Azure, through the package obstore.
@@ -447,6 +456,8 @@ class ObjectCheckpointer(Checkpointer):
     Credentials are given as arguments, or come from the environment variables of the cloud's own tools or the machine's
     metadata service. `endpoint` is the address of a server other than the cloud's own. Plain http is allowed only to this
     machine, unless `allow_http=True`. `options` are passed unchanged to obstore's `S3Store`, `GCSStore` or `AzureStore`.
+    A call without progress for `timeout` seconds, 10 by default, raises `Unavailable`. How much of an upload was sent
+    cannot be seen, so an upload has one more second for each MiB.
     """
 
     def __init__(
@@ -462,6 +473,7 @@ class ObjectCheckpointer(Checkpointer):
         session_token: str | None = None,
         virtual_hosted: bool | None = None,
         allow_http: bool | None = None,
+        timeout: float | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None: ...
     @staticmethod
@@ -469,7 +481,7 @@ class ObjectCheckpointer(Checkpointer):
         """Open the bucket that the URL names, for example
         `s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1`.
 
-        Options are `endpoint`, `region`, `account`, `virtual_hosted` and `allow_http`. Keys in the URL raise
+        Options are `endpoint`, `region`, `account`, `virtual_hosted`, `allow_http` and `timeout`. Keys in the URL raise
         `InvalidInput`, because URLs end up in logs and process lists; keys come from the environment."""
 
 class OpenSearchCheckpointer(Checkpointer):
@@ -481,7 +493,7 @@ class OpenSearchCheckpointer(Checkpointer):
     - `prefix`: start of the names of the three indices, `clew` by default. In the URL it is the path.
     - `tls=true` uses HTTPS; `ca_file` has the certificates to trust; `verify=false` trusts any. A password is sent to
       another machine without TLS only with `tls=false`.
-    - `timeout`: seconds to wait for an answer, 30 by default.
+    - `timeout`: seconds without progress after which a call raises `Unavailable`, 10 by default.
     - `shards` and `replicas` of the indices when they are created. The default is 1 shard, and 1 replica if there is a
       second node.
     - `index_messages=true` allows `index_text`.
@@ -535,18 +547,25 @@ class OracleCheckpointer(Checkpointer):
     """Keeps threads in the tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
 
     An append is one PL/SQL block and one round trip, or three round trips with more than 32 KB of frames. If a
-    connection breaks, a new one is opened and the call is repeated once; if that fails too, it raises `Unavailable`.
+    connection breaks, a new one is opened and the call is repeated once; if that fails too, it raises `Unavailable`. So
+    does a call without progress for `timeout` seconds: each round trip must end in that time.
     """
 
     def __init__(
-        self, url: str, namespace: str = "", *, prefix: str | None = None, connections: int | None = None
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        prefix: str | None = None,
+        connections: int | None = None,
+        timeout: float | None = None,
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> OracleCheckpointer:
         """Open the store at a URL of the form `oracle://user:password@host:1521/service`.
 
         With a wallet: `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`. Other options are `prefix`,
-        `connections`, `protocol=tcps`, `wallet_password` and `ssl_server_dn_match`."""
+        `connections`, `timeout`, `protocol=tcps`, `wallet_password` and `ssl_server_dn_match`."""
 
 class PostgresCheckpointer(Checkpointer):
     """Keeps threads in one schema of a PostgreSQL database. The schema is created on first use.
@@ -554,12 +573,18 @@ class PostgresCheckpointer(Checkpointer):
     An append is one round trip and one transaction. Its `synchronous_commit` is on, even if the server's default is
     off. Appends that many asyncio tasks make at the same time share a transaction. All checkpointers of one event loop
     on the same store share connections. No state is kept in a database session, so a pooler in transaction mode may
-    stand between Clew and the server. If the server restarts, calls wait up to ten seconds for it; after that they
-    raise `Unavailable`.
+    stand between Clew and the server. If the server restarts, calls wait for it. A call without progress for `timeout`
+    seconds raises `Unavailable`.
     """
 
     def __init__(
-        self, url: str, namespace: str = "", *, schema: str | None = None, connections: int | None = None
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        schema: str | None = None,
+        connections: int | None = None,
+        timeout: float | None = None,
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> PostgresCheckpointer:
@@ -578,7 +603,7 @@ class RedisCheckpointer(Checkpointer):
       those that other blobs point at. gc removes the blobs that expired threads leave behind.
     - `cluster=true`: the server is part of a cluster, and names the other servers.
     - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it.
-    - `timeout`: seconds to wait for an answer, default 30.
+    - `timeout`: seconds without progress after which a call raises `Unavailable`, default 10.
 
     How durable an append is depends on the server's settings. `appendonly yes` and `appendfsync always` keep the promise
     of `Checkpointer.append`. With other settings, a warning says once what to change.

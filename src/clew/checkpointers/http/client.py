@@ -23,6 +23,7 @@ from clew.checkpointers.http.protocol import (
     RecordReader,
     encode_text,
 )
+from clew.checkpointers.patience import Patience
 from clew.errors import (
     ClewError,
     Conflict,
@@ -48,9 +49,6 @@ agreed to receive it, or has said nothing for a second."""
 _PAUSES = (0.05, 0.2, 0.6)
 """Seconds to wait before the second attempt of a call, before the third, and before every further one. A random time of
 up to half as long is added."""
-_LONGEST_WAIT = 30.0
-"""The longest wait before the next attempt, in seconds, that a server may ask for. If it asks for more, the call raises
-`Unavailable` at once."""
 _decode_failure = msgspec.json.Decoder(Failure).decode
 
 
@@ -81,8 +79,8 @@ class Client:
     ):
         self._where = where
         self._base = base
-        self._pool = Pool(address, timeout)
-        self._timeout = timeout
+        self._patience = Patience(where, timeout)
+        self._pool = Pool(address, self._patience)
         self._retries = retries
         self._has_token = bool(token)
         named = f"[{address.host}]" if ":" in address.host else address.host
@@ -116,26 +114,35 @@ class Client:
         that the thread does not exist.
 
         A call that fails is repeated up to as many times as the client's `retries` says, if `safe` says that repeating
-        does no harm. Otherwise it is repeated only if the server has not seen it, or says that it did nothing. Raises
-        the error that the server reports, or `Unavailable`. `kind` is the content type of `body`. `thread_id` is named
-        in errors.
+        does no harm. Otherwise it is repeated only if the server has not seen it, or says that it did nothing. It is
+        not repeated if the attempts so far took as long as a call may go without progress. Raises the error that the
+        server reports, or `Unavailable`. `kind` is the content type of `body`. `thread_id` is named in errors.
         """
         all_headers = [*self._headers, *headers, *([("content-type", kind)] if method in ("POST", "PUT") else [])]
         self._active += 1
         self._quiet.clear()
         try:
-            for attempt in range(self._retries + 1):
-                reply, problem, wait = await self._attempt(method, path, all_headers, body, safe)
-                if reply is not None:
-                    return self._settle(reply, thread_id, absent)
-                if wait is None or wait > _LONGEST_WAIT or attempt == self._retries:
-                    break
-                await asyncio.sleep(max(wait, _PAUSES[min(attempt, len(_PAUSES) - 1)] * random.uniform(1, 1.5)))  # noqa: S311
-            raise Unavailable(f"{self._where}: {problem}. The same call may be made again.")
+            reply = await self._patience.limit(self._attempts(method, path, all_headers, body, safe))
+            return self._settle(reply, thread_id, absent)
         finally:
             self._active -= 1
             if not self._active:
                 self._quiet.set()
+
+    async def _attempts(self, method: str, path: str, headers: list[tuple[str, str]], body: bytes, safe: bool) -> Reply:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for attempt in range(self._retries + 1):
+            reply, problem, wait = await self._attempt(method, path, headers, body, safe)
+            if reply is not None:
+                return reply
+            if wait is None or attempt == self._retries:
+                break
+            pause = max(wait, _PAUSES[min(attempt, len(_PAUSES) - 1)] * random.uniform(1, 1.5))  # noqa: S311
+            if loop.time() - began + pause >= self._patience.seconds:
+                break
+            await asyncio.sleep(pause)
+        raise Unavailable(f"{self._where}: {problem}. The same call may be made again.")
 
     async def close(self) -> None:
         """Wait for the running calls to end, then close all connections."""
@@ -173,8 +180,6 @@ class Client:
             if error.failure is not None and error.failure.code not in ("unavailable", "conflict"):
                 raise self._error(error.failure, None) from None
             return None, f"broke off its answer: {error}", again
-        except TimeoutError:
-            return None, f"did not answer within {self._timeout:g} s", again
         except (OSError, EOFError, h11.ProtocolError, msgspec.MsgspecError) as error:
             return None, f"broke off ({error or type(error).__name__})", again
         if reply.status == 429:
@@ -279,9 +284,9 @@ each piece of the body."""
 class Pool:
     """Keeps the connections to one server and runs requests on them."""
 
-    def __init__(self, address: Address, timeout: float) -> None:
+    def __init__(self, address: Address, patience: Patience) -> None:
         self._address = address
-        self._timeout = timeout
+        self._patience = patience
         self._idle: list[_Connection] = []
         self._slots = asyncio.Semaphore(MOST_OPEN)
 
@@ -289,18 +294,13 @@ class Pool:
         """Send an HTTP request and return the status and headers of its answer. As soon as these have arrived, `begin`
         is called with them. It returns a function, which is then called with each piece of the answer's body.
 
-        Raises `NotSent` if no connection could be made. Raises OSError, EOFError, TimeoutError or an h11 error if it is
-        unknown whether the server handled the request. The pool's timeout limits the time in which nothing is sent or
-        received, not the whole time.
+        Raises `NotSent` if no connection could be made. Raises OSError, EOFError or an h11 error if it is unknown
+        whether the server handled the request, and `Unavailable` if nothing is sent or received for too long.
         """
         async with self._slots:
             connection = self._reusable() or await self._connect()
             try:
-                async with asyncio.timeout(self._timeout) as clock:
-                    loop = asyncio.get_running_loop()
-                    answer = await connection.exchange(
-                        method, target, headers, body, begin, lambda: clock.reschedule(loop.time() + self._timeout)
-                    )
+                answer = await connection.patience.limit(connection.exchange(method, target, headers, body, begin))
             except BaseException:
                 connection.abort()
                 raise
@@ -325,20 +325,21 @@ class Pool:
 
     async def _connect(self) -> _Connection:
         address = self._address
+        patience = self._patience.part()
         try:
-            async with asyncio.timeout(self._timeout):
-                reader, writer = await asyncio.open_connection(
-                    address.host, address.port, ssl=address.tls, limit=2 * _PIECE
-                )
-        except (OSError, TimeoutError) as error:
+            reader, writer = await patience.limit(
+                asyncio.open_connection(address.host, address.port, ssl=address.tls, limit=2 * _PIECE)
+            )
+        except OSError as error:
             raise NotSent(_in_words(error)) from error
-        return _Connection(reader, writer)
+        return _Connection(reader, writer, patience)
 
 
 class _Connection:
     """One connection to the server, which carries one request at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: Patience) -> None:
+        self.patience = patience
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2**16)
@@ -347,9 +348,7 @@ class _Connection:
         """The first event of the server's answer, if that answer began before the request's body was sent. None
         otherwise."""
 
-    async def exchange(
-        self, method: str, target: str, headers: Headers, body: bytes, begin: Begin, progress: Callable[[], None]
-    ) -> Answer:
+    async def exchange(self, method: str, target: str, headers: Headers, body: bytes, begin: Begin) -> Answer:
         http = self._http
         ask_first = len(body) >= _ASK_FIRST
         sized = [*headers, ("content-length", str(len(body)))] if body or method in ("POST", "PUT") else list(headers)
@@ -359,12 +358,12 @@ class _Connection:
         if ask_first:
             self._writer.write(start)
             if await self._is_wanted():
-                await self._send(body, progress)
+                await self._send(body)
         else:
             self._writer.write(start + body)
             http.send_with_data_passthrough(h11.Data(data=body))
             http.send(h11.EndOfMessage())
-        return await self._receive(begin, progress)
+        return await self._receive(begin)
 
     async def _is_wanted(self) -> bool:
         """Wait for the server's consent to receive the body of a request, and return whether to send it. Returns False
@@ -380,16 +379,16 @@ class _Connection:
         self._early = event
         return False
 
-    async def _send(self, body: bytes, progress: Callable[[], None]) -> None:
+    async def _send(self, body: bytes) -> None:
         view = memoryview(body)
         for start in range(0, len(body), _PIECE):
             self._writer.write(view[start : start + _PIECE])
             await self._writer.drain()
-            progress()
+            self.patience.moved()
         self._http.send_with_data_passthrough(h11.Data(data=body))
         self._http.send(h11.EndOfMessage())
 
-    async def _receive(self, begin: Begin, progress: Callable[[], None]) -> Answer:
+    async def _receive(self, begin: Begin) -> Answer:
         http = self._http
         answer: Answer | None = None
         take: Callable[[bytes], None] = bytearray().extend
@@ -397,7 +396,7 @@ class _Connection:
             event, self._early = (self._early or http.next_event()), None
             if event is h11.NEED_DATA:
                 http.receive_data(await self._reader.read(_PIECE))
-                progress()
+                self.patience.moved()
             elif isinstance(event, h11.Response):
                 answer = Answer(event)
                 take = begin(answer)

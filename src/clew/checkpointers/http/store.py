@@ -28,6 +28,8 @@ from clew.checkpointers.checks import (
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros
 from clew.checkpointers.http.protocol import MSGPACK, OCTETS, Blobs, Digests, Sweep, encode_text, log_tag
+from clew.checkpointers.patience import TIMEOUT, timeout_seconds
+from clew.checkpointers.urls import given_options
 from clew.errors import Corrupt, InvalidInput, MissingExtra, Unavailable
 
 if TYPE_CHECKING:
@@ -55,8 +57,9 @@ class HTTPCheckpointer(Checkpointer):
 
     `token`, by default the value of the environment variable `CLEW_TOKEN`, is sent with every call and never shown.
     Appends, reads and puts that get no answer are repeated up to `retries` times, because that does no harm; deletes
-    are not repeated. `timeout` is the longest time without any progress, in seconds. `tls` replaces the default TLS
-    settings, which trust the authorities that the system trusts.
+    are not repeated. A call without progress for `timeout` seconds, 10 by default, raises `Unavailable`; `timeout` may
+    also be an option of the URL. `tls` replaces the default TLS settings, which trust the authorities that the system
+    trusts.
     """
 
     def __init__(
@@ -65,21 +68,21 @@ class HTTPCheckpointer(Checkpointer):
         namespace: str = "",
         *,
         token: str | None = None,
-        timeout: float = 30.0,
+        timeout: float | None = None,
         retries: int = 3,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         check_namespace(namespace)
-        self._scheme, self._host, self._port, self._base = _parse(url)
+        self._scheme, self._host, self._port, self._base, options = _parse(url)
         self._token = _check_token(os.environ.get("CLEW_TOKEN", "") if token is None else token)
-        if timeout <= 0 or retries < 0:
-            raise InvalidInput(f"timeout={timeout}, retries={retries}: a timeout is more than 0, retries are 0 or more")
+        if retries < 0:
+            raise InvalidInput(f"retries={retries}: retries are 0 or more")
         try:
             import h11  # noqa: F401 - a missing extra shows here, not in the middle of a run
         except ImportError:
             raise MissingExtra("the HTTP store", "server") from None
         self._namespace = namespace
-        self._timeout = timeout
+        self._timeout = timeout_seconds(options.get("timeout", TIMEOUT) if timeout is None else timeout)
         self._retries = retries
         self._tls = tls
         named = f"[{self._host}]" if ":" in self._host else self._host
@@ -91,8 +94,8 @@ class HTTPCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> HTTPCheckpointer:
-        """Open the store at a URL of the form `http://host:port` or `https://host:port/base`. The token comes from the
-        environment variable `CLEW_TOKEN`."""
+        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`. The token
+        comes from the environment variable `CLEW_TOKEN`."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:
@@ -241,10 +244,10 @@ class HTTPCheckpointer(Checkpointer):
         return self._tls or ssl.create_default_context()
 
 
-def _parse(url: str) -> tuple[str, str, int, str]:
-    """Parse a URL into scheme, host, port and base path. Raises `InvalidInput` if it is malformed, or has parts that it
-    must not have, such as a password. The error does not show these parts, because they may be secret."""
-    wanted = "Write http://host:port or https://host:port/base."
+def _parse(url: str) -> tuple[str, str, int, str, dict[str, str]]:
+    """Parse a URL into scheme, host, port, base path and options. Raises `InvalidInput` if it is malformed, or has parts
+    that it must not have, such as a password. The error does not show these parts, because they may be secret."""
+    wanted = "Write http://host:port or https://host:port/base, with ?timeout=seconds if need be."
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -255,8 +258,9 @@ def _parse(url: str) -> tuple[str, str, int, str]:
             "the URL of the HTTP store holds a user or a password, and URLs end up in logs. "
             "Give the token as token=… or in CLEW_TOKEN."
         )
-    if parts.query or parts.fragment:
-        raise InvalidInput(f"the URL of the HTTP store must not have a query or a fragment. {wanted}")
+    if parts.fragment:
+        raise InvalidInput(f"the URL of the HTTP store must not have a fragment. {wanted}")
+    options = given_options(parts.query, ("timeout",), "the URL of the HTTP store")
     if parts.scheme not in ("http", "https") or not host:
         raise InvalidInput(f"{url!r} does not name a server. {wanted}")
     base = parts.path.rstrip("/")
@@ -264,7 +268,7 @@ def _parse(url: str) -> tuple[str, str, int, str]:
         raise InvalidInput(f"{url!r}: the base path must be percent-encoded ASCII. {wanted}")
     if not host.isascii() or any(letter.isspace() for letter in host):
         raise InvalidInput(f"{url!r}: the host must be ASCII. {wanted}")
-    return parts.scheme, host, port or (443 if parts.scheme == "https" else 80), base
+    return parts.scheme, host, port or (443 if parts.scheme == "https" else 80), base, options
 
 
 def _check_token(token: str) -> str:

@@ -33,6 +33,7 @@ from clew.checkpointers.objects.heads import ObjectHeads
 from clew.checkpointers.objects.threads import ObjectThreads
 from clew.checkpointers.packed.clock import Clock
 from clew.checkpointers.packed.log import Append
+from clew.checkpointers.patience import TIMEOUT, Patience
 
 __all__ = ["BucketCheckpointer", "sweep"]
 
@@ -49,16 +50,20 @@ has changed), by name. Each has the clock of its server."""
 
 class BucketCheckpointer(Checkpointer):
     """A store in a bucket of object storage. `bucket` is the driver that makes the requests. `where` names the bucket
-    in errors; all object names start with `prefix`."""
+    in errors; all object names start with `prefix`. A call without progress for `timeout` seconds raises
+    `Unavailable`."""
 
-    def __init__(self, bucket: Bucket, where: str, prefix: str = "", namespace: str = "") -> None:
+    def __init__(
+        self, bucket: Bucket, where: str, prefix: str = "", namespace: str = "", *, timeout: float = TIMEOUT
+    ) -> None:
         check_namespace(namespace)
         root = f"{prefix}/{blake3(namespace.encode()).hexdigest()}".lstrip("/")
         self.place = f"{where}/{prefix}#{namespace}" if prefix else f"{where}#{namespace}"
         self._where = where
         self._probed = root
         self._driver = bucket
-        self._bucket = PatientBucket(bucket, where)
+        self._patience = Patience(where, timeout)
+        self._bucket = PatientBucket(bucket, where, self._patience)
         self._blobs = ObjectBlobs(self._bucket, root, where)
         self._threads = ObjectThreads(self._bucket, root, self._blobs, where)
         self._heads = ObjectHeads(self._bucket, root, self._threads.folder, where)
@@ -81,22 +86,19 @@ class BucketCheckpointer(Checkpointer):
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         self._guard.enter()
         check_range(thread_id, start, stop)
-        await self._open()
-        return await self._threads.logs.read(thread_id, start, stop)
+        return await self._limit(self._threads.logs.read(thread_id, start, stop))
 
     async def head(self, thread_id: str) -> Head | None:
         self._guard.enter()
         check_thread_id(thread_id)
-        await self._open()
-        return await self._threads.head(thread_id)
+        return await self._limit(self._threads.head(thread_id))
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         """Yield the heads that match the query, in its order. If objects of threads are damaged, a `Corrupt` error that
         names them is raised after all other heads."""
         self._guard.enter()
         check_query(query)
-        await self._open()
-        found, damaged = await self._heads.all(query)
+        found, damaged = await self._limit(self._heads.all(query))
         for head in found:
             yield head
         if damaged:
@@ -105,8 +107,7 @@ class BucketCheckpointer(Checkpointer):
     async def refs(self, thread_id: str) -> set[str]:
         self._guard.enter()
         check_thread_id(thread_id)
-        await self._open()
-        return await self._threads.logs.refs(thread_id)
+        return await self._limit(self._threads.logs.refs(thread_id))
 
     async def delete(self, thread_id: str) -> None:
         self._guard.enter()
@@ -121,8 +122,7 @@ class BucketCheckpointer(Checkpointer):
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         self._guard.enter()
         check_digests(digests)
-        await self._open()
-        return await self._blobs.get(digests)
+        return await self._limit(self._blobs.get(digests))
 
     async def missing_blobs(self, digests: Collection[str]) -> set[str]:
         self._guard.enter()
@@ -132,7 +132,7 @@ class BucketCheckpointer(Checkpointer):
     async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
         self._guard.enter()
         check_grace(untouched_for)
-        await self._open()
+        await self._patience.limit(self._open())
         async for digest in self._blobs.untouched(untouched_for):
             yield digest
 
@@ -165,8 +165,13 @@ class BucketCheckpointer(Checkpointer):
             self._opened = True
 
     async def _settle(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this coroutine to its end even if the caller is cancelled, and return its result. The first call also
-        tests the bucket, before it runs the coroutine. `close` waits for the coroutine too."""
+        """Run this coroutine to its end even if the caller is cancelled, and return its result. `close` waits for the
+        coroutine too."""
+        return await self._calls.settle(self._limit(work))
+
+    async def _limit(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run this coroutine and return its result. Raises `Unavailable` after too long without progress. The first call
+        also tests the bucket, before it runs the coroutine."""
 
         async def opened() -> T:
             try:
@@ -176,7 +181,7 @@ class BucketCheckpointer(Checkpointer):
                 raise
             return await work
 
-        return await self._calls.settle(opened())
+        return await self._patience.limit(opened())
 
 
 LEFTOVER = 86_400_000_000

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
@@ -14,9 +15,11 @@ import msgspec
 from clew.checkpointers.heads import micros
 from clew.checkpointers.packed.clock import Clock
 from clew.checkpointers.packed.packs import unique_name
+from clew.checkpointers.patience import Patience
 from clew.errors import InvalidInput, Unavailable
 
 __all__ = [
+    "AT_ONCE",
     "Bucket",
     "Found",
     "Listed",
@@ -25,6 +28,7 @@ __all__ = [
     "Tag",
     "Transient",
     "probe",
+    "progress",
 ]
 
 
@@ -32,9 +36,6 @@ T = TypeVar("T")
 
 AT_ONCE = 32
 """The most requests that one checkpointer makes at the same time."""
-PATIENCE = 10.0
-"""Seconds for which a request that fails is retried, because the store may be restarting, failing over or overloaded. A
-store that has never answered is not retried at all."""
 PAUSE = 0.1
 """Seconds before the first retry. The pause doubles with each retry, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE = 1.0
@@ -99,17 +100,29 @@ class Bucket(Protocol):
     async def close(self) -> None: ...
 
 
+_request: ContextVar[Patience] = ContextVar("_request")
+
+
+def progress() -> Callable[[], None]:
+    """Return the function with which the driver of a bucket reports that bytes of the current request have moved. Call
+    it on the event loop."""
+    request = _request.get(None)
+    return (lambda: None) if request is None else request.moved
+
+
 class PatientBucket:
-    """A bucket whose requests are retried for up to `PATIENCE` seconds if it does not answer, provided that it has
-    answered before.
+    """A bucket whose requests are retried if they fail, provided that it has answered before, because the store may be
+    restarting, failing over or overloaded. A request raises `Unavailable` after as many seconds without progress as
+    `patience`, that of the whole checkpointer, allows.
 
     Retries are safe. A conditional put writes only if the object is in a given state. If the first attempt was carried
     out although no answer came, the second is refused. A refused caller reads the object and finds its own write.
     """
 
-    def __init__(self, bucket: Bucket, where: str) -> None:
+    def __init__(self, bucket: Bucket, where: str, patience: Patience) -> None:
         self._bucket = bucket
         self._where = where
+        self._patience = patience
         self._answered = False
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -117,54 +130,74 @@ class PatientBucket:
         return await self._ask(lambda: self._bucket.get(key, start, size))
 
     async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
-        return await self._ask(lambda: self._bucket.put(key, data, when))
+        return await self._ask(lambda: self._bucket.put(key, data, when), len(data))
 
     async def delete(self, keys: Sequence[str]) -> None:
         if keys:
             await self._ask(lambda: self._bucket.delete(keys))
 
     async def list(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
-        patience = _Patience(self._answered, self._where)
+        retries = self._retries()
         after = ""
         while True:
+            chunks = aiter(self._bucket.list(prefix, after))
             try:
-                async for chunk in self._bucket.list(prefix, after):
+                while (chunk := await self._once(lambda chunks=chunks: anext(chunks, None))) is not None:  # type: ignore[misc]
                     self._answered = True
                     yield chunk
                     if chunk:
                         after = chunk[-1].key
-                        patience = _Patience(True, self._where)
+                        retries = self._retries()
             except Transient as error:
-                await patience.wait(error)
+                await retries.wait(error)
                 continue
             return
 
-    async def _ask(self, request: Callable[[], Awaitable[T]]) -> T:
-        patience = _Patience(self._answered, self._where)
+    async def _ask(self, request: Callable[[], Awaitable[T]], size: int = 0) -> T:
+        """Make a request that sends `size` bytes, and retry it if it fails. Waits until fewer than `AT_ONCE` others are
+        made."""
+        return await self._patience.limit(self._in_turn(request, size))
+
+    async def _in_turn(self, request: Callable[[], Awaitable[T]], size: int) -> T:
+        retries = self._retries()
         while True:
             try:
                 async with self._room:
-                    answer = await request()
+                    answer = await self._once(request, size)
             except Refused:
                 self._answered = True
                 raise
             except Transient as error:
-                await patience.wait(error)
+                await retries.wait(error)
                 continue
             self._answered = True
             return answer
 
+    async def _once(self, request: Callable[[], Awaitable[T]], size: int = 0) -> T:
+        patience = self._patience.part()
+        before = _request.set(patience)
+        try:
+            with patience.uploading(size):
+                return await patience.limit(request())
+        finally:
+            _request.reset(before)
 
-class _Patience:
-    def __init__(self, answered: bool, where: str) -> None:
-        self._end = time.monotonic() + (PATIENCE if answered else 0)
+    def _retries(self) -> _Retries:
+        return _Retries(self._where, self._patience.seconds if self._answered else 0)
+
+
+class _Retries:
+    """The pauses before a failed request is made again, for up to so many seconds."""
+
+    def __init__(self, where: str, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
         self._where = where
         self._pause = PAUSE
 
     async def wait(self, error: Transient) -> None:
         """Wait before a request that failed with `error` is tried again, longer each time. Raises `Unavailable`, with
-        the text of `error`, if the request may not be tried any more: after `PATIENCE` seconds, or at once if the store
-        has never answered."""
+        the text of `error`, if the request may not be tried any more: when the time is over, or at once if the store has
+        never answered."""
         if time.monotonic() + self._pause > self._end:
             raise Unavailable(
                 f"{self._where} cannot be reached or does not answer ({error}). "

@@ -8,17 +8,21 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from clew.checkpointers.objects.bucket import Found, Listed, Refused, Tag, Transient
+from clew.checkpointers.objects.bucket import Found, Listed, Refused, Tag, Transient, progress
 from clew.checkpointers.urls import is_loopback
 from clew.errors import InvalidInput, MissingExtra, Unavailable
 
 if TYPE_CHECKING:
+    from obstore import GetResult
     from obstore.store import ObjectStore
 
 __all__ = ["ObstoreBucket", "open_obstore", "plain_http"]
 
-TIMEOUT = timedelta(seconds=30)
+NEVER = timedelta(days=1)
+"""The time after which obstore itself ends a request. The checkpointer does so long before if nothing moves."""
 CONNECT_TIMEOUT = timedelta(seconds=5)
+PIECE = 2**20
+"""Objects of more bytes than this are read in pieces, so that progress shows."""
 PAGE = 1000
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -37,7 +41,7 @@ def open_obstore(scheme: str, bucket: str, where: str, config: Mapping[str, Any]
         from obstore import exceptions, store
     except ImportError as error:
         raise MissingExtra("the object storage store", "s3") from error
-    client = {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT, "allow_http": allow_http}
+    client = {"timeout": NEVER, "connect_timeout": CONNECT_TIMEOUT, "allow_http": allow_http}
     given: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}, **config}
     kinds: dict[str, Any] = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
     if scheme == "s3":
@@ -91,7 +95,7 @@ class ObstoreBucket:
                 answer = await self._store.get_async(key)
             else:
                 answer = await self._store.get_async(key, options={"range": (start, start + size)})
-            data = (await answer.bytes_async()).to_bytes()
+            data = await _content(answer)
         except FileNotFoundError as error:
             self._check_bucket(error)
             return None
@@ -170,6 +174,18 @@ class ObstoreBucket:
         if status and not status[1].startswith(_AGAIN):
             return Unavailable(f"{self._where} refuses a request ({said}). Check the address, region and credentials.")
         return Transient(said)
+
+
+async def _content(answer: GetResult) -> bytes:
+    start, end = answer.range
+    if end - start <= PIECE:
+        return (await answer.bytes_async()).to_bytes()
+    moved = progress()
+    pieces = []
+    async for piece in answer.stream(min_chunk_size=PIECE):
+        pieces.append(bytes(piece))
+        moved()
+    return b"".join(pieces)
 
 
 def _update(tag: Tag) -> dict[str, str]:

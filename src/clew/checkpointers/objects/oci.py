@@ -12,9 +12,10 @@ from typing import Any, Literal, TypeVar, get_args
 
 from clew._runtime.aio import WorkerPool, together
 from clew.checkpointers.objects.base import BucketCheckpointer
-from clew.checkpointers.objects.bucket import Found, Listed, Refused, Tag, Transient
+from clew.checkpointers.objects.bucket import AT_ONCE, Found, Listed, Refused, Tag, Transient, progress
 from clew.checkpointers.objects.clouds import plain_http
 from clew.checkpointers.objects.store import check_prefix, parse_url
+from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.errors import InvalidInput, MissingExtra, Unavailable
 
 __all__ = ["OCICheckpointer"]
@@ -22,11 +23,13 @@ __all__ = ["OCICheckpointer"]
 T = TypeVar("T")
 Auth = Literal["config", "instance", "resource"]
 
-WORKERS = 16
-"""The number of OS threads that wait for answers, because Oracle's SDK blocks."""
-TIMEOUTS = 5.0, 30.0
-"""Two times in seconds: how long to wait for a connection, and how long to wait for the next bytes of an answer."""
+WORKERS = AT_ONCE
+"""The number of OS threads that wait for answers, because Oracle's SDK blocks: one for each request that is made at the
+same time."""
+CONNECT_TIMEOUT = 5.0
 PAGE = 1000
+PIECE = 2**20
+"""Objects are read in pieces of this many bytes, so that progress shows."""
 _FIELDS = "name,size,etag,timeModified"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,256}")
 _NEVER = datetime.min.replace(tzinfo=UTC)
@@ -38,7 +41,8 @@ class OCICheckpointer(BucketCheckpointer):
     The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own. `auth`
     selects the credentials: `config` takes them from a profile of the SDK's configuration file; `instance` and
     `resource` use the principal that OCI gives to the machine or the function in which this runs. Alternatively pass a
-    configured `ObjectStorageClient` as `client`.
+    configured `ObjectStorageClient` as `client`. A call without progress for `timeout` seconds, 10 by default, raises
+    `Unavailable`. How much of an upload was sent cannot be seen, so an upload has one more second for each MiB.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class OCICheckpointer(BucketCheckpointer):
         config_file: str = "~/.oci/config",
         region: str | None = None,
         endpoint: str | None = None,
+        timeout: float | None = None,
         client: Any = None,
     ) -> None:
         try:
@@ -62,19 +67,20 @@ class OCICheckpointer(BucketCheckpointer):
         plain_http(endpoint, allowed=False)
         tenancy, bucket, prefix = _address(url)
         where = f"oci://{tenancy}/{bucket}" + (f" at {endpoint}" if endpoint else "")
+        seconds = timeout_seconds(TIMEOUT if timeout is None else timeout)
 
         def connect() -> Any:
-            return client or _client(oci, where, auth, profile, config_file, region, endpoint)
+            return client or _client(oci, where, auth, profile, config_file, region, endpoint, seconds)
 
-        super().__init__(_OCIBucket(oci, connect, tenancy, bucket, where), where, prefix, namespace)
+        super().__init__(_OCIBucket(oci, connect, tenancy, bucket, where), where, prefix, namespace, timeout=seconds)
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> OCICheckpointer:
         """Open the bucket that the URL names, for example
         `oci://namespace/bucket/prefix?auth=instance&region=eu-frankfurt-1`. Further options are `profile`,
-        `config_file` and `endpoint`."""
+        `config_file`, `endpoint` and `timeout`."""
         address, options = parse_url(
-            url, {"auth", "profile", "config_file", "region", "endpoint"}, {"key", "pass_phrase"}
+            url, {"auth", "profile", "config_file", "region", "endpoint", "timeout"}, {"key", "pass_phrase"}
         )
         return cls(address, namespace, **options)  # type: ignore[arg-type]  # auth is checked there
 
@@ -94,11 +100,20 @@ class _OCIBucket:
 
     async def get(self, key: str, start: int = 0, size: int | None = None) -> Found | None:
         part = {} if size is None else {"range": f"bytes={start}-{start + size - 1}"}
+        loop, moved = asyncio.get_running_loop(), progress()
+
+        def read(content: Any) -> bytes:
+            pieces = []
+            for piece in content.iter_content(PIECE):
+                pieces.append(piece)
+                if len(piece) == PIECE:
+                    loop.call_soon_threadsafe(moved)
+            return b"".join(pieces)
 
         def work(client: Any) -> Found | None:
             try:
                 answer = client.get_object(*self._address, key, **part)
-                return Found(answer.data.content, Tag(answer.headers["etag"]), _moment(answer.headers))
+                return Found(read(answer.data), Tag(answer.headers["etag"]), _moment(answer.headers))
             except self._oci.exceptions.ServiceError as error:
                 if _is_absent(error):
                     return None
@@ -133,6 +148,7 @@ class _OCIBucket:
                     raise
 
         await self._run(work)
+        progress()()
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[Sequence[Listed]]:
         following: dict[str, str] | None = {"start_after": after} if after else {}
@@ -163,7 +179,9 @@ class _OCIBucket:
 
         if self._pool is None:
             self._pool = WorkerPool("clew-oci", WORKERS, lambda: None, lambda _: None)
-        return await self._pool.run(explained, asyncio.get_running_loop())
+        running = asyncio.ensure_future(self._pool.run(explained, asyncio.get_running_loop()))
+        running.add_done_callback(_forget)
+        return await asyncio.shield(running)  # an OS thread cannot be cancelled: given up, it ends by itself
 
     def _connected(self) -> Any:
         with self._connecting:
@@ -184,14 +202,22 @@ class _OCIBucket:
 
 
 def _client(
-    oci: Any, where: str, auth: Auth, profile: str, config_file: str, region: str | None, endpoint: str | None
+    oci: Any,
+    where: str,
+    auth: Auth,
+    profile: str,
+    config_file: str,
+    region: str | None,
+    endpoint: str | None,
+    timeout: float,
 ) -> Any:
     """Make a client of Oracle's SDK, whose module is `oci`. The client's retries and circuit breaker are off, because
     the checkpointer retries by itself. `auth` selects the credentials; `profile` and `config_file` are used only if it
-    is `config`. `region` and `endpoint` replace the defaults. Raises `InvalidInput`, which names the bucket with
+    is `config`. `region` and `endpoint` replace the defaults. `timeout` is how many seconds to wait for the next bytes of
+    an answer. Raises `InvalidInput`, which names the bucket with
     `where`, if the credentials cannot be used."""
     given: dict[str, Any] = {
-        "timeout": TIMEOUTS,
+        "timeout": (min(CONNECT_TIMEOUT, timeout), timeout),
         "retry_strategy": oci.retry.NoneRetryStrategy(),
         "circuit_breaker_strategy": oci.circuit_breaker.NoCircuitBreakerStrategy(),
     }
@@ -213,6 +239,11 @@ def _client(
             f"{where}: cannot sign requests with auth={auth!r} ({type(error).__name__}). Use auth=config with a profile of "
             "the SDK's configuration file, or auth=instance or auth=resource where OCI gives the machine a principal."
         ) from None
+
+
+def _forget(running: asyncio.Future[Any]) -> None:
+    if not running.cancelled():
+        running.exception()  # otherwise asyncio logs that this error was never retrieved
 
 
 def _is_absent(error: Any) -> bool:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from clew.checkpointers.objects.base import BucketCheckpointer
 from clew.checkpointers.objects.clouds import open_obstore, plain_http
+from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.urls import given_options, truth
 from clew.errors import InvalidInput
 
@@ -19,7 +20,7 @@ _KINDS = {"s3": "s3://bucket/prefix", "gs": "gs://bucket/prefix", "az": "az://co
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _SEGMENT = re.compile(r"[A-Za-z0-9._~=+@,!-]{1,255}")
 _LONGEST_PREFIX = 512
-_OPTIONS = {"endpoint", "region", "account", "virtual_hosted", "allow_http"}
+_OPTIONS = {"endpoint", "region", "account", "virtual_hosted", "allow_http", "timeout"}
 _KEYS = {"access_key_id", "secret_access_key", "session_token"}
 
 
@@ -33,6 +34,8 @@ class ObjectCheckpointer(BucketCheckpointer):
     Credentials are given as arguments, or come from the environment variables of the cloud's own tools or the machine's
     metadata service. `endpoint` is the address of a server other than the cloud's own. Plain http is allowed only to this
     machine, unless `allow_http=True`. `options` are passed unchanged to obstore's `S3Store`, `GCSStore` or `AzureStore`.
+    A call without progress for `timeout` seconds, 10 by default, raises `Unavailable`. How much of an upload was sent
+    cannot be seen, so an upload has one more second for each MiB.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class ObjectCheckpointer(BucketCheckpointer):
         session_token: str | None = None,
         virtual_hosted: bool | None = None,
         allow_http: bool | None = None,
+        timeout: float | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         scheme, bucket, prefix = _address(url)
@@ -70,7 +74,11 @@ class ObjectCheckpointer(BucketCheckpointer):
         where = f"{scheme}://{bucket}" + (f" at {endpoint}" if endpoint else "") + (f" of {account}" if account else "")
         plain = plain_http(endpoint, allow_http)
         super().__init__(
-            open_obstore(scheme, bucket, where, {**config, **(options or {})}, plain), where, prefix, namespace
+            open_obstore(scheme, bucket, where, {**config, **(options or {})}, plain),
+            where,
+            prefix,
+            namespace,
+            timeout=timeout_seconds(TIMEOUT if timeout is None else timeout),
         )
 
     @classmethod
@@ -78,7 +86,7 @@ class ObjectCheckpointer(BucketCheckpointer):
         """Open the bucket that the URL names, for example
         `s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1`.
 
-        Options are `endpoint`, `region`, `account`, `virtual_hosted` and `allow_http`. Keys in the URL raise
+        Options are `endpoint`, `region`, `account`, `virtual_hosted`, `allow_http` and `timeout`. Keys in the URL raise
         `InvalidInput`, because URLs end up in logs and process lists; keys come from the environment.
         """
         address, given = parse_url(url, _OPTIONS, _KEYS)

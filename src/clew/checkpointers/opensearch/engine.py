@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from clew._runtime.aio import Calls
+from clew.checkpointers.patience import TIMEOUT, Patience, timeout_seconds
 from clew.checkpointers.urls import count, given_options, is_loopback, number, truth, why_unparsed, without_password
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingExtra, Unavailable, UsageError
 
@@ -32,6 +33,8 @@ ones."""
 
 AT_ONCE = 32
 """The most requests that one checkpointer makes at the same time. Concurrent writes to a shard share one sync."""
+_NEVER = 86_400.0
+"""Seconds after which the client itself ends a request. `Patience` does so long before."""
 PAUSE = 0.2
 """Seconds to wait before a request is made a second and last time, because its connection broke or the cluster was too
 busy."""
@@ -59,6 +62,7 @@ class Engine:
         self._driver = opensearchpy
         self._address = address
         self._options = options
+        self._patience = Patience(str(address), options.timeout)
         self._own = client is None
         self._client = client
         self._opening = opening
@@ -149,11 +153,14 @@ class Engine:
         """Open the store if it is not yet open, make this request, and return the answer. Answers with the statuses
         404, 409 and those in `also` are returned; every other error is raised."""
         if not self._opened:
-            async with self._door:
-                if not self._opened:
-                    await self._opening(self)
-                    self._opened = True
+            await self._patience.limit(self._open())
         return await self.ask(method, path, params, body, also=also)
+
+    async def _open(self) -> None:
+        async with self._door:
+            if not self._opened:
+                await self._opening(self)
+                self._opened = True
 
     async def ask(
         self,
@@ -170,8 +177,8 @@ class Engine:
         data = body if body is None or isinstance(body, bytes) else _encode(body)
         self._asking += 1
         try:
-            async with self._room:
-                answer = await self._twice(method, path, dict(params or {}), data, {404, 409, *also})
+            asking = self._in_turn(method, path, dict(params or {}), data, {404, 409, *also})
+            answer = await self._patience.limit(asking)
         finally:
             self._asking -= 1
             if not self._asking:
@@ -180,6 +187,12 @@ class Engine:
         if isinstance(error, dict) and error.get("type") == _GONE:
             raise self.failed(error, 404)
         return answer
+
+    async def _in_turn(
+        self, method: str, path: str, params: dict[str, Any], data: bytes | None, answers: set[int]
+    ) -> Answer:
+        async with self._room:
+            return await self._twice(method, path, params, data, answers)
 
     async def _twice(
         self, method: str, path: str, params: dict[str, Any], data: bytes | None, answers: set[int]
@@ -202,9 +215,13 @@ class Engine:
     async def _once(
         self, method: str, path: str, params: dict[str, Any], data: bytes | None, answers: set[int]
     ) -> Answer:
-        answer = await self._connected().transport.perform_request(
-            method, path, params=dict(params), body=data, timeout=self._options.timeout, ignore=tuple(answers)
-        )
+        patience = self._patience.part()
+        with patience.uploading(len(data or b"")):
+            answer = await patience.limit(
+                self._connected().transport.perform_request(
+                    method, path, params=dict(params), body=data, timeout=_NEVER, ignore=tuple(answers)
+                )
+            )
         if not isinstance(answer, dict):
             raise self._stranger()
         return answer
@@ -222,7 +239,7 @@ class Engine:
             "hosts": [{"host": address.host, "port": address.port}],
             "serializer": _Json(),
             "max_retries": 0,
-            "timeout": options.timeout,
+            "timeout": _NEVER,
             "pool_maxsize": AT_ONCE,
             "maxsize": AT_ONCE,
         }
@@ -287,7 +304,7 @@ class Engine:
     async def settle(self, work: Coroutine[Any, Any, T]) -> T:
         """Run this coroutine to its end even if the caller is cancelled, and return its result. `close` waits for the
         coroutine too."""
-        return await self._calls.settle(work)
+        return await self._calls.settle(self._patience.limit(work))
 
     async def close(self) -> None:
         await self._calls.drain()
@@ -358,7 +375,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to use HTTPS. None means plain HTTP, but raises `InvalidInput` if a password would go over a network."""
     ca_file: str | None = None
     verify: bool = True
-    timeout: float = 30.0
+    timeout: float = TIMEOUT
     shards: int = 1
     replicas: int | None = None
     """The number of replicas of each index when it is created. None means one replica if there is a second node,
@@ -393,7 +410,7 @@ def parse_url(url: str) -> tuple[Address, Options]:
         tls=truth(given, "tls", shown) if "tls" in given else None,
         ca_file=given.get("ca_file"),
         verify=truth(given, "verify", shown) if "verify" in given else True,
-        timeout=number(given, "timeout", shown) if "timeout" in given else 30.0,
+        timeout=number(given, "timeout", shown) if "timeout" in given else TIMEOUT,
         shards=count(given, "shards", shown) if "shards" in given else 1,
         replicas=count(given, "replicas", shown) if "replicas" in given else None,
         index_messages="index_messages" in given and truth(given, "index_messages", shown),
@@ -409,8 +426,7 @@ def check_options(address: Address, options: Options) -> None:
             f"{options.prefix[:120]!r} cannot be a prefix of index names. Use up to 100 lower-case letters, digits "
             "and . _ - that start with a letter or a digit."
         )
-    if not 0 < options.timeout <= 3600:
-        raise InvalidInput(f"a timeout is more than 0 and at most 3600 seconds, not {options.timeout:g}")
+    timeout_seconds(options.timeout)
     if not 1 <= options.shards <= 1024:
         raise InvalidInput(f"an index has 1 to 1024 shards, not {options.shards}")
     if options.replicas is not None and not 0 <= options.replicas <= 100:

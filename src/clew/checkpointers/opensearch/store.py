@@ -56,7 +56,7 @@ class OpenSearchCheckpointer(Checkpointer):
     - `prefix`: start of the names of the three indices, `clew` by default. In the URL it is the path.
     - `tls=true` uses HTTPS; `ca_file` has the certificates to trust; `verify=false` trusts any. A password is sent to
       another machine without TLS only with `tls=false`.
-    - `timeout`: seconds to wait for an answer, 30 by default.
+    - `timeout`: seconds without progress after which a call raises `Unavailable`, 10 by default.
     - `shards` and `replicas` of the indices when they are created. The default is 1 shard, and 1 replica if there is a
       second node.
     - `index_messages=true` allows `index_text`.

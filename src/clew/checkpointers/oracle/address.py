@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.urls import connection_count, given_options, split_server_url, truth
 from clew.errors import InvalidInput
 
@@ -21,7 +22,7 @@ _FORM = (
     "characters are percent-encoded (@ is %40)."
 )
 _DRIVER = ("config_dir", "dsn", "protocol", "ssl_server_dn_match", "wallet_location", "wallet_password")
-_OPTIONS = ("connections", "prefix", *_DRIVER)
+_OPTIONS = ("connections", "prefix", "timeout", *_DRIVER)
 _SHOWN = "the Oracle URL"
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,11}")
 
@@ -33,6 +34,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     """The server and the service, for logs and errors. Holds no user and no password."""
     prefix: str
     """The text with which the names of all tables of the store start."""
+    timeout: float
+    """Seconds without progress after which a call raises `Unavailable`."""
     settings: dict[str, Any]
     """The arguments for the driver's connection pool. They may hold passwords."""
 
@@ -40,8 +43,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return f"Address({self.name!r}, prefix={self.prefix!r})"
 
 
-def parse(url: str, prefix: str | None, connections: int | None) -> Address:
-    """Parse a store's URL. `prefix` and `connections`, if given, override the options of the URL.
+def parse(url: str, prefix: str | None, connections: int | None, timeout: float | None) -> Address:
+    """Parse a store's URL. `prefix`, `connections` and `timeout`, if given, override the options of the URL.
 
     Raises `InvalidInput` for a malformed URL; the message never holds a password.
     """
@@ -63,13 +66,14 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
         settings["ssl_server_dn_match"] = truth(given, "ssl_server_dn_match", _SHOWN)
     if settings.get("protocol", "tcp") not in ("tcp", "tcps"):
         raise InvalidInput(f"{_SHOWN}: protocol must be tcp or tcps")
+    seconds = timeout_seconds(given.get("timeout", TIMEOUT) if timeout is None else timeout)
     settings |= {
         "user": unquote(parts.username) if parts.username else None,
         "password": unquote(parts.password) if parts.password else None,
         "min": 0,
         "max": connection_count(given.get("connections", 8) if connections is None else connections),
         "increment": 1,
-        "tcp_connect_timeout": 10.0,
+        "tcp_connect_timeout": seconds,
     }
     name = given["dsn"] if _is_alias(given.get("dsn")) else _name(parts.hostname, settings)
     prefix = given.get("prefix", "clew_") if prefix is None else prefix
@@ -77,7 +81,7 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
         raise InvalidInput(
             f"{prefix!r} is not a table prefix. Use a letter, then up to 11 letters, digits and underscores."
         )
-    return Address(name=name, prefix=prefix.lower(), settings=settings)
+    return Address(name=name, prefix=prefix.lower(), timeout=seconds, settings=settings)
 
 
 def _is_alias(dsn: str | None) -> bool:

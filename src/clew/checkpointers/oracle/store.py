@@ -28,6 +28,7 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_digest
 from clew.checkpointers.oracle import address
 from clew.checkpointers.oracle.sql import VERSION, Statements
+from clew.checkpointers.patience import Patience
 from clew.checkpointers.sql.heads import Append, Listing, decode_head, make_append, refusal, text_digest
 from clew.checkpointers.sql.listing import sorted_part
 from clew.checkpointers.sql.reads import Stretch, read_frames
@@ -37,8 +38,6 @@ __all__ = ["OracleCheckpointer"]
 
 T = TypeVar("T")
 
-_TIMEOUT = 60_000
-"""Milliseconds to wait for the answer to a round trip. After that, the call raises `Unavailable`."""
 _INLINE = 32_000
 """The most bytes that are passed to PL/SQL as a plain value. A larger value goes into a temporary LOB (large object)
 first, which takes two round trips."""
@@ -51,16 +50,24 @@ class OracleCheckpointer(Checkpointer):
     """Keeps threads in the tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
 
     An append is one PL/SQL block and one round trip, or three round trips with more than 32 KB of frames. If a
-    connection breaks, a new one is opened and the call is repeated once; if that fails too, it raises `Unavailable`.
+    connection breaks, a new one is opened and the call is repeated once; if that fails too, it raises `Unavailable`. So
+    does a call without progress for `timeout` seconds: each round trip must end in that time.
     """
 
     def __init__(
-        self, url: str, namespace: str = "", *, prefix: str | None = None, connections: int | None = None
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        prefix: str | None = None,
+        connections: int | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Open the store at a URL; `from_url` shows its form.
 
         `prefix` is the text with which the names of all its tables start (default `clew_`). `connections` is the
-        maximum number of connections (default 8). Both may also be options of the URL.
+        maximum number of connections (default 8). `timeout` is how many seconds a call may go without progress (default
+        10). All may also be options of the URL.
         """
         check_namespace(namespace)
         try:
@@ -68,11 +75,12 @@ class OracleCheckpointer(Checkpointer):
         except ImportError as error:
             raise MissingExtra("the Oracle store", "oracle") from error
         self._driver = oracledb
-        self._address = address.parse(url, prefix, connections)
+        self._address = address.parse(url, prefix, connections, timeout)
         self._space = text_digest(namespace)
         self._where = f"{self._address.name}, tables {self._address.prefix}*"
         self.place = f"oracle:{self._address.name}?prefix={self._address.prefix}#{namespace}"
         self._guard = Guard(f"the Oracle checkpointer of {self._where}")
+        self._patience = Patience(f"Oracle at {self._address.name}", self._address.timeout)
         self._statements = Statements(self._address.prefix)
         self._pool: Any = None
         self._calls: Calls | None = None
@@ -85,7 +93,7 @@ class OracleCheckpointer(Checkpointer):
         """Open the store at a URL of the form `oracle://user:password@host:1521/service`.
 
         With a wallet: `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`. Other options are `prefix`,
-        `connections`, `protocol=tcps`, `wallet_password` and `ssl_server_dn_match`.
+        `connections`, `timeout`, `protocol=tcps`, `wallet_password` and `ssl_server_dn_match`.
         """
         return cls(url, namespace)
 
@@ -99,7 +107,7 @@ class OracleCheckpointer(Checkpointer):
         encoded = check_append(thread_id, frames, at, head, refs)
         append = make_append(self._space, thread_id, frames, at, head, refs, encoded)
         turn = self._turns.setdefault(thread_id, asyncio.Lock())
-        await calls.settle(self._append(append, turn))
+        await calls.settle(self._patience.limit(self._append(append, turn)))
 
     async def _append(self, append: Append, turn: asyncio.Lock) -> None:
         """Write one append, or raise the error that says why nothing of it was written. `turn` is a lock that all
@@ -236,7 +244,7 @@ class OracleCheckpointer(Checkpointer):
         if self._guard.close() and self._calls is not None:
             await self._calls.drain()
             if self._pool is not None:
-                await self._pool.close(force=True)
+                await self._patience.limit(self._pool.close(force=True))
 
     # Bound values
 
@@ -258,7 +266,8 @@ class OracleCheckpointer(Checkpointer):
         return self._calls
 
     async def _write(self, calls: Calls, block: str, binds: dict[str, Any], **outs: type) -> dict[str, Any]:
-        return await calls.settle(self._try(lambda connection: self._run(connection, block, binds, **outs)))
+        work = self._try(lambda connection: self._run(connection, block, binds, **outs))
+        return await calls.settle(self._patience.limit(work))
 
     async def _rows(self, calls: Calls, statement: str, binds: dict[str, Any]) -> list[tuple[Any, ...]]:
         async def work(connection: Any) -> list[tuple[Any, ...]]:
@@ -266,9 +275,10 @@ class OracleCheckpointer(Checkpointer):
                 cursor.outputtypehandler = self._as_bytes
                 await cursor.execute(statement, binds)
                 rows: list[tuple[Any, ...]] = await cursor.fetchall()
+                self._patience.moved()
                 return rows
 
-        return await calls.hear(self._try(work))
+        return await calls.hear(self._patience.limit(self._try(work)))
 
     async def _run(self, connection: Any, block: str, binds: dict[str, Any], **outs: type) -> dict[str, Any]:
         """Run a PL/SQL block and return its output values by name. `binds` are the input values. `outs` names the
@@ -286,6 +296,7 @@ class OracleCheckpointer(Checkpointer):
             }
             await cursor.execute(block, {**given, **said})
             values = {name: variable.getvalue() for name, variable in said.items()}
+        self._patience.moved()
         return {
             name: int(value) if outs[name] is int and value is not None else value for name, value in values.items()
         }
@@ -314,7 +325,7 @@ class OracleCheckpointer(Checkpointer):
         if self._pool is None:
             self._pool = self._driver.create_pool_async(**self._address.settings)
         async with self._pool.acquire() as connection:
-            connection.call_timeout = _TIMEOUT
+            connection.call_timeout = int(self._address.timeout * 1000)
             if not self._ready:
                 async with self._preparing:
                     await self._prepare(connection)

@@ -98,7 +98,7 @@ def _reason(error: psycopg.Error) -> str:
     """Return in words why libpq (PostgreSQL's client library) refused the URL. libpq's own error text may quote a part
     of the password, so it is not repeated, except for the name of an unknown option."""
     named = re.search(r'query parameter: "([a-z_]{1,40})"', str(error))
-    return f"there is no option {named[1]!r}" if named else "a part of it is malformed"
+    return f"it does not know the option {named[1]!r}" if named else "a part of it is malformed"
 
 
 def _name(found: dict[str, str]) -> str:
