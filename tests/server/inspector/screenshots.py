@@ -32,6 +32,26 @@ _FONTS = """<?xml version="1.0"?>
     <test name="family" qual="any"><string>sans-serif</string></test>
     <edit name="family" mode="prepend_first" binding="strong"><string>Inter</string><string>Liberation Sans</string></edit>
   </match>
+  <match target="pattern">
+    <test name="family" qual="any"><string>ui-monospace</string></test>
+    <edit name="family" mode="prepend_first" binding="strong"><string>Liberation Mono</string></edit>
+  </match>
+  <match target="pattern">
+    <test name="family" qual="any"><string>SF Mono</string></test>
+    <edit name="family" mode="prepend_first" binding="strong"><string>Liberation Mono</string></edit>
+  </match>
+  <match target="pattern">
+    <test name="family" qual="any"><string>SFMono-Regular</string></test>
+    <edit name="family" mode="prepend_first" binding="strong"><string>Liberation Mono</string></edit>
+  </match>
+  <match target="pattern">
+    <test name="family" qual="any"><string>Menlo</string></test>
+    <edit name="family" mode="prepend_first" binding="strong"><string>Liberation Mono</string></edit>
+  </match>
+  <match target="pattern">
+    <test name="family" qual="any"><string>Consolas</string></test>
+    <edit name="family" mode="prepend_first" binding="strong"><string>Liberation Mono</string></edit>
+  </match>
 </fontconfig>
 """
 """The pages take the fonts of the reader's system; those of a bare server would be a poor example."""
