@@ -127,7 +127,10 @@ class Checkpointer(ABC):
     @abstractmethod
     def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
         """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
-        given as a ref to an append, or asked for with `missing_blobs`."""
+        given as a ref to an append, or asked for with `missing_blobs`.
+
+        Garbage collection deletes those of them that no thread in `heads` refers to. A store that keeps its listing of
+        threads apart from the threads makes sure here that the listing has every thread, or raises an error."""
 
     @abstractmethod
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:

@@ -277,7 +277,10 @@ class Checkpointer:
 
     def blobs(self, *, untouched_for: timedelta) -> Iterator[str]:
         """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
-        given as a ref to an append, or asked for with `missing_blobs`."""
+        given as a ref to an append, or asked for with `missing_blobs`.
+
+        Garbage collection deletes those of them that no thread in `heads` refers to. A store that keeps its listing of
+        threads apart from the threads makes sure here that the listing has every thread, or raises an error."""
 
     def close(self) -> None:
         """Wait for calls under way, then close files and connections. Closing twice does nothing."""
@@ -611,6 +614,10 @@ class RedisCheckpointer(Checkpointer):
     An append first checks that the blobs it names exist, and marks them as just used. This is a step of its own, because
     blobs live in other slots of a cluster. gc cannot delete such a blob in between, as long as the append takes less time
     than the grace of gc, which is a day by default.
+
+    The listings of threads are keys of their own. One that was lost is made again by the next listing, from the keys of
+    the threads. gc does not rely on listings alone: before it deletes blobs, all keys of the server are looked through
+    for threads.
     """
 
     def __init__(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clew.checkpointers.checks import Guard
@@ -32,6 +33,9 @@ CONNECT_WITHIN = 5.0
 """The most seconds to wait until a connection is made."""
 PAUSE = 0.1
 """Seconds to wait before a call is repeated after its connection broke, so that a server may restart in between."""
+
+SCANNED = 5000
+"""About how many keys of the server one step of a scan looks at."""
 
 _said: set[tuple[str, str]] = set()
 
@@ -145,6 +149,30 @@ class Engine:
     async def commands(self, commands: Sequence[Command]) -> list[Any]:
         """Send these Redis commands together and return the result of each, in order."""
         return await self._attempt(lambda client: self._talk(client, commands))
+
+    async def scan(self, pattern: bytes) -> AsyncIterator[list[bytes]]:
+        """Yield the names of all keys that match a pattern, in lists. A key that exists all the time is found; one may
+        be found twice. In a cluster, all primary servers are asked."""
+        nodes = await self._attempt(self._primaries)
+        for node in nodes:
+            cursor = 0
+            while True:
+                cursor, names = await self._attempt(partial(self._scan, node, cursor, pattern))
+                yield names
+                if cursor == 0:
+                    break
+
+    async def _scan(self, node: Any, cursor: int, pattern: bytes, client: Any) -> tuple[int, list[bytes]]:
+        command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED)
+        if node is None:
+            [(following, names)] = await self._talk(client, [command])
+        else:
+            following, names = await client.execute_command(*command, target_nodes=node)
+            following = next(iter(following.values()))
+        return int(following), names
+
+    async def _primaries(self, client: Any) -> list[Any]:
+        return list(client.get_primaries()) if self._options.cluster else [None]
 
     async def _talk(self, client: Any, commands: Sequence[Command], replicas: int = 0) -> list[Any]:
         """Send commands and return the server's answers. Raises the first error among the answers, except a
@@ -326,7 +354,7 @@ class Engine:
         if isinstance(error, errors.AuthenticationError | errors.AuthorizationError):
             hint = "it refuses this user name and password; check them in the URL"
         elif isinstance(error, errors.NoPermissionError):
-            hint = f"this user lacks rights that the store needs: all scripting commands, on keys {self._keys}"
+            hint = f"this user lacks rights that the store needs: all scripting commands and SCAN, on keys {self._keys}"
         elif isinstance(error, errors.TimeoutError | TimeoutError):
             hint = f"it did not answer within {self._options.timeout:g} s; try again"
         elif isinstance(error, errors.OutOfMemoryError):

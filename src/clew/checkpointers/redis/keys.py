@@ -9,6 +9,7 @@ call about the thread needs is there too:
     clew:{<ns>.<n>}:<thread key>:refs   set     digests, 32 bytes each
     clew:{<ns>.<n>}:updated             zset    of the shard's threads, in the order of `updated_at`
     clew:{<ns>.<n>}:created             zset    the same by `created_at`
+    clew:{<ns>.<n>}:threads             string  1 once the shard has had a thread
     clew:{<ns>.<n>}:blobs               zset    digests of the shard's blobs, by the server's time of their last touch
     clew:{<ns>.<n>}:blob:<digest>       string  a blob
     clew:format                         string  the version of this layout
@@ -19,6 +20,9 @@ be listed, which gc, the deletion of unused blobs, depends on. 64 shards are eno
 cluster, because the tags are chosen so that their slots are evenly apart. They are few enough that a listing asks all
 of them in one round trip.
 
+Both listings of a shard begin with an empty member, made together with the key `threads` at the shard's first thread. A
+listing without it was lost, evicted or restored in part, and is made again from the keys of the threads.
+
 Places in a listing are bytes that sort as heads do: the moment, then the thread's key. All scores are 0, so that Redis
 compares the bytes. A score could not tell microseconds apart after the year 2255.
 """
@@ -26,6 +30,7 @@ compares the bytes. A score could not tell microseconds apart after the year 225
 from __future__ import annotations
 
 import functools
+import re
 from binascii import crc_hqx
 from collections.abc import Iterable
 from itertools import count
@@ -73,18 +78,43 @@ class Layout:
         self.format = f"{prefix}format"
         self.tags = [f"{prefix}{{{tag}}}:".encode() for tag in _tags(namespace)]
         self.thread = functools.lru_cache(4096)(self._thread)
-        """Return five names of Redis keys for the key of a thread: its head, its log, its refs, and the two listings of
-        its shard, by update and by creation."""
+        """Return six names of Redis keys for the key of a thread: its head, its log, its refs, the two listings of its
+        shard, by update and by creation, and the key that says that the shard has had threads."""
 
     def shard(self, key: str) -> int:
         """Return the number of the shard that holds a thread or a blob. A shard is one of the 64 parts into which a
         namespace is divided. `key` is the thread's key or the blob's digest."""
         return int(key[:2], 16) * SHARDS // 256
 
-    def _thread(self, key: str) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    def _thread(self, key: str) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes]:
         tag = self.tags[self.shard(key)]
         own = tag + key.encode()
-        return own + b":head", own + b":log", own + b":refs", tag + b"updated", tag + b"created"
+        return own + b":head", own + b":log", own + b":refs", *self.listings(self.shard(key))
+
+    def listings(self, shard: int) -> tuple[bytes, bytes, bytes]:
+        """Return three names of Redis keys of a shard: its listings of threads by update and by creation, and the key
+        that says that the shard has had threads."""
+        tag = self.tags[shard]
+        return tag + b"updated", tag + b"created", tag + b"threads"
+
+    def thread_keys_pattern(self) -> bytes:
+        """Return a pattern for `SCAN` that matches the names of the heads, logs and refs of all threads."""
+        name, _, _ = self.tags[0].rpartition(b".")
+        return re.sub(rb"([\\*?\[\]])", rb"\\\1", name) + b".*}:" + b"?" * 2 * KEY + b":*"
+
+    def thread_of(self, name: bytes) -> str | None:
+        """Return the key of the thread that this Redis key belongs to, or None if it is not a head, log or refs of a
+        thread in this namespace."""
+        tag, _, own = name.rpartition(b"}:")
+        key, _, kind = own.partition(b":")
+        try:
+            found = key.decode("ascii")
+            bytes.fromhex(found)
+        except ValueError:
+            return None
+        if len(found) != 2 * KEY or kind not in {b"head", b"log", b"refs"}:
+            return None
+        return found if tag + b"}:" == self.tags[self.shard(found)] else None
 
     def blob(self, digest: str) -> bytes:
         return self.tags[self.shard(digest)] + b"blob:" + digest.encode()

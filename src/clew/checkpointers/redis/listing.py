@@ -7,7 +7,8 @@ goes on. It is yielded once, with its new head if it moved. Heads are sorted aga
 with a limit) as a whole, a listing without a limit in parts.
 
 An expired thread leaves its place behind, because the server removes the thread's keys and knows nothing of listings.
-The listing removes such a place when it finds it, in one step that first checks that no thread has this place again.
+The listing removes such a place when it finds it, in one step that first checks that no thread has this place again. A
+listing that was itself lost is made again first: see `recovery`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from clew.checkpointers.heads import Head, HeadQuery, micros
+from clew.checkpointers.heads import Head, HeadQuery, micros, unlisted
 from clew.checkpointers.redis.engine import Call, Engine
-from clew.checkpointers.redis.keys import KEY, Layout, created_place, moment_bytes, updated_place
+from clew.checkpointers.redis.keys import KEY, SHARDS, Layout, created_place, moment_bytes, updated_place
+from clew.checkpointers.redis.recovery import Recovery, in_part
 from clew.checkpointers.redis.scripts import HEADS, PLACES, REPAIR
+from clew.errors import Corrupt, Unavailable
 
 __all__ = ["Listing"]
 
@@ -27,6 +30,7 @@ _POSITION = _MOMENT + KEY
 _BATCH = 4096
 """The most heads that are read at once. Each such part of a listing is in order by itself."""
 _ALL = 2**31
+_TRIES = 3
 _LEAST, _GROWTH = 64, 8
 """How many places to ask of each shard at first, and the factor by which this number grows if too few threads match. A
 place is the position of a thread in a listing, and a shard is a part of a namespace. `_LEAST` is used if a thread's
@@ -39,9 +43,14 @@ class Listing:
     """Runs one query for heads; its method `heads` yields the matching heads. In this class, a place is a thread's
     position in a listing, as sortable bytes."""
 
-    def __init__(self, engine: Engine, layout: Layout, decode: Decode, query: HeadQuery) -> None:
+    def __init__(
+        self, engine: Engine, layout: Layout, recovery: Recovery, decode: Decode, query: HeadQuery, where: str
+    ) -> None:
         self._engine = engine
         self._layout = layout
+        self._recovery = recovery
+        self._where = where
+        self._broken: dict[bytes, Corrupt] = {}
         self._decode = decode
         self._query = query
         self._by_creation = query.order == "created"
@@ -53,9 +62,11 @@ class Listing:
             places, _ = await self._places(_ALL)
             async for head in self._follow(places, b"", _BATCH):
                 yield head
-            return
-        for head in await self._first(limit):
-            yield head
+        else:
+            for head in await self._first(limit):
+                yield head
+        if self._broken:
+            raise unlisted(list(self._broken.values()))
 
     async def _first(self, limit: int) -> list[Head]:
         """Return the newest heads that match the query, at most `limit`. First reads the heads at a few places
@@ -81,11 +92,7 @@ class Listing:
         The result has every place from the bound up to the newest, and no older one. The bound is empty if the result
         has all places.
         """
-        newest, oldest = self._bounds()
-        name = b"created" if self._by_creation else b"updated"
-        calls = [Call(PLACES, [tag + name], [newest, oldest, size]) for tag in self._layout.tags]
-        with self._engine.use():
-            shards = await self._engine.run_all(calls)
+        shards = await self._ask_shards(size)
         places: list[bytes] = []
         complete_to = b""
         length = self._length
@@ -94,6 +101,31 @@ class Listing:
             if len(found) == size * length:
                 complete_to = max(complete_to, found[-length:])
         return sorted(place for place in places if place >= complete_to), complete_to
+
+    async def _ask_shards(self, size: int) -> list[bytes]:
+        """Return the newest places of each shard, joined into one text each. Listings that are lost are made again. If
+        no shard has any, threads are looked for once: a store that lost every listing looks like a new one."""
+        newest, oldest = self._bounds()
+        calls = []
+        for number in range(SHARDS):
+            updated, created, threads = self._layout.listings(number)
+            listings = (created, updated) if self._by_creation else (updated, created)
+            calls.append(Call(PLACES, [*listings, threads], [newest, oldest, size]))
+        for _ in range(_TRIES):
+            with self._engine.use():
+                shards: list[bytes | None] = await self._engine.run_all(calls)
+                whole = [found for found in shards if found is not None]
+                if len(whole) == SHARDS and (any(whole) or self._recovery.has_scanned or not await self._is_new()):
+                    return whole
+                _, broken = await self._recovery.run()
+                self._broken |= {bytes.fromhex(key): in_part(key, self._where) for key in broken}
+        raise Unavailable(f"{self._where}: listings of threads are lost again as soon as they are made. Try again.")
+
+    async def _is_new(self) -> bool:
+        """Return whether no shard has a listing, or ever had one as far as can be seen."""
+        return not any(
+            await self._engine.commands([("EXISTS", *self._layout.listings(number)) for number in range(SHARDS)])
+        )
 
     def _bounds(self) -> tuple[bytes, bytes]:
         """Return the newest and the oldest place (position in the listing) that a matching thread can have, as bounds
@@ -161,13 +193,19 @@ class Listing:
         return [found[key] for key in keys]
 
     async def _repair(self, places: Sequence[bytes]) -> None:
+        """Remove these places from the listings, except those that a thread has again. Remembers an error for each
+        thread that has lost its head but not the rest."""
         calls = []
         for place in places:
-            head, _, _, updated, created = self._layout.thread(place[_MOMENT:_POSITION].hex())
+            *thread, updated, created, _ = self._layout.thread(place[_MOMENT:_POSITION].hex())
             moved = (b"", place) if self._by_creation else (place, place[_POSITION:] + place[_MOMENT:_POSITION])
-            calls.append(Call(REPAIR, [head, updated, created], moved))
+            calls.append(Call(REPAIR, [*thread, updated, created], moved))
         with self._engine.use():
-            await self._engine.run_all(calls)
+            removed = await self._engine.run_all(calls)
+        for place, done in zip(places, removed, strict=True):
+            if not done:
+                key = place[_MOMENT:_POSITION]
+                self._broken[key] = in_part(key.hex(), self._where)
 
 
 def _decided_by_place(query: HeadQuery) -> bool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from hashlib import sha1
 
-__all__ = ["APPEND", "DELETE", "DELETE_BLOBS", "HEADS", "LOOK", "PLACES", "PUT", "READ", "REFS", "REPAIR", "TOUCH",
-           "UNTOUCHED", "Script"]  # fmt: skip
+__all__ = ["APPEND", "DELETE", "DELETE_BLOBS", "HEADS", "LOOK", "PLACES", "PUT", "READ", "REFS", "REPAIR",
+           "RESTORE", "SEAL", "TOUCH", "UNTOUCHED", "Script"]  # fmt: skip
 
 
 class Script:
@@ -59,6 +59,10 @@ elseif n ~= at then
   return 1
 end
 if ARGV[7] == 'ask' then return {'free'} end
+if not s[1] and redis.call('SETNX', KEYS[6], 1) == 1 and redis.call('EXISTS', KEYS[4], KEYS[5]) == 0 then
+  redis.call('ZADD', KEYS[4], 0, '')
+  redis.call('ZADD', KEYS[5], 0, '')
+end
 for i = first, #ARGV, 1000 do
   redis.call('RPUSH', KEYS[2], unpack(ARGV, i, math.min(i + 999, #ARGV)))
 end
@@ -92,10 +96,10 @@ return 1
 """Append frames and refs to a thread and replace its head. Returns 1 if that is done, or was done before; otherwise the
 reason why nothing was written.
 
-KEYS: head, log, refs, updated, created. ARGV: number of the first frame, log id, the thread's places in the listings by
-update and by creation, head, ttl in milliseconds or 0, mode, number of refs, refs, frames. The mode is usually empty.
-The mode `ask` only checks and writes nothing. The mode `wait` makes a repeated append write something, because Redis's
-`WAIT` only waits for what this connection has written.
+KEYS: head, log, refs, updated, created, threads. ARGV: number of the first frame, log id, the thread's places in the
+listings by update and by creation, head, ttl in milliseconds or 0, mode, number of refs, refs, frames. The mode is
+usually empty. The mode `ask` only checks and writes nothing. The mode `wait` makes a repeated append write something,
+because Redis's `WAIT` only waits for what this connection has written.
 """
 
 LOOK = Script(_STATE % ", 'h'" + "return {s[4], n}")
@@ -140,11 +144,46 @@ id stays, so the call may be repeated. KEYS: head, log, refs, updated, created. 
 first case, `none` and an empty text for the second."""
 
 PLACES = Script(
-    "return table.concat(redis.call('ZREVRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3]))",
+    """
+if not redis.call('ZSCORE', KEYS[1], '') and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3]) > 0 then return false end
+return table.concat(redis.call('ZREVRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3]))
+"""
 )
-"""Return places (positions of threads in a listing), from the newest on. All have the same length and are joined into
-one text, which is the fastest to parse. KEYS: the listing. ARGV: the newest and the oldest place to return, and the
-most places to return."""
+"""Return places (positions of threads in a listing), from the newest on, or nothing if the listing was lost. All places
+have the same length and are joined into one text, which is the fastest to parse. The empty member that a complete
+listing begins with adds nothing to the text. KEYS: the listing, the other listing of the shard, threads. ARGV: the
+newest and the oldest place to return, and the most places to return."""
+
+RESTORE = Script(
+    """
+local added, out = 0, {0}
+for i = 3, #KEYS, 3 do
+  local s = redis.call('HMGET', KEYS[i], 'u', 'c')
+  if s[1] and s[2] then
+    if redis.call('ZADD', KEYS[1], 0, s[1]) + redis.call('ZADD', KEYS[2], 0, s[2]) > 0 then added = added + 1 end
+  elseif redis.call('EXISTS', KEYS[i], KEYS[i + 1], KEYS[i + 2]) > 0 then
+    out[#out + 1] = i
+  end
+end
+out[1] = added
+return out
+"""
+)
+"""Put threads into the listings of their shard. Returns the number of threads that were missing in one of them, then the
+position of each thread of which only a part is there, as the number of its first key. KEYS: updated, created, then head,
+log and refs of each thread."""
+
+SEAL = Script(
+    """
+if ARGV[1] == '0' and redis.call('EXISTS', unpack(KEYS)) == 0 then return 0 end
+redis.call('ZADD', KEYS[1], 0, '')
+redis.call('ZADD', KEYS[2], 0, '')
+redis.call('SET', KEYS[3], 1)
+return 1
+"""
+)
+"""Say that the listings of a shard are complete. Changes nothing in a shard that has no threads and never had any. KEYS:
+updated, created, threads. ARGV: the number of threads that were found in the shard."""
 
 HEADS = Script(
     """
@@ -157,15 +196,17 @@ return out
 REPAIR = Script(
     """
 local s = redis.call('HMGET', KEYS[1], 'u', 'c')
+if not s[1] and redis.call('EXISTS', KEYS[2], KEYS[3]) > 0 then return 0 end
 for i = 1, 2 do
-  if ARGV[i] ~= '' and s[i] ~= ARGV[i] then redis.call('ZREM', KEYS[i + 1], ARGV[i]) end
+  if ARGV[i] ~= '' and s[i] ~= ARGV[i] then redis.call('ZREM', KEYS[i + 3], ARGV[i]) end
 end
 return 1
 """
 )
-"""Remove old places of a thread (its positions in the listings). A place that the thread's head names stays. KEYS: the
-thread's head, the listings by update and by creation. ARGV: the place to remove from the listing by update, and the one
-to remove from the listing by creation; an empty text for none."""
+"""Remove old places of a thread (its positions in the listings). A place that the thread's head names stays. Returns 0
+and removes nothing if the head is missing but other data of the thread is there. KEYS: head, log and refs of the thread,
+the listings by update and by creation. ARGV: the place to remove from the listing by update, and the one to remove from
+the listing by creation; an empty text for none."""
 
 TOUCH = Script(
     _NOW

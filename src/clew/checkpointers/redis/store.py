@@ -31,7 +31,8 @@ from clew.checkpointers.redis.address import Options, check_options, parse_url
 from clew.checkpointers.redis.engine import Call, Engine
 from clew.checkpointers.redis.keys import KEY, Layout, created_place, updated_place
 from clew.checkpointers.redis.listing import Listing
-from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob
+from clew.checkpointers.redis.recovery import Recovery
+from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, Unavailable
 
 __all__ = ["RedisCheckpointer"]
 
@@ -69,6 +70,10 @@ class RedisCheckpointer(Checkpointer):
     An append first checks that the blobs it names exist, and marks them as just used. This is a step of its own, because
     blobs live in other slots of a cluster. gc cannot delete such a blob in between, as long as the append takes less time
     than the grace of gc, which is a day by default.
+
+    The listings of threads are keys of their own. One that was lost is made again by the next listing, from the keys of
+    the threads. gc does not rely on listings alone: before it deletes blobs, all keys of the server are looked through
+    for threads.
     """
 
     def __init__(
@@ -102,6 +107,7 @@ class RedisCheckpointer(Checkpointer):
         self._layout = Layout(options.prefix, namespace)
         self._guard = Guard(f"the Redis checkpointer of {address}")
         self._engine = Engine(address, options, self._layout, self._guard)
+        self._recovery = Recovery(self._engine, self._layout, str(address))
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> RedisCheckpointer:
@@ -192,7 +198,8 @@ class RedisCheckpointer(Checkpointer):
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         self._guard.enter()
         check_query(query)
-        async for head in Listing(self._engine, self._layout, self._decode, query).heads():
+        listing = Listing(self._engine, self._layout, self._recovery, self._decode, query, str(self._address))
+        async for head in listing.heads():
             yield head
 
     async def refs(self, thread_id: str) -> set[str]:
@@ -250,6 +257,8 @@ class RedisCheckpointer(Checkpointer):
     async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
         self._guard.enter()
         check_grace(untouched_for)
+        with self._engine.use():
+            await self._recovery.check()
         for tag in self._layout.tags:
             with self._engine.use():
                 found = await self._engine.run(Call(scripts.UNTOUCHED, [tag + b"blobs"], [grace_micros(untouched_for)]))
@@ -260,6 +269,11 @@ class RedisCheckpointer(Checkpointer):
         with self._engine.use():
             check_digests(digests)
             check_grace(untouched_for)
+            if restored := await self._recovery.check(recent=True):
+                raise Unavailable(
+                    f"{self._address}: {restored} threads were missing in the listing, so it was not known which blobs "
+                    "they need. They are back, and nothing was deleted. Try again."
+                )
             before = grace_micros(untouched_for)
             shards = self._layout.by_shard(digests).values()
             calls = [self._about_blobs(scripts.DELETE_BLOBS, shard) for shard in shards]

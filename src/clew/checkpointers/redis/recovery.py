@@ -1,0 +1,97 @@
+"""Puts threads back into the listings of a Redis store after a listing was lost: evicted, deleted, or left out of a
+restore.
+
+The keys of a thread are what decides that it exists, and `SCAN` finds them whatever happened to the listings. It looks at
+every key of the server, so only three things scan: a listing that finds a part of itself missing, the first listing of
+a checkpointer that finds no listing at all, and gc before it deletes anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+
+from clew._runtime.batches import batches
+from clew.checkpointers.heads import unlisted
+from clew.checkpointers.redis.engine import Call, Engine
+from clew.checkpointers.redis.keys import SHARDS, Layout
+from clew.checkpointers.redis.scripts import RESTORE, SEAL
+from clew.errors import Corrupt
+
+__all__ = ["Recovery", "in_part"]
+
+log = logging.getLogger("clew.checkpointers.redis")
+
+FRESH = 60.0
+"""Seconds for which gc relies on a scan, so that it does not scan again for every few blobs that it deletes."""
+_BATCH = 1000
+
+
+class Recovery:
+    """Finds the threads of one namespace that its listings do not have, and puts them back."""
+
+    def __init__(self, engine: Engine, layout: Layout, where: str) -> None:
+        self._engine = engine
+        self._layout = layout
+        self._where = where
+        self._scanned_at: float | None = None
+
+    @property
+    def has_scanned(self) -> bool:
+        return self._scanned_at is not None
+
+    async def check(self, *, recent: bool = False) -> int:
+        """Do as `run`, and return the number of threads that were put back. With `recent`, do nothing and return 0 if
+        that was done within the last minute. Raises `Corrupt` if of some threads only a part is there: it is unknown
+        what they refer to."""
+        if recent and self._scanned_at is not None and time.monotonic() - self._scanned_at < FRESH:
+            return 0
+        restored, broken = await self.run()
+        if broken:
+            self._scanned_at = None
+            raise unlisted([in_part(key, self._where) for key in broken])
+        return restored
+
+    async def run(self) -> tuple[int, list[str]]:
+        """Put every thread that exists into both listings of its shard. Returns the number of threads that were missing
+        in one of them, and the keys of the threads whose head is missing while other data of them is there."""
+        began = time.monotonic()
+        known: set[str] = set()
+        broken: list[str] = []
+        restored = 0
+        async for names in self._engine.scan(self._layout.thread_keys_pattern()):
+            found = {key for name in names if (key := self._layout.thread_of(name)) is not None} - known
+            known |= found
+            for batch in batches(sorted(found), _BATCH):
+                restored += await self._restore(batch, broken)
+        threads = Counter(map(self._layout.shard, known))
+        await self._engine.run_all([Call(SEAL, self._layout.listings(n), [threads[n]]) for n in range(SHARDS)])
+        if restored:
+            log.warning("%s: %d threads were missing in the listing and are back in it.", self._where, restored)
+        self._scanned_at = began
+        return restored, broken
+
+    async def _restore(self, keys: list[str], broken: list[str]) -> int:
+        """Put the threads with these keys into their listings. Returns how many were missing in one. Adds the keys of
+        those that have lost their head to `broken`."""
+        shards = self._layout.by_shard(keys)
+        calls = []
+        for number, members in shards.items():
+            updated, created, _ = self._layout.listings(number)
+            threads = [name for key in members for name in self._layout.thread(key)[:3]]
+            calls.append(Call(RESTORE, [updated, created, *threads]))
+        restored = 0
+        for members, (added, *parts) in zip(shards.values(), await self._engine.run_all(calls), strict=True):
+            restored += added
+            broken += [members[(place - 3) // 3] for place in parts]
+        return restored
+
+
+def in_part(key: str, where: str) -> Corrupt:
+    """Return the error for a thread whose head is missing while other data of it is there. `key` is the thread's key,
+    since only the head knows its id."""
+    return Corrupt(
+        f"the head of the thread with the key {key} in {where} is missing, but not the rest of the thread. "
+        "The server has evicted keys or was restored in part. Restore a copy."
+    )
