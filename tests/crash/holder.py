@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -23,12 +24,17 @@ from clew.threads import Thread, leases, thread
 
 def step_clock(seconds: float) -> None:
     """Let this process's leases see another time than the rest of the machine does."""
-    vars(clock)["time"] = SimpleNamespace(time=lambda: time.time() + seconds)
+    vars(clock)["time"] = SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic)
 
 
 def shorten_leases(seconds: float) -> None:
     leases.LEASE_TIME = timedelta(seconds=seconds)
     leases.RENEW_AFTER = vars(thread)["RENEW_AFTER"] = leases.LEASE_TIME / 3
+
+
+def move_elsewhere() -> None:
+    """Let this process's leases name another machine, so that nobody here can see whether it is alive."""
+    leases.boot = lambda: f"of the machine of {os.getpid()}"  # type: ignore[assignment]
 
 
 class Holder:
@@ -82,11 +88,14 @@ async def main() -> None:
     parser.add_argument("url")
     parser.add_argument("--lease", type=float)
     parser.add_argument("--clock", type=float, default=0.0)
+    parser.add_argument("--elsewhere", action="store_true")
     given = parser.parse_args()
     if given.lease:
         shorten_leases(given.lease)
     if given.clock:
         step_clock(given.clock)
+    if given.elsewhere:
+        move_elsewhere()
     assert (
         abs((leases.new_lease().expires_at - datetime.now(UTC) - leases.LEASE_TIME).total_seconds() - given.clock) < 5
     )

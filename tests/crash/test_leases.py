@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from clew.checkpointers import Head, open_checkpointer
 from clew.messages import Text, User
 from clew.threads import Thread
 from tests.crash.processes import FULL, PATIENCE, STORES, Speaker, url_of
+from tests.servers.postgres import running_postgres
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
 
 HOUR = 3600
+LEASE = 6.0
+"""Seconds that a lease lasts. Long enough that a busy machine renews it in time."""
 RACERS = 16
 ROUNDS = 20 if FULL else 3
 
@@ -26,9 +30,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url_of(request.param, tmp_path)
 
 
-def holder(url: str, *, lease: float = 0, clock: float = 0) -> Speaker:
+def holder(url: str, *, lease: float = 0, clock: float = 0, elsewhere: bool = False) -> Speaker:
     """A process that holds threads. It has opened the store when this returns."""
-    started = Speaker("tests.crash.holder", url, f"--lease={lease}", f"--clock={clock}", quiet=True)
+    options = [f"--lease={lease}", f"--clock={clock}", *(["--elsewhere"] if elsewhere else [])]
+    started = Speaker("tests.crash.holder", url, *options, quiet=True)
     assert started.hear() == "ready"
     return started
 
@@ -147,48 +152,63 @@ async def test_a_holder_killed_while_it_writes_is_replaced_at_once_and_keeps_wha
     assert said[20:] == [*(f"b{number}" for number in range(len(said) - 21)), "after"]
 
 
-async def test_a_clock_an_hour_ahead_may_take_over_and_never_lets_two_write(url: str) -> None:
-    with holder(url) as first, holder(url, clock=HOUR) as ahead:
+@pytest.mark.parametrize("clock", [HOUR, -HOUR])
+async def test_a_clock_that_is_an_hour_off_neither_takes_a_thread_nor_loses_one(url: str, clock: float) -> None:
+    with holder(url, lease=LEASE) as right, holder(url, lease=LEASE, clock=clock) as wrong:
+        for first, other in ((right, wrong), (wrong, right)):
+            assert first.ask("open t") == "done"
+            assert first.ask("say first") == "done"
+            assert other.ask("open t").startswith("ThreadBusy")
+            assert first.ask("say more") == "done"
+            assert first.ask("close") == "done"
+            assert other.ask("open t") == "done"
+            assert other.ask("say other") == "done"
+            assert other.ask("close") == "done"
+    assert await texts(url) == ["first", "more", "other"] * 2
+
+
+@pytest.fixture(params=[*STORES, pytest.param("postgresql", marks=pytest.mark.xdist_group("postgres"))])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param != "postgresql":
+        yield url_of(request.param, tmp_path)
+        return
+    with running_postgres() as server:
+        yield f"{server.url()}?schema={server.new_schema()}"
+
+
+@pytest.mark.parametrize("apart", [240, -240])
+async def test_clocks_minutes_apart_take_no_live_thread_and_take_a_dead_one_once_its_lease_was_watched_to_its_end(
+    shared_url: str, apart: float
+) -> None:
+    """None of the processes can see whether another is alive: each has leases as of another machine."""
+    url = shared_url
+    with ExitStack() as stack:
+        clocks = (apart / 2, -apart / 2, -apart / 2)
+        first, *others = [
+            stack.enter_context(holder(url, lease=LEASE, clock=clock, elsewhere=True)) for clock in clocks
+        ]
         assert first.ask("open t") == "done"
-        assert first.ask("say first") == "done"
-        assert ahead.ask("open t") == "done"
-        before = await on_record(url)
-        assert first.ask("say lost").startswith("LeaseLost")
-        assert await on_record(url) == before
-        assert ahead.ask("say ahead") == "done"
-        assert first.ask("say lost").startswith("LeaseLost")
-        assert first.ask("open t").startswith("ThreadBusy")
-    assert await texts(url) == ["first", "ahead"]
-
-
-async def test_a_clock_an_hour_behind_waits_for_the_holder(url: str) -> None:
-    with holder(url) as first, holder(url, clock=-HOUR) as behind:
-        assert first.ask("open t") == "done"
-        assert behind.ask("open t").startswith("ThreadBusy")
-        assert first.ask("say first") == "done"
-        assert behind.ask("open t").startswith("ThreadBusy")
-        assert first.ask("close") == "done"
-        assert behind.ask("open t") == "done"
-        assert behind.ask("say behind") == "done"
-    assert await texts(url) == ["first", "behind"]
-
-
-async def test_a_holder_whose_clock_is_behind_may_be_replaced_and_never_writes_again(url: str) -> None:
-    with holder(url, clock=-HOUR) as behind, holder(url) as other:
-        assert behind.ask("open t") == "done"
-        assert behind.ask("say behind") == "done"
-        assert other.ask("open t") == "done"
-        assert behind.ask("say lost").startswith("LeaseLost")
-        assert other.ask("say other") == "done"
-    assert await texts(url) == ["behind", "other"]
-
-
-async def test_a_holder_whose_clock_is_ahead_keeps_its_thread(url: str) -> None:
-    with holder(url, clock=HOUR) as ahead, holder(url) as other:
-        assert ahead.ask("open t") == "done"
-        assert other.ask("open t").startswith("ThreadBusy")
-        assert ahead.ask("say ahead") == "done"
-    assert await texts(url) == ["ahead"]
+        end = time.monotonic() + 3 * LEASE
+        said = 0
+        while time.monotonic() < end:
+            for other in others:
+                assert other.ask("open t").startswith("ThreadBusy")
+            assert first.ask(f"say {said}") == "done"
+            said += 1
+        killed = time.monotonic()
+        first.signal(signal.SIGKILL)
+        first.wait()
+        for other in others:
+            other.say("open t")
+        answers = {other: other.hear() for other in others}
+        while "done" not in answers.values():
+            assert time.monotonic() < killed + PATIENCE
+            answers = {other: other.ask("open t") for other in others}
+        assert time.monotonic() - killed > LEASE / 2  # its last renewal was up to half a lease before
+        assert sorted(answer.split(" ")[0] for answer in answers.values()) == ["ThreadBusy", "done"]
+        taker = next(other for other, answer in answers.items() if answer == "done")
+        assert taker.ask("say taken") == "done"
+    assert await texts(url) == [*map(str, range(said)), "taken"]
 
 
 @pytest.mark.parametrize("clock", [HOUR, -HOUR])

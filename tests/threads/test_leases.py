@@ -1,13 +1,23 @@
-"""Leases: a thread whose process died is recognised by its head."""
+"""Leases: a crashed thread is recognised by its head, and a live holder is never replaced, whatever its clock says."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import pytest
 
+from clew._runtime.clock import now
+from clew.checkpointers import Checkpointer, Lease, MemoryCheckpointer, Owner
+from clew.errors import ThreadBusy
+from clew.log import FIRST, StateSet, encode_entries, encode_frame
+from clew.threads import Thread
 from clew.threads.heads import new_head, without_lease
-from clew.threads.leases import is_crashed, new_lease, shown_status
+from clew.threads.leases import LEASE_TIME, is_crashed, new_lease, shown_status
+from tests.clock import Clock
+from tests.limits import PATIENCE
 
 DAY = timedelta(days=1)
 LIVE = msgspec.structs.replace(new_lease(), expires_at=datetime.now(UTC) + DAY)
@@ -37,3 +47,161 @@ def test_a_copy_has_no_lease_and_is_not_running() -> None:
     copied = without_lease(HELD)
     assert (copied.lease, copied.status) == (None, "interrupted")
     assert without_lease(msgspec.structs.replace(HELD, status="done")).status == "done"
+
+
+ELSEWHERE = Owner(host="elsewhere", boot="of another machine", pid=7, started="then", label="")
+LASTS = LEASE_TIME.total_seconds()
+
+
+class Holder:
+    """A process on another machine, whose clock is apart from this one's. It holds the thread "t"."""
+
+    def __init__(self, store: Checkpointer, apart: float) -> None:
+        self._store = store
+        self._apart = timedelta(seconds=apart)
+
+    async def renew(self) -> None:
+        head = await self._store.head("t") or new_head("t", "running")
+        moment = now() + self._apart
+        lease = Lease(owner=ELSEWHERE, token="secret", expires_at=moment + LEASE_TIME)
+        frames = [] if head.frames else [await a_frame()]
+        head = msgspec.structs.replace(
+            head, lease=lease, updated_at=moment, frames=head.frames or 1, status="running", digest=DIGEST
+        )
+        await self._store.append("t", frames, at=head.frames - len(frames), head=head)
+
+
+FRAME = encode_frame([encode_entries([StateSet("a", 1)])], previous=FIRST, thread_id="t")
+DIGEST = FRAME.digest.hex()
+
+
+async def a_frame() -> bytes:
+    return FRAME.data
+
+
+async def open_and_close(store: Checkpointer) -> None:
+    async with Thread.open(store, "t"):
+        pass
+
+
+async def until_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while "may still hold it. Waiting up to" not in caplog.text:
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("apart", [0.0, -120.0, -3600.0, 120.0, 3600.0])
+async def test_a_live_holder_is_never_replaced_however_far_its_clock_is_off(apart: float, clock: Clock) -> None:
+    async with MemoryCheckpointer() as store:
+        holder = Holder(store, apart)
+        await holder.renew()
+        for _ in range(8):
+            taking = asyncio.ensure_future(open_and_close(store))
+            await asyncio.sleep(0.01)
+            clock.advance(LASTS / 3)
+            await holder.renew()
+            with pytest.raises(ThreadBusy, match="process 7 on elsewhere") as busy:
+                await taking
+            assert 0 < busy.value.expires_in <= LASTS
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("apart", [-120.0, -3600.0, 120.0, 3600.0])
+async def test_a_holder_elsewhere_that_is_gone_is_replaced_once_its_lease_was_watched_to_its_end(
+    apart: float, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with MemoryCheckpointer() as store:
+        await Holder(store, apart).renew()
+        began = time.monotonic()
+        taking = asyncio.ensure_future(open_and_close(store))
+        await until_waiting(caplog)
+        assert "thread 't': process 7 on elsewhere may still hold it. Waiting up to 30 s" in caplog.text
+        while not taking.done():
+            await asyncio.sleep(0.001)
+            clock.advance(1)
+        await taking
+        assert LASTS <= time.monotonic() - began < LASTS + 5
+
+
+@pytest.mark.anyio
+async def test_looks_at_a_thread_that_is_waited_for_are_few(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with MemoryCheckpointer() as store:
+        await Holder(store, -3600).renew()
+        looks = []
+        look = store.head
+        monkeypatch.setattr(store, "head", lambda thread_id: looks.append(1) or look(thread_id))  # type: ignore[func-returns-value]
+        taking = asyncio.ensure_future(open_and_close(store))
+        await until_waiting(caplog)
+        while not taking.done():
+            await asyncio.sleep(0.001)
+            clock.advance(1)
+        assert len(looks) < 15
+
+
+@pytest.mark.anyio
+async def test_a_wait_for_a_lease_can_be_cancelled(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    async with MemoryCheckpointer() as store:
+        await Holder(store, -3600).renew()
+        before = await store.head("t")
+        taking = asyncio.ensure_future(open_and_close(store))
+        await until_waiting(caplog)
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        assert await store.head("t") == before
+
+
+@pytest.mark.anyio
+async def test_an_attempt_that_was_refused_counts_for_the_next(clock: Clock) -> None:
+    async with MemoryCheckpointer() as store:
+        await Holder(store, 20).renew()  # by this clock it lasts for 50 seconds
+        with pytest.raises(ThreadBusy):
+            await open_and_close(store)
+        clock.advance(LASTS - 1)
+        with pytest.raises(ThreadBusy):
+            await open_and_close(store)
+        clock.advance(1)
+        await open_and_close(store)
+
+
+@pytest.mark.anyio
+async def test_a_lease_that_this_process_has_abandoned_is_taken_again_at_once() -> None:
+    async with MemoryCheckpointer() as store:
+        thread = await Thread.open(store, "t").__aenter__()
+        thread.abandon()
+        await open_and_close(store)
+
+
+@pytest.mark.anyio
+async def test_prune_waits_once_for_all_holders_that_cannot_be_seen_and_spares_the_live_one(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with MemoryCheckpointer() as store:
+        for name in ("a", "b", "c"):
+            await open_and_close(store)
+            await Thread.copy(store, store, "t", new_id=name)
+            head = await store.head(name)
+            assert head is not None
+            await store.append(
+                name, [], at=head.frames, head=msgspec.structs.replace(head, lease=lease_elsewhere(head.updated_at))
+            )
+        await Holder(store, -3600).renew()
+        pruning = asyncio.ensure_future(Thread.prune(store, keep=0))
+        await until_waiting(caplog)
+        began = time.monotonic()
+        while not pruning.done():
+            await asyncio.sleep(0.001)
+            clock.advance(1)
+            if time.monotonic() - began < 20:
+                await Holder(store, -3600).renew()
+        done = await pruning
+        assert (sorted(done.deleted), done.busy) == (["a", "b", "c"], ("t",))
+        assert time.monotonic() - began < 2 * LASTS
+
+
+def lease_elsewhere(renewed_at: datetime) -> Lease:
+    moment = renewed_at - timedelta(hours=1)
+    return Lease(owner=ELSEWHERE, token="other", expires_at=moment + LEASE_TIME)

@@ -221,14 +221,17 @@ async def test_who_is_cancelled_while_it_takes_the_lease_gives_it_back() -> None
         await thread.append(*turn(1))
 
 
-async def test_an_expired_lease_may_be_taken(store: Checkpointer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "LEASE_TIME", timedelta(seconds=-1))
+async def test_a_lease_that_was_seen_unchanged_for_its_whole_time_may_be_taken(
+    store: Checkpointer, clock: Clock
+) -> None:
     gone = Thread.open(store, "t")
     await gone.__aenter__()
-    monkeypatch.undo()
+    gone._end()  # it neither renews its lease nor gives it back
+    with pytest.raises(ThreadBusy):
+        await Thread.open(store, "t").__aenter__()
+    clock.advance(leases.LEASE_TIME.total_seconds())
     async with Thread.open(store, "t") as thread:
         await thread.append(*turn(1))
-    gone._end()
 
 
 async def test_the_lease_of_a_dead_process_is_taken_at_once(

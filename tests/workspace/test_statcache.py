@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from clew._runtime.clock import Moment
 from clew.checkpointers import MemoryCheckpointer, SQLiteCheckpointer
 from clew.log.keys import Keyring
 from clew.workspace import statcache
-from clew.workspace.statcache import Moment, Record, StatCache, drop, is_settled, load, save
+from clew.workspace.statcache import Record, StatCache, drop, is_settled, load, save
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND + 123_456_789

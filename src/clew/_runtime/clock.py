@@ -1,11 +1,14 @@
-"""The time of day, for everything that compares a stored time with the present."""
+"""The time of day, and how much time has passed. Everything that compares a stored time with the present asks here."""
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime
 
-__all__ = ["now"]
+import msgspec
+
+__all__ = ["Moment", "now"]
 
 
 def now() -> datetime:
@@ -15,3 +18,21 @@ def now() -> datetime:
     leases and heads together with timeouts and pauses.
     """
     return datetime.fromtimestamp(time.time(), UTC)
+
+
+class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A moment since the machine was last started, by two clocks: the wall clock, which may be set to another time, and
+    the steady clock, which stands still while the machine sleeps."""
+
+    wall: float
+    steady: float
+
+    @classmethod
+    def now(cls) -> Moment:
+        return cls(time.time(), time.monotonic())
+
+    def age(self) -> float:
+        """Return the seconds that have passed since this moment. If the two clocks give different numbers, return the
+        larger one. Return infinity if a clock went back."""
+        wall, steady = time.time() - self.wall, time.monotonic() - self.steady
+        return max(wall, steady) if min(wall, steady) >= 0 else math.inf

@@ -14,7 +14,6 @@ from typing import Any, Self, TypeVar, cast
 import msgspec
 
 from clew._runtime.aio import settle
-from clew._runtime.clock import now
 from clew.agent.exchanges import (
     JOINED,
     NO_END,
@@ -38,6 +37,7 @@ from clew.log import (
     StatusChanged,
     StepIntent,
     StepOutcome,
+    ToolIntent,
     ToolOutcome,
 )
 from clew.messages import Assistant, Message
@@ -93,9 +93,14 @@ class Journal:
 
         Such kinds are, for example, responses, intents, outcomes, steps and statuses. Other entries are written in the
         background. With durability `sync` every entry is waited for, with `exit` none.
+
+        If one of the entries announces a tool, a step or a model call, this returns only while the lease is certainly
+        held: nothing begins once another process may have taken the thread.
         """
         with self.wait():
             await self._patiently(self.thread.append(*self._completed(entries)))
+            if any(map(_begins_effect, entries)):
+                await self.keep_lease()
 
     async def _patiently(self, writing: Awaitable[None]) -> None:
         """Await this write. If the store is unavailable, for example because it restarts, try to write again for up to
@@ -113,13 +118,29 @@ class Journal:
             writing = self.thread.flush()
 
     async def keep_lease(self) -> None:
-        """Renew the lease if it has expired. Raises `LeaseLost` if another process has taken over the thread.
+        """Renew the lease if it has ended by the clock of this machine. Raises `LeaseLost` if another process has taken
+        over the thread.
 
-        Call this before a tool with effects is run: the machine may have been asleep until after the lease had ended.
+        `record` does this before anything with effects is begun: the process may have been frozen, or the machine
+        asleep, until after the lease had ended.
         """
-        lease = self.thread.head.lease
-        if lease is not None and lease.expires_at <= now() and self._keeps:
-            await self.thread.renew()
+        while self.thread.has_run_out:
+            await self._patiently(self.thread.renew())
+
+    async def fence(self) -> None:
+        """Return once the store has confirmed, after this call, that this process still holds the thread. Raises
+        `LeaseLost` if another process has taken over."""
+        with self.wait():
+            end, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
+            while True:
+                try:
+                    return await self.thread.fence()
+                except Unavailable as error:
+                    if time.monotonic() + pause > end:
+                        raise
+                    log.warning("thread %r: waiting for the store: %s", self.thread.thread_id, error)
+                await asyncio.sleep(pause)
+                pause = min(_LONGEST_PAUSE, 2 * pause)
 
     @property
     def spent(self) -> Spent:
@@ -317,6 +338,10 @@ def _ends_work(entry: Logged) -> bool:
     )
 
 
+def _begins_effect(entry: Logged) -> bool:
+    return isinstance(entry, ModelCallStarted | StepIntent | ToolIntent)
+
+
 class CallJournal:
     """Records the steps (`ctx.step`) of one tool call, and looks up the steps of earlier attempts at it."""
 
@@ -334,17 +359,30 @@ class CallJournal:
         self._outcomes[key] = value
         await self._record(StepOutcome(self._message, self._index, key, value))
 
-    async def _record(self, entry: Logged) -> None:
-        """Record this entry. If the store is unavailable or the lease is lost, raise `Stopped`, which stops the run.
+    async def fence(self) -> None:
+        with _stopping():
+            await self._journal.fence()
 
-        Any other error would be taken for an error of the tool, and be passed on to the model.
-        """
-        try:
+    async def outwait_predecessor(self) -> bool:
+        return await self._journal.thread.outwait_predecessor()
+
+    async def _record(self, entry: Logged) -> None:
+        with _stopping():
             await self._journal.record(entry)
-        except (LeaseLost, Unavailable) as error:
-            raise Stopped(error) from error
 
     def recorded(self, key: str) -> Any:
         if key in self._outcomes:
             return self._outcomes[key]
         return Missing.IN_DOUBT if key in self._begun else Missing.NOT_RECORDED
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Raise `Stopped`, which stops the run, if the store is unavailable or the lease is lost inside this context.
+
+    Any other error would be taken for an error of the tool, and be passed on to the model.
+    """
+    try:
+        yield
+    except (LeaseLost, Unavailable) as error:
+        raise Stopped(error) from error

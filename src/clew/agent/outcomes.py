@@ -22,6 +22,7 @@ from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, ThreadNotFound
 from clew.log import Checkpoint, StatusChanged
 from clew.threads import Thread
+from clew.threads.takeover import until_lost
 
 __all__ = ["answer_in", "find_answer", "result_of", "run_recorded"]
 
@@ -40,10 +41,11 @@ async def run_recorded(
     """Await `running`, the work of a run, for at most `timeout` seconds, and return how the run ended.
 
     If the run fails or is cancelled, its files and its end are recorded before the error is raised again. If the time
-    is up, that is recorded as the end and returned. A second cancellation does not stop the recording.
+    is up, that is recorded as the end and returned. A second cancellation does not stop the recording. If another
+    process takes over the thread, the work is cancelled as soon as that is known, and `LeaseLost` is raised.
     """
     try:
-        async with asyncio.timeout(timeout) as limit:
+        async with asyncio.timeout(timeout) as limit, until_lost(journal.thread):
             return await running
     except asyncio.CancelledError as error:
         with suppress(asyncio.CancelledError):  # once more: the first goes on below

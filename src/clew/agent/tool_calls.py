@@ -20,7 +20,7 @@ from clew.agent.settings import Settings
 from clew.errors import InvalidInput, UsageError
 from clew.log import Call, StateSet, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolResult
-from clew.tools import NOT_DONE, AnyTool, Interrupted, OutcomeUnknown, State, Stopped, ToolContext, call_tool
+from clew.tools import NOT_DONE, AnyTool, Interrupted, NotDone, OutcomeUnknown, State, Stopped, ToolContext, call_tool
 from clew.tools.call import ask_reconcile, needs_approval, unknown_tool
 
 __all__ = ["settle_calls"]
@@ -147,7 +147,6 @@ class _Settlement:
             await self._journal.flush()  # nothing acts on a response that is not on record
         else:
             await self._journal.record(ToolIntent(call.message, call.index, key, attempt))
-            await self._journal.keep_lease()
         self._emit(ToolStarted(tool.name, call.call.id, call.call.arguments, attempt))
         with span("clew.tool_call", thread_id=self._thread_id, tool=tool.name, attempt=attempt) as current:
             result = await call_tool(tool, call.call.arguments, self._context(call, key, attempt))
@@ -160,13 +159,16 @@ class _Settlement:
         question = _doubt(call, call.attempt)
         if question.key in call.steps:
             answer = call.steps[question.key]
-            return None if answer == "run" else ToolResult(call.call.id, (Text(str(answer)),))
+            if answer != "run":
+                return ToolResult(call.call.id, (Text(str(answer)),))
+            await self._journal.thread.outwait_predecessor()
+            return None
         if tool.effect != "once":
             self._emit(ToolInDoubt(tool.name, call.call.id, "run again"))
             return None
         if tool.reconcile is not None:
             try:
-                found = await ask_reconcile(tool, call.call.arguments, self._context(call, call.key, call.attempt))
+                found = await self._reconcile(tool, call)
             except OutcomeUnknown as unknown:
                 log.warning("thread %r: %s", self._thread_id, unknown)
             else:
@@ -177,6 +179,17 @@ class _Settlement:
             return _told(call, "the run was stopped while the call was under way")
         self._emit(ToolInDoubt(tool.name, call.call.id, "asked"))
         raise _Ask(question)
+
+    async def _reconcile(self, tool: AnyTool, call: Call) -> ToolResult | NotDone:
+        """Ask the tool's `reconcile` whether the call happened.
+
+        If it did not, and a process that was just replaced may still be inside the call, wait until that one has
+        noticed, and ask again: only then may the call be run.
+        """
+        found = await ask_reconcile(tool, call.call.arguments, self._context(call, call.key, call.attempt))
+        if found is NOT_DONE and await self._journal.thread.outwait_predecessor():
+            found = await ask_reconcile(tool, call.call.arguments, self._context(call, call.key, call.attempt))
+        return found
 
     def _context(self, call: Call, key: str, attempt: int) -> ToolContext:
         workspace: Path | None = self._settings.workspace

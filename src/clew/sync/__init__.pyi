@@ -791,8 +791,9 @@ class Thread:
     """A thread that this process holds: `with Thread.open(checkpointer, "user-42") as thread: ...`
 
     While it is open, no other process can append to it. Leaving the block gives the lease back. If the process dies,
-    another process can take over at once on the same machine, and after 30 seconds on another machine. A process whose
-    lease was taken over gets `LeaseLost` at its next append and changes nothing. If the store is `Unavailable` when the
+    another process can take over at once on the same machine. On another machine it can do so once it has seen, for 30
+    seconds by its own clock, that the lease is not renewed. A process whose lease was taken over gets `LeaseLost` at its
+    next append and changes nothing. If the store is `Unavailable` when the
     block is left, the thread stays open with all its entries: call `flush`, or let the lease expire.
     """
 
@@ -886,6 +887,12 @@ class Thread:
         `overwrite=True`. The thread is written piece by piece, so it need not fit in memory as a whole. `progress` is
         called with the number of frames and blobs written so far and their total; with `plain=True`, it counts frames only."""
 
+    def fence(self) -> None:
+        """Return once the store has confirmed, by an append begun after this call, that this process still holds the
+        thread. Raises `LeaseLost` if another process has taken over.
+
+        No process takes the thread within the next 30 seconds, unless it asks for a takeover."""
+
     def flush(self) -> None:
         """Return once everything appended is durable, whichever durability the thread was opened with."""
 
@@ -934,6 +941,11 @@ class Thread:
         Hidden threads that are still being copied count like all others. Raises `Corrupt` and deletes nothing if a thread
         or tree cannot be read, since it is unknown what it reaches. `progress` is called with
         the number of threads and blobs examined so far, and None because their total is unknown."""
+
+    @property
+    def has_run_out(self) -> bool:
+        """Whether this process has not renewed its lease in time, by the clock of this machine, so that another process
+        may have taken the thread. Then nothing may be done that cannot be undone before `renew` has succeeded."""
 
     @property
     def head(self) -> Head:
@@ -992,6 +1004,10 @@ class Thread:
         """Number of messages in the history, which is also the index that the next message will have there. Cheap to
         read."""
 
+    @property
+    def on_lost(self) -> set[Callable[[], None]]:
+        """Functions that are called, without arguments, as soon as it is known that another process has taken over."""
+
     @staticmethod
     def open(
         checkpointer: Checkpointer,
@@ -1004,7 +1020,11 @@ class Thread:
     ) -> Thread:
         """Open a thread to work on it, and create it if it does not exist. Use it as a context manager.
 
-        `takeover=True` takes the lease even from a live holder. `label` says what this process does; errors
+        If the lease of another process has ended by the clock of this machine, and it is not certain that the process is
+        gone, entering the block first waits to see whether the lease is renewed: at most as long as a lease lasts, 30
+        seconds. A warning in the log says so. Raises `ThreadBusy` if a live process holds the thread.
+
+        `takeover=True` takes the lease at once, even from a live holder. `label` says what this process does; errors
         and listings show it with the process's pid.
 
         `durability` says when entries are durable. With `"sync"`, when `append` returns. With `"async"`, `append` waits
@@ -1014,6 +1034,12 @@ class Thread:
 
         `redact` removes text that must not be on record: a function from text to text, or patterns whose matches are
         replaced. It is applied before anything is recorded."""
+
+    def outwait_predecessor(self) -> bool:
+        """Wait until the process from which this one took the thread by `takeover` has certainly noticed it, unless it
+        is frozen: until its lease would have ended. Return whether there was something to wait for.
+
+        Returns at once if the lease was free, had ended, or belonged to a process that is certainly gone."""
 
     @staticmethod
     def prune(
@@ -1034,7 +1060,9 @@ class Thread:
         `dry_run`, nothing is deleted, and the result says what would be. `progress` is called with the number of threads
         handled so far and the number of threads to delete.
 
-        A thread with a live lease is never deleted. Before each deletion its lease is taken at exactly the position where
+        A thread with a live lease is never deleted. If it cannot be seen from here whether a holder is alive, this waits to
+        see whether it renews its lease: once, 30 seconds for all such threads. `dry_run` does not wait, and goes by the
+        times that are written in the leases. Before each deletion its lease is taken at exactly the position where
         the thread was listed, so a thread that was opened or changed meanwhile stays. Hidden threads that are still being
         copied are neither counted nor deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged
         thread cannot be listed."""

@@ -3,21 +3,29 @@
 A lease is stored in the head, so that stores need no support for it. An append succeeds only if the writer names the
 current end of the log. This alone keeps two processes from writing at once. Clocks only decide when another process may
 try to take over.
+
+The clocks of two machines may be apart by any amount, so a lease is never taken because of the time that is written in
+it. It is taken if its owner is certainly gone, or if this process has seen it unchanged for the whole time that it
+lasts, by its own clock. A live owner renews its lease several times within that time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import logging
 import os
 import secrets
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Hashable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from clew._runtime.clock import now
-from clew.checkpointers import Head, Lease, Owner
+from clew._runtime.clock import Moment, now
+from clew.checkpointers import Checkpointer, Head, Lease, Owner
 from clew.checkpointers.heads import Status
 from clew.errors import ThreadBusy
 
@@ -25,15 +33,22 @@ __all__ = [
     "LEASE_TIME",
     "RENEW_AFTER",
     "boot",
-    "check_free",
+    "give_up",
+    "has_ended",
     "is_crashed",
     "is_live",
+    "is_over",
+    "lease_time",
     "new_lease",
+    "note_seen",
     "provably_dead",
     "renewed",
     "shown_status",
     "this_process",
+    "wait_until_free",
 ]
+
+log = logging.getLogger("clew.threads")
 
 
 LEASE_TIME = timedelta(seconds=30)
@@ -51,13 +66,35 @@ def renewed(lease: Lease, now: datetime) -> Lease:
     return Lease(owner=lease.owner, token=lease.token, expires_at=now + LEASE_TIME)
 
 
+def has_ended(held: Moment) -> bool:
+    """Return whether a lease that this process renewed at the moment `held` may have ended since, by the clocks of this
+    machine."""
+    return held.age() >= LEASE_TIME.total_seconds()
+
+
+def lease_time(head: Head) -> float:
+    """Return for how many seconds the lease in this head lasts after it was last renewed.
+
+    That is the time from the head's last change to the lease's end. The holder's clock gave both, so it does not matter
+    whether that clock is right. Returns the usual time, `LEASE_TIME`, if the head does not tell.
+    """
+    assert head.lease is not None  # noqa: S101
+    seconds = (head.lease.expires_at - head.updated_at).total_seconds()
+    return seconds if seconds > 0 else LEASE_TIME.total_seconds()
+
+
 def is_live(lease: Lease | None) -> bool:
-    """Return whether a process may still be working under this lease: it has not expired, and its owner may be alive."""
-    return lease is not None and lease.expires_at > now() and not provably_dead(lease.owner)
+    """Return whether a process probably still works under this lease: the time in it has not passed by the clock of
+    this machine, and its owner may be alive.
+
+    This is for listings and reports, which cannot wait. It is wrong if the owner's clock and this one are apart, so
+    nothing is taken or deleted because of it: that is for `wait_until_free`.
+    """
+    return lease is not None and lease.expires_at > now() and not is_over(lease)
 
 
 def is_crashed(head: Head) -> bool:
-    """Return whether the thread has status "running" although no live process holds its lease."""
+    """Return whether the thread has status "running" although probably no live process holds its lease (`is_live`)."""
     return head.status == "running" and not is_live(head.lease)
 
 
@@ -67,15 +104,73 @@ def shown_status(head: Head) -> Status:
     return "interrupted" if is_crashed(head) else head.status
 
 
-def check_free(head: Head) -> None:
-    """Raise `ThreadBusy` if a live process holds this thread.
+def is_over(lease: Lease) -> bool:
+    """Return True only if it is certain that nobody works under this lease any more: its process is gone, or this
+    process held it and has given it up."""
+    return lease.token in _given_up or provably_dead(lease.owner)
 
-    The error names the process and the seconds left of its lease.
-    """
+
+_given_up: set[str] = set()
+
+
+def give_up(lease: Lease) -> None:
+    """Remember that this process no longer works under this lease of its own, which the store still names. This process
+    need not wait for its end."""
+    _given_up.add(lease.token)
+
+
+_seen: dict[str, tuple[Hashable, float]] = {}
+"""For each log id, the lease that this process has seen there and since when, by `time.monotonic`. The log that was
+looked at last is at the end."""
+_REMEMBERED = 10_000
+
+
+def note_seen(head: Head) -> float:
+    """Note that the lease in this head was seen now. Return for how many seconds this process has seen the same lease,
+    not renewed since; 0.0 if it has not seen it before."""
     lease = head.lease
-    if lease is not None and is_live(lease):
-        left = (lease.expires_at - now()).total_seconds()
-        raise ThreadBusy(head.thread_id, str(lease.owner), left)
+    assert lease is not None  # noqa: S101
+    moment = time.monotonic()
+    seen = (lease.token, lease.expires_at, head.frames, head.updated_at)
+    before, since = _seen.pop(head.log_id, (None, moment))
+    since = since if before == seen else moment
+    while len(_seen) >= _REMEMBERED:
+        del _seen[next(iter(_seen))]
+    _seen[head.log_id] = seen, since
+    return moment - since
+
+
+async def wait_until_free(checkpointer: Checkpointer, head: Head) -> None:
+    """Return when no live process can hold the thread under the lease in this head.
+
+    Returns at once if there is no lease, if it is certain that its holder is gone, or if this process has seen the
+    lease unchanged for the whole time that it lasts. If by the time written in it the lease has ended, or if that time
+    is so far ahead that a clock must be wrong, this waits that long and looks at the thread from time to time. A
+    warning says so in the log. Otherwise, or if the lease is renewed or taken meanwhile, raises `ThreadBusy`. After the
+    wait the log may have grown: an append after `head` is then refused, as ever.
+    """
+    is_fresh = is_waiting = False
+    current: Head | None = head
+    while current is not None and current.lease is not None and not is_over(current.lease):
+        lasts, unchanged = lease_time(current), note_seen(current)
+        if unchanged >= lasts and is_fresh:
+            return
+        if unchanged < lasts:
+            written = (current.lease.expires_at - now()).total_seconds()
+            is_renewed = is_fresh and not unchanged
+            if is_renewed or (not is_waiting and 0 < written <= 2 * lasts):
+                raise ThreadBusy(current.thread_id, str(current.lease.owner), min(max(written, 1.0), lasts))
+            if not is_waiting:
+                log.warning(
+                    "thread %r: %s may still hold it. Waiting up to %.0f s to see whether it renews its lease.",
+                    current.thread_id,
+                    current.lease.owner,
+                    lasts - unchanged,
+                )
+            is_waiting = True
+            await asyncio.sleep(min(lasts - unchanged, lasts / 10))
+        current = await checkpointer.head(current.thread_id)
+        is_fresh = True
 
 
 def this_process(label: str = "") -> Owner:

@@ -11,7 +11,7 @@ import msgspec
 from clew.checkpointers import Checkpointer, Lease
 from clew.errors import LeaseLost, ThreadNotFound, Unavailable
 from clew.log import Fold, Logged, StatusChanged
-from clew.threads.leases import check_free, new_lease
+from clew.threads.leases import new_lease, wait_until_free
 from clew.threads.reader import load, or_new
 from clew.threads.thread import Thread
 from clew.threads.writer import LogWriter
@@ -67,7 +67,7 @@ async def put_aside(checkpointer: Checkpointer, thread_id: str, *entries: Logged
     """
     for _ in range(_TRIES):
         loaded = await or_new(load(checkpointer, thread_id), thread_id, "interrupted")
-        check_free(loaded.head)
+        await wait_until_free(checkpointer, loaded.head)
         writer = LogWriter(checkpointer, loaded.head, Fold(loaded.state), new_lease(), loaded.size)
         writer.accept(entries)
         try:

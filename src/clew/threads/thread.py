@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -34,7 +34,7 @@ from clew.log.trees import NAMING, named_trees
 from clew.messages import Assistant
 from clew.threads.diff import difference
 from clew.threads.heads import is_hidden
-from clew.threads.leases import RENEW_AFTER, check_free, is_crashed, is_live, new_lease
+from clew.threads.leases import RENEW_AFTER, give_up, is_crashed, is_live, new_lease, wait_until_free
 from clew.threads.ops import fork as forking
 from clew.threads.ops.copy import copy, copy_all
 from clew.threads.ops.export import export, import_
@@ -46,6 +46,7 @@ from clew.threads.ops.repair import repair
 from clew.threads.ops.verify import verify, verify_all
 from clew.threads.reader import catch_up, load, or_new
 from clew.threads.redact import Redact, redactor
+from clew.threads.takeover import Predecessor
 from clew.threads.trees import check_trees
 from clew.threads.writer import LogWriter
 
@@ -65,8 +66,9 @@ class Thread:
     """A thread that this process holds: `async with Thread.open(checkpointer, "user-42") as thread: ...`
 
     While it is open, no other process can append to it. Leaving the block gives the lease back. If the process dies,
-    another process can take over at once on the same machine, and after 30 seconds on another machine. A process whose
-    lease was taken over gets `LeaseLost` at its next append and changes nothing. If the store is `Unavailable` when the
+    another process can take over at once on the same machine. On another machine it can do so once it has seen, for 30
+    seconds by its own clock, that the lease is not renewed. A process whose lease was taken over gets `LeaseLost` at its
+    next append and changes nothing. If the store is `Unavailable` when the
     block is left, the thread stays open with all its entries: call `flush`, or let the lease expire.
     """
 
@@ -90,6 +92,7 @@ class Thread:
         self._redact = redactor(redact)
         self._writer: LogWriter | None = None
         self._closed = False
+        self._predecessor: Predecessor | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -105,7 +108,11 @@ class Thread:
     ) -> Thread:
         """Open a thread to work on it, and create it if it does not exist. Use it as an async context manager.
 
-        `takeover=True` takes the lease even from a live holder. `label` says what this process does; errors
+        If the lease of another process has ended by the clock of this machine, and it is not certain that the process is
+        gone, entering the block first waits to see whether the lease is renewed: at most as long as a lease lasts, 30
+        seconds. A warning in the log says so. Raises `ThreadBusy` if a live process holds the thread.
+
+        `takeover=True` takes the lease at once, even from a live holder. `label` says what this process does; errors
         and listings show it with the process's pid.
 
         `durability` says when entries are durable. With `"sync"`, when `append` returns. With `"async"`, `append` waits
@@ -203,6 +210,8 @@ class Thread:
         """
         if self._writer is None:
             return
+        if self._writer.lease is not None:
+            give_up(self._writer.lease)
         self._writer.drop()
         self._end()
 
@@ -219,6 +228,11 @@ class Thread:
     def checkpoint(self) -> Checkpoint:
         """The thread's state with everything appended so far, whether it is durable yet or not."""
         return self._open_writer().fold.checkpoint()
+
+    @property
+    def on_lost(self) -> set[Callable[[], None]]:
+        """Functions that are called, without arguments, as soon as it is known that another process has taken over."""
+        return self._open_writer().on_lost
 
     @property
     def lost(self) -> LeaseLost | None:
@@ -255,6 +269,28 @@ class Thread:
         that cannot be undone.
         """
         await self._open_writer().renew()
+
+    @property
+    def has_run_out(self) -> bool:
+        """Whether this process has not renewed its lease in time, by the clock of this machine, so that another process
+        may have taken the thread. Then nothing may be done that cannot be undone before `renew` has succeeded."""
+        return self._open_writer().has_run_out
+
+    async def fence(self) -> None:
+        """Return once the store has confirmed, by an append begun after this call, that this process still holds the
+        thread. Raises `LeaseLost` if another process has taken over.
+
+        No process takes the thread within the next 30 seconds, unless it asks for a takeover.
+        """
+        await self._open_writer().fence()
+
+    async def outwait_predecessor(self) -> bool:
+        """Wait until the process from which this one took the thread by `takeover` has certainly noticed it, unless it
+        is frozen: until its lease would have ended. Return whether there was something to wait for.
+
+        Returns at once if the lease was free, had ended, or belonged to a process that is certainly gone.
+        """
+        return self._predecessor is not None and await self._predecessor.outwait()
 
     def hold(self, *entries: Logged) -> None:
         """Take these entries into the thread's state now, and write them to the store with the next append or flush.
@@ -326,13 +362,13 @@ class Thread:
         """Take the lease by appending an entry that names this process at the end of the log.
 
         Returns the thread's writer. If another process appends first, tries again from the new end, at most `TRIES`
-        times in all; then raises `Unavailable`. Raises `ThreadBusy` if a live process holds the lease, unless
-        `takeover` was given.
+        times in all; then raises `Unavailable`. Without `takeover`, waits until no live process can hold the lease, or
+        raises `ThreadBusy`.
         """
         loaded = await or_new(load(self._checkpointer, self._thread_id), self._thread_id, "running")
         for _ in range(TRIES):
             if not self._takeover:
-                check_free(loaded.head)
+                await wait_until_free(self._checkpointer, loaded.head)
             lease = new_lease(self._label)
             writer = LogWriter(self._checkpointer, loaded.head, Fold(loaded.state), lease, loaded.size)
             try:
@@ -343,6 +379,7 @@ class Thread:
             except asyncio.CancelledError:
                 await settle(self._give_back(writer))
                 raise
+            self._predecessor = Predecessor.of(loaded.head) if self._takeover else None
             self._tell_of_lease(loaded.head, writer)
             return writer
         raise Unavailable(
@@ -367,7 +404,7 @@ class Thread:
             log.debug("thread %r: new", self._thread_id)
         elif before.lease is None:
             log.info("thread %r: resumed at turn %d", self._thread_id, turn)
-        elif is_live(before.lease):
+        elif self._predecessor:
             log.warning("thread %r: taken over from %s at turn %d", self._thread_id, before.lease.owner, turn)
         else:
             owner = before.lease.owner
@@ -376,15 +413,17 @@ class Thread:
     async def _keep_lease(self, writer: LogWriter) -> None:
         """Run as long as the thread is open, and renew the lease if the log did not grow for some seconds, for example
         because a tool runs for a long time."""
-        pause = RENEW_AFTER.total_seconds()
+        usual = pause = RENEW_AFTER.total_seconds()
         while not writer.lost and writer.lease is not None:
             await asyncio.sleep(pause)
+            pause = usual
             idle = (now() - writer.head.updated_at).total_seconds()
-            if idle < 0 or idle >= pause / 2:
+            if idle < 0 or idle >= usual / 2 or writer.has_run_out:
                 try:
                     await writer.renew()
                 except Unavailable as error:
                     log.warning("thread %r: its lease could not be renewed: %s", self._thread_id, error)
+                    pause = usual / 5
                 except LeaseLost:
                     return
 

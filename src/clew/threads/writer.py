@@ -9,15 +9,16 @@ from typing import Any
 
 import msgspec
 
-from clew._runtime.clock import now
+from clew._runtime.clock import Moment, now
 from clew._runtime.telemetry import is_listened_to, span
 from clew.checkpointers import Checkpointer, Head, Lease
-from clew.errors import Conflict, LeaseLost, UsageError
+from clew.errors import Conflict, LeaseLost, Unavailable, UsageError
 from clew.log import (
     FIRST,
     Encoded,
     Fold,
     FoldedState,
+    LeaseTaken,
     Logged,
     check_readable,
     count_kept,
@@ -26,12 +27,13 @@ from clew.log import (
 )
 from clew.log.trees import NAMING, named_trees
 from clew.threads.heads import head_of
-from clew.threads.leases import renewed
+from clew.threads.leases import has_ended, renewed
 
 __all__ = ["LogSize", "LogWriter", "Round", "round_of"]
 
 
 log = logging.getLogger("clew.threads")
+_TRIES = 5
 
 
 class _Append(msgspec.Struct, frozen=True, gc=False):
@@ -46,6 +48,8 @@ class _Append(msgspec.Struct, frozen=True, gc=False):
     refs: Collection[str]
     through: int
     size: LogSize
+    made: Moment
+    """When the head was made, which renews the lease from that moment on."""
 
 
 class LogWriter:
@@ -71,6 +75,12 @@ class LogWriter:
         self.fold = fold
         self.lease: Lease | None = lease
         self.lost: LeaseLost | None = None
+        self.on_lost: set[Callable[[], None]] = set()
+        """Functions that are called once, as soon as it is known that another process has taken over."""
+        self._held = Moment(0.0, 0.0)
+        """The moment from which the lease certainly lasts its whole time."""
+        self._proofs = 0
+        """How many appends have shown that this process still has the lease."""
         self._checkpointer = checkpointer
         self._size = size
         self._buffer: list[Encoded] = []
@@ -144,6 +154,7 @@ class LogWriter:
         self._writing = True
         try:
             append = self._unsettled
+            is_repeated = append is not None
             if append is not None:
                 log.info("thread %r: sending an unacknowledged append again", append.head.thread_id)
             elif self._buffer:
@@ -157,14 +168,17 @@ class LogWriter:
                 if append is None:
                     return
             else:
-                head = self._next_head()
-                append = _Append([], head, {}, (), self._accepted, self._size)
+                made = Moment.now()
+                append = _Append([], self._next_head(), {}, (), self._accepted, self._size, made)
             if append.blobs or is_listened_to():
                 await self._send_in_a_span(append)
             else:
                 await self._send(append)
             self.head, self._durable, self._size = append.head, append.through, append.size
             self._unsettled = None
+            if append.frames or not self.has_run_out or self.fold.status != "running":
+                self._held = append.made
+                self._proofs += not is_repeated  # a repeated one may have been written long ago
         except Conflict as conflict:
             raise await self._lose() from conflict
         finally:
@@ -181,9 +195,36 @@ class LogWriter:
         self._unsettled = None
         self._dropped = True
 
+    @property
+    def has_run_out(self) -> bool:
+        """Whether the lease may have ended, by the clock of this machine, so that another process may have taken it."""
+        return has_ended(self._held)
+
     async def renew(self) -> None:
-        """Extend the lease, in one append with the entries that are not written yet, or with the head alone."""
-        await self.flush(renew=True)
+        """Extend the lease, in one append with the entries that are not written yet, or with the head alone.
+
+        If the lease may have ended meanwhile, an entry that takes it again is appended. It advances the log, so of this
+        process and another one that takes the lease at this moment only one succeeds. An append of the head alone does
+        not advance the log, and could succeed right before the other process takes the lease. Raises `LeaseLost` if
+        another process has taken over.
+        """
+        if not self.has_run_out or self.fold.status != "running":
+            await self.flush(renew=True)
+        tries = 0
+        while self.has_run_out and self.fold.status == "running" and self.lease is not None:
+            if tries == _TRIES:
+                raise Unavailable(f"thread {self.head.thread_id!r}: an append takes longer than the lease lasts")
+            await self.flush(self.accept([LeaseTaken(str(self.lease.owner), self.lease.token)]))
+            tries += 1
+
+    async def fence(self) -> None:
+        """Return once an append that was begun after this call has shown that this process still has the lease. Raises
+        `LeaseLost` if another process has taken over."""
+        done = self._proofs
+        if self._writing:  # begun before this call
+            done += 1
+        while self._proofs <= done and self.lease is not None:
+            await self.renew()
 
     async def release(self) -> None:
         """Give the lease back, in one append with the entries that are not written yet.
@@ -227,12 +268,22 @@ class LogWriter:
 
         Entries not yet written never will be.
         """
-        head = await self._checkpointer.head(self.head.thread_id)
-        holder = (
-            "a process that deleted it" if head is None else str(head.lease.owner) if head.lease else "another writer"
-        )
+        try:
+            head = await self._checkpointer.head(self.head.thread_id)
+        except Unavailable:  # the lease is lost, even if nobody can say to whom
+            holder = "another process"
+        else:
+            holder = (
+                "a process that deleted it"
+                if head is None
+                else str(head.lease.owner)
+                if head.lease
+                else "another writer"
+            )
         self.lost = LeaseLost(self.head.thread_id, holder)
         log.info("%s", self.lost)
+        for tell in tuple(self.on_lost):
+            tell()
         return self.lost
 
     def _gather(self) -> None:
@@ -250,6 +301,7 @@ class LogWriter:
         Adds a second frame with the folded state (the thread's state, where readers can start) if that spares them
         enough compared with its size.
         """
+        made = Moment.now()
         number, keys, thread_id = self.head.frames, self._checkpointer.keys, self.head.thread_id
         previous = bytes.fromhex(self.head.digest) or FIRST
         frame = encode_frame(self._buffer, previous=previous, thread_id=thread_id, number=number, keys=keys)
@@ -267,7 +319,7 @@ class LogWriter:
                 size = msgspec.structs.replace(size, snapshot=len(folded.data))
         head = self._next_head(frames=number + len(frames), digest=frame.digest.hex(), snapshot=snapshot)
         refs = {*blobs, *self._trees} if self._trees else blobs
-        return _Append(frames, head, blobs, refs, self._accepted, size)
+        return _Append(frames, head, blobs, refs, self._accepted, size, made)
 
     def _next_head(self, **changes: Any) -> Head:
         moment = now()

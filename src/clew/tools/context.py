@@ -89,7 +89,7 @@ class ToolContext:
 
     @property
     def blocking(self) -> BlockingSteps:
-        """`step` and `interrupt` for tools that are not async: `ctx.blocking.step("charge", charge)`."""
+        """`step`, `fence` and `interrupt` for tools that are not async: `ctx.blocking.step("charge", charge)`."""
         return BlockingSteps(self)
 
     def step_key(self, key: str) -> str:
@@ -123,10 +123,24 @@ class ToolContext:
             return found
         if found is Missing.IN_DOUBT and reconcile is not None:
             value = await _settled(reconcile())
+            if value is NOT_DONE and await self._journal.outwait_predecessor():
+                value = await _settled(reconcile())
             if value is not NOT_DONE:
                 return await self._finish(key, value)
         await self._begin(key, found)
         return await self._finish(key, await _settled(fn()))
+
+    async def fence(self) -> None:
+        """Return once the store has confirmed that this process still holds the thread. Call this right before an act
+        that cannot be undone and must not happen twice, such as a payment.
+
+        The process may have been frozen inside this tool for so long that another process took the thread over and did
+        the same. Then this raises `Stopped`, which ends the run with `LeaseLost`, and the act does not happen here. It
+        costs one write to the store. A freeze between this call and the act cannot be noticed: only
+        `idempotency_key`, given to the outside service, protects against that.
+        """
+        self._check_going_on()
+        await self._journal.fence()
 
     async def interrupt(self, question: str) -> Any:
         """Ask a person a question, and return the answer if it is on record.
@@ -201,8 +215,8 @@ class ToolContext:
 
 
 class BlockingSteps:
-    """`step` and `interrupt` of a `ToolContext` for sync tools, which run in an OS thread of their own. Everything is
-    recorded as with the async ones.
+    """`step`, `fence` and `interrupt` of a `ToolContext` for sync tools, which run in an OS thread of their own.
+    Everything is recorded as with the async ones.
 
     The functions that are given run in the tool's own OS thread; only the record is written on the event loop.
     """
@@ -218,10 +232,16 @@ class BlockingSteps:
             return cast(T, found)
         if found is Missing.IN_DOUBT and reconcile is not None:
             value = self._run(reconcile)
+            if value is NOT_DONE and self._wait(ctx._journal.outwait_predecessor()):
+                value = self._run(reconcile)
             if value is not NOT_DONE:
                 return cast(T, self._wait(ctx._finish(key, value)))
         self._wait(ctx._begin(key, found))
         return cast(T, self._wait(ctx._finish(key, self._run(fn))))
+
+    def fence(self) -> None:
+        """Do what `ToolContext.fence` does, from a sync tool."""
+        self._wait(self._ctx.fence())
 
     def interrupt(self, question: str) -> Any:
         """Do what `ToolContext.interrupt` does, from a sync tool."""
@@ -356,6 +376,14 @@ class Journal(Protocol):
     async def step_outcome(self, key: str, value: Any) -> None:
         """Record the step's outcome, a JSON-like value. The record is durable when this returns."""
 
+    async def fence(self) -> None:
+        """Return once it is confirmed, after this call, that this process still holds the thread. Otherwise raise
+        `Stopped`."""
+
+    async def outwait_predecessor(self) -> bool:
+        """If the thread was just taken from a process that may still be at work, wait until that one has noticed.
+        Return whether there was something to wait for."""
+
     def recorded(self, key: str) -> Any:
         """Return the recorded value of the step with this key, or a `Missing`. It must not wait: it is called on the
         event loop."""
@@ -380,6 +408,12 @@ class MemoryJournal:
 
     async def step_outcome(self, key: str, value: Any) -> None:
         self.outcomes[key] = value
+
+    async def fence(self) -> None:
+        pass
+
+    async def outwait_predecessor(self) -> bool:
+        return False
 
     def recorded(self, key: str) -> Any:
         if key in self.outcomes:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from clew._runtime.clock import Moment
 from clew._runtime.telemetry import span
 from clew.checkpointers import Checkpointer
 from clew.errors import MissingBlob
@@ -40,7 +41,7 @@ from clew.workspace.manifest import (
 )
 from clew.workspace.pack import Content, Outbox, Reader, Threads
 from clew.workspace.scan import CHANGED, Fact, Folder, Root, Scan, scan
-from clew.workspace.statcache import Moment, Record, StatCache, split_digests
+from clew.workspace.statcache import Record, StatCache, split_digests
 
 __all__ = ["CONFIRM_AFTER", "TOP", "Draft", "SnapshotPlan", "Walked", "compare", "snapshot"]
 

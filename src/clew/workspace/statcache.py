@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import re
 import sys
@@ -22,10 +21,11 @@ import msgspec
 from blake3 import blake3
 
 from clew._runtime import files as _files
+from clew._runtime.clock import Moment
 from clew.checkpointers import Checkpointer
 from clew.threads.leases import boot
 
-__all__ = ["Moment", "Record", "StatCache", "cache_folder", "drop", "is_settled", "load", "save", "split_digests"]
+__all__ = ["Record", "StatCache", "cache_folder", "drop", "is_settled", "load", "save", "split_digests"]
 
 log = logging.getLogger("clew.workspace")
 
@@ -35,24 +35,6 @@ _WHOLE_SECONDS = 2_000_000_000
 _ELSEWHERE = 60_000_000_000
 _UNUSED = 30 * 86_400
 _NAME = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]{16}\.tmp)?")
-
-
-class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A moment since the machine was last started, by two clocks: the wall clock, which may be set to another time, and
-    the steady clock, which stands still while the machine sleeps."""
-
-    wall: float
-    steady: float
-
-    @classmethod
-    def now(cls) -> Moment:
-        return cls(time.time(), time.monotonic())
-
-    def age(self) -> float:
-        """Return the seconds that have passed since this moment. If the two clocks give different numbers, return the
-        larger one. Return infinity if a clock went back."""
-        wall, steady = time.time() - self.wall, time.monotonic() - self.steady
-        return max(wall, steady) if min(wall, steady) >= 0 else math.inf
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -209,13 +209,17 @@ class Interrupted(MemoryCheckpointer):
         await super().delete_blobs(digests, **given)  # type: ignore[arg-type]
 
 
+async def nobody_holds(checkpointer: Checkpointer, head: Head) -> None:
+    """Stand in for `wait_until_free`: every lease is free."""
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("changes", range(7))
 @pytest.mark.parametrize("again", range(5))
 async def test_a_rewrite_that_was_interrupted_is_finished_by_the_next(
     changes: int, again: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purging, "check_free", lambda head: None)  # as if the process that was interrupted had died
+    monkeypatch.setattr(purging, "wait_until_free", nobody_holds)  # as if the process that was interrupted had died
     store = Interrupted()
     await rewound(store)
     right, blobs = await Thread.load(store, "t"), await store.refs("t")
@@ -234,7 +238,7 @@ async def test_a_rewrite_that_was_interrupted_is_finished_by_the_next(
 
 @pytest.mark.anyio
 async def test_work_done_after_an_interruption_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(purging, "check_free", lambda head: None)
+    monkeypatch.setattr(purging, "wait_until_free", nobody_holds)
     store = Interrupted()
     await rewound(store)
     store.left = 2  # the copy is written, the old log is still there
@@ -250,7 +254,7 @@ async def test_work_done_after_an_interruption_is_not_lost(monkeypatch: pytest.M
 
 @pytest.mark.anyio
 async def test_a_thread_made_in_the_gap_is_a_conflict_and_the_copy_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(purging, "check_free", lambda head: None)
+    monkeypatch.setattr(purging, "wait_until_free", nobody_holds)
     store = Interrupted()
     await rewound(store)
     right = await Thread.load(store, "t")

@@ -292,6 +292,9 @@ def _store_clock(newest: datetime) -> Finding:
     if ahead > timedelta(seconds=_APART):
         what = f"the newest thread was changed {ahead.total_seconds():.0f} s from now"
         return Finding(
-            "clocks", "warning", what, "A clock is wrong, here or where it was written. Set it: leases go by it."
+            "clocks",
+            "warning",
+            what,
+            "A clock is wrong, here or where it was written. Set it: ages and prune go by it.",
         )
     return Finding("clocks", "ok", "no thread was changed in the future")

@@ -83,7 +83,10 @@ async def _remove(
     """
     named = await find_any(store, given)
     doomed = dict.fromkeys([*named, *[child for name in named for child in await _below(store, name, children)]])
-    heads = {name: await _free_head(store, name) for name in doomed}
+    heads = {name: await _head(store, name) for name in doomed}
+    for head in heads.values():
+        if head is not None:
+            await leases.wait_until_free(store, head)
     listed = ", ".join([*doomed][:_SHOWN]) + (f" and {len(doomed) - _SHOWN} more" if len(doomed) > _SHOWN else "")
     what = "thread" if len(doomed) == 1 else f"{len(doomed)} threads"
     confirm(f"Delete {what} {listed}{', with their large values' if purge else ''}?", yes)
@@ -104,14 +107,15 @@ async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]
     return [found for child in children for found in [child, *await _below(store, child, wanted)]]
 
 
-async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
-    """Return the head of a thread; None if the head is damaged. Raises `ThreadBusy` if a live process holds the thread."""
+async def _head(store: Checkpointer, thread_id: str) -> Head | None:
+    """Return the head of a thread; None if the head is damaged. Notes its lease as seen, so that several leases which
+    have to be outwaited are outwaited at the same time."""
     try:
         head = await store.head(thread_id)
-        if head is not None:
-            leases.check_free(head)
     except Corrupt:
         return None
+    if head is not None and head.lease is not None:
+        leases.note_seen(head)
     return head
 
 

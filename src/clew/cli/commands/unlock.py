@@ -10,7 +10,7 @@ import typer
 from clew.cli.deferred import leases, maintenance
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId, Yes
-from clew.cli.output.console import confirm, print_json
+from clew.cli.output.console import confirm, hint, print_json
 from clew.cli.stores import find_thread, on_store
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ async def _unlock(store: Checkpointer, given: str, force: bool, yes: bool) -> tu
     thread_id = await find_thread(store, given)
     head = await store.head(thread_id)
     was_live = head is not None and leases.is_live(head.lease)
-    if head is not None and head.lease is not None and was_live and force:
-        confirm(f"{thread_id} is held by {head.lease.owner}, which is alive. Take it anyway?", yes)
+    if head is not None and head.lease is not None and not leases.is_over(head.lease):
+        if force:
+            confirm(f"{thread_id} is held by {head.lease.owner}, which may be alive. Take it anyway?", yes)
+        elif not was_live:
+            seconds = leases.lease_time(head)
+            hint(f"Waiting up to {seconds:.0f} s to see whether {head.lease.owner} renews its lease")
     return thread_id, await maintenance.unlock(store, thread_id, takeover=force), was_live

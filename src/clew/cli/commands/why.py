@@ -102,8 +102,13 @@ def _print_questions(pen: Pen, standing: Standing, store: str) -> None:
 def _held(holder: Holder) -> str:
     """Describe, in a sentence, the process that holds the thread's lease or held it last."""
     who = f"{one_line(str(holder.owner))}"
+    if not holder.is_live and holder.is_gone:
+        return f"Held by nobody: {who} is gone."
     if not holder.is_live:
-        return f"Held by nobody: {who} {'is gone' if holder.is_gone else 'let its lease run out'}."
+        return (
+            f"Probably held by nobody: the lease of {who} has ended by the clock of this machine. A resume first waits to "
+            "see whether it is renewed, up to 30 s."
+        )
     seen = "which is alive on this machine" if holder.is_here else "which cannot be seen from here"
     return f"Held by {who}, {seen}; its lease ends {_when(holder.expires_at)} unless it renews it."
 

@@ -23,7 +23,7 @@ from clew.log import DIGEST, FIRST, EncodedFrame, FoldedState, Frame, encode_ent
 from clew.log.trees import named_trees, rename_trees
 from clew.threads.appends import append_frames
 from clew.threads.heads import PART, is_hidden, is_part, new_head, without_lease
-from clew.threads.leases import check_free
+from clew.threads.leases import wait_until_free
 from clew.threads.reader import Progress, Source, decoded, fingerprint, frames, state_at
 from clew.threads.trees import TreeMover
 
@@ -154,7 +154,7 @@ async def transfer(
                 new_id,
                 "the target has another thread with this id, or another version of this thread; use another new_id",
             )
-        check_free(there)
+        await wait_until_free(target, there)
     copy = _ThreadCopy(source, target, head, new_id, there, progress)
     try:
         done = await copy.run(common or FIRST, verbatim)

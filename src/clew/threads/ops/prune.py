@@ -9,9 +9,9 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.checkpointers.heads import STATUSES, Status
-from clew.errors import Conflict, InvalidInput
+from clew.errors import Conflict, InvalidInput, ThreadBusy
 from clew.threads.heads import PART
-from clew.threads.leases import is_live, shown_status
+from clew.threads.leases import is_live, note_seen, shown_status, wait_until_free
 from clew.threads.ops.purge import fence
 
 __all__ = ["Pruned", "prune"]
@@ -48,7 +48,9 @@ async def prune(
     `dry_run`, nothing is deleted, and the result says what would be. `progress` is called with the number of threads
     handled so far and the number of threads to delete.
 
-    A thread with a live lease is never deleted. Before each deletion its lease is taken at exactly the position where
+    A thread with a live lease is never deleted. If it cannot be seen from here whether a holder is alive, this waits to
+    see whether it renews its lease: once, 30 seconds for all such threads. `dry_run` does not wait, and goes by the
+    times that are written in the leases. Before each deletion its lease is taken at exactly the position where
     the thread was listed, so a thread that was opened or changed meanwhile stays. Hidden threads that are still being
     copied are neither counted nor deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged
     thread cannot be listed.
@@ -63,6 +65,9 @@ async def prune(
     ]
     before = None if older_than is None else datetime.now(UTC) - older_than
     doomed = [head for head in matching[keep or 0 :] if before is None or head.updated_at < before]
+    for head in doomed:
+        if head.lease is not None:
+            note_seen(head)  # so that leases which have to be outwaited are all outwaited at the same time
     deleted: list[str] = []
     busy: list[str] = []
     for done, head in enumerate(reversed(doomed), start=1):  # the oldest first
@@ -98,15 +103,12 @@ async def _delete(checkpointer: Checkpointer, listed: Head) -> bool:
     head = await checkpointer.head(listed.thread_id)
     if head is None:
         return True
-    if is_live(head.lease) or (head.log_id, head.frames, head.updated_at) != (
-        listed.log_id,
-        listed.frames,
-        listed.updated_at,
-    ):
+    if (head.log_id, head.frames, head.updated_at) != (listed.log_id, listed.frames, listed.updated_at):
         return False
     try:
+        await wait_until_free(checkpointer, head)
         await fence(checkpointer, head, "pruning")
-    except Conflict:
+    except (Conflict, ThreadBusy):
         return False
     await checkpointer.delete(head.thread_id)
     return True

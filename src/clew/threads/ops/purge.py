@@ -17,7 +17,7 @@ from clew.log.fold import TITLE_LENGTH
 from clew.messages import Message, User, plain_text
 from clew.threads.appends import append_frames, append_state
 from clew.threads.heads import PART
-from clew.threads.leases import check_free, new_lease
+from clew.threads.leases import new_lease, wait_until_free
 from clew.threads.ops.gc import Cutoff, below, remove_blobs, unreached
 from clew.threads.reader import load
 
@@ -126,7 +126,7 @@ async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head,
     thread, and `Conflict` if it is taken over meanwhile.
     """
     loaded = await load(checkpointer, thread_id)
-    check_free(loaded.head)
+    await wait_until_free(checkpointer, loaded.head)
     fenced = await fence(checkpointer, loaded.head, "purging what was rewound")
     state = trimmed(loaded.state)
     old = await checkpointer.refs(thread_id)

@@ -6,11 +6,11 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import thread_key
-from clew.errors import Conflict, InvalidInput
+from clew.errors import Conflict, InvalidInput, ThreadBusy
 from clew.log import sealed_with
 from clew.threads.appends import append_frames
 from clew.threads.heads import is_hidden, is_part
-from clew.threads.leases import is_live
+from clew.threads.leases import note_seen, wait_until_free
 from clew.threads.ops.copy import copy
 from clew.threads.ops.purge import fence
 from clew.threads.reader import Progress, frames
@@ -50,6 +50,9 @@ async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) ->
     heads = [head async for head in checkpointer.heads() if not is_part(head)]
     for hidden in [head for head in heads if _NAME in head.tags]:
         await _finish(checkpointer, hidden)
+    for listed in heads:
+        if listed.lease is not None:
+            note_seen(listed)  # so that leases which have to be outwaited are all outwaited at the same time
     sealed: list[str] = []
     busy: list[str] = []
     already = 0
@@ -58,13 +61,21 @@ async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) ->
         if head is not None and not is_hidden(head):
             if await _is_sealed(checkpointer, head, checkpointer.keys.current):
                 already += 1
-            elif not is_live(head.lease) and await _seal(checkpointer, head):
+            elif await _is_free(checkpointer, head) and await _seal(checkpointer, head):
                 sealed.append(head.thread_id)
             else:
                 busy.append(head.thread_id)
         if progress is not None:
             progress(count, len(heads))
     return Rekeyed(sealed=tuple(sealed), already=already, busy=tuple(busy))
+
+
+async def _is_free(checkpointer: Checkpointer, head: Head) -> bool:
+    try:
+        await wait_until_free(checkpointer, head)
+    except ThreadBusy:
+        return False
+    return True
 
 
 async def _is_sealed(checkpointer: Checkpointer, head: Head, key_id: str) -> bool:

@@ -47,6 +47,7 @@ from clew.threads.views.timeline_parts import (
     Timeline,
     TimelineCall,
     TimelineTurn,
+    is_beside,
     moment,
 )
 
@@ -124,6 +125,7 @@ class TimelineReader:
         """When the frame before the current one was written, in microseconds since 1970."""
         self._leases = 0
         self._owner = ""
+        self._token = ""
         self._provider: str | None = None
         self._steps: set[tuple[int, int, str]] = set()
         self._touched: dict[int, None] = {}
@@ -175,7 +177,7 @@ class TimelineReader:
         return Timeline(
             thread_id=self.thread_id,
             turns=tuple(self._built(turn, abandoned) for turn in self._turns[start:stop]),
-            marks=tuple(mark for mark in marks if _is_beside(mark.position, start, stop)),
+            marks=tuple(mark for mark in marks if is_beside(mark.position, start, stop)),
             start=start,
             stop=stop,
             total=self.total,
@@ -284,6 +286,11 @@ class TimelineReader:
         self._refused = ""
 
     def _lease(self, entry: LeaseTaken, status: str) -> None:
+        if (
+            entry.token and entry.token == self._token
+        ):  # the holder goes on: it took its own lease again, which it had not renewed in time
+            return
+        self._token = entry.token
         self._tell_refusal()
         first, given_back = self._leases == 0, status != "running"
         idle = max(0, self._now - self._before)
@@ -483,15 +490,6 @@ def _match(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int | None)
             found = next((call for call in calls if call.open and call.call.id == block.call_id), None)
             if found is not None:
                 found.finish(block, now)
-
-
-def _is_beside(position: int, start: int, stop: int) -> bool:
-    """Return whether a mark is shown with the turns at the positions from `start` up to, but not including, `stop`.
-
-    `position` is the number of turns before the mark. A mark belongs to the turn before it, or to the first if there is
-    none.
-    """
-    return start < position <= stop or (position == start == 0)
 
 
 def _place(happened: TimelineTurn | Mark) -> tuple[int, int]:

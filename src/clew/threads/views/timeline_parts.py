@@ -23,6 +23,7 @@ __all__ = [
     "Timeline",
     "TimelineCall",
     "TimelineTurn",
+    "is_beside",
     "moment",
 ]
 
@@ -272,3 +273,12 @@ def moment(micros: int | None) -> datetime | None:
 
 def _seconds(start: int | None, end: int | None, idle: int = 0) -> float | None:
     return None if start is None or end is None else max(0, end - start - idle) / 1e6
+
+
+def is_beside(position: int, start: int, stop: int) -> bool:
+    """Return whether a mark is shown with the turns at the positions from `start` up to, but not including, `stop`.
+
+    `position` is the number of turns before the mark. A mark belongs to the turn before it, or to the first if there is
+    none.
+    """
+    return start < position <= stop or (position == start == 0)

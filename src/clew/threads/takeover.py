@@ -1,0 +1,108 @@
+"""Both sides of a takeover: the old holder stops its work, and the new one waits until the old one must have stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
+
+import msgspec
+
+from clew.checkpointers import Head
+from clew.errors import LeaseLost
+from clew.threads.leases import is_over, lease_time
+
+__all__ = ["Predecessor", "until_lost"]
+
+log = logging.getLogger("clew.threads")
+
+
+class Predecessor(msgspec.Struct, frozen=True):
+    """A process that held a thread when this process took the thread over, and that may still be at work."""
+
+    thread_id: str
+    owner: str
+    ends: float
+    """When its lease ends at the latest, by `time.monotonic`. By then it has learnt that it was replaced, unless it is
+    frozen."""
+
+    @classmethod
+    def of(cls, head: Head) -> Predecessor | None:
+        """Return the process that may still be at work under the lease in this head, which was taken over just now;
+        None if there is certainly none."""
+        if head.lease is None or is_over(head.lease):
+            return None
+        return cls(head.thread_id, str(head.lease.owner), time.monotonic() + lease_time(head))
+
+    async def outwait(self) -> bool:
+        """Wait until the lease of this process has ended. Return whether there was something to wait for."""
+        left = self.ends - time.monotonic()
+        if left <= 0:
+            return False
+        log.warning(
+            "thread %r: it was taken over from %s, which may still be at work. Waiting %.0f s for the end of its lease.",
+            self.thread_id,
+            self.owner,
+            left,
+        )
+        await asyncio.sleep(left)
+        return True
+
+
+class _Held(Protocol):
+    """The part of `Thread` that is needed here."""
+
+    @property
+    def lost(self) -> LeaseLost | None: ...
+
+    @property
+    def on_lost(self) -> set[Callable[[], None]]: ...
+
+
+class until_lost:  # noqa: N801 - used like a function, as asyncio.timeout is
+    """Run a block for as long as this process holds the thread: `async with until_lost(thread): ...`
+
+    As soon as it is known that another process has taken over, the block is cancelled, and `LeaseLost` is raised where
+    the block ends. Otherwise the block would go on, inside a tool for example, until it next writes.
+    """
+
+    def __init__(self, thread: _Held) -> None:
+        self._thread = thread
+        self._has_stopped = False
+        self._lost: LeaseLost | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.current_task()
+        assert self._task is not None  # noqa: S101
+        self._loop = asyncio.get_running_loop()
+        self._cancelling = self._task.cancelling()
+        if self._thread.lost:
+            raise self._thread.lost
+        self._on_lost = self._thread.on_lost
+        self._on_lost.add(self._tell)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._on_lost.discard(self._tell)
+        task, self._task = self._task, None
+        if not self._has_stopped or task is None:
+            return
+        is_only_ours = task.uncancel() <= self._cancelling
+        if is_only_ours and self._lost and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise self._lost from error
+
+    def _tell(self) -> None:
+        # In the next round of the event loop: the block itself may be what has just learnt it, and raises it then.
+        self._lost = self._thread.lost
+        self._loop.call_soon(self._stop)
+
+    def _stop(self) -> None:
+        if self._task is not None and not self._has_stopped:
+            self._has_stopped = True
+            self._task.cancel()

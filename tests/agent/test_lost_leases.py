@@ -1,0 +1,267 @@
+"""An agent whose thread another process has taken begins nothing more, and stops at once what it is doing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+
+from clew import Agent, ToolContext, tool
+from clew.checkpointers import Head, MemoryCheckpointer
+from clew.errors import LeaseLost
+from clew.log import MessageAdded, ToolIntent
+from clew.messages import ToolCall, assistant, user
+from clew.testing import ScriptedModel
+from clew.threads import Thread
+from clew.threads.leases import LEASE_TIME, RENEW_AFTER
+from clew.tools import NOT_DONE, NotDone
+from tests.clock import Clock
+from tests.limits import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+LASTS = LEASE_TIME.total_seconds()
+
+
+class Frozen(MemoryCheckpointer):
+    """A store whose user is frozen right after one of its appends, for longer than its lease lasts. Meanwhile another
+    process takes the thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.left = -1
+        """How many appends come before the one after which the process is frozen; -1 for never."""
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        await super().append(thread_id, frames, at=at, head=head, refs=refs)
+        self.left -= self.left >= 0
+        if self.left == 0:
+            self.left = -1
+            self._clock.advance(LASTS + 1)
+            async with Thread.open(self, "t", takeover=True, label="other"):
+                pass
+
+
+def call(name: str) -> Any:
+    return assistant(ToolCall("c1", name, {}))
+
+
+async def run_frozen(how: str, place: int, clock: Clock) -> list[int]:
+    """Run an agent that is frozen after this append. Return, for each time that the body of its tool began, how many
+    appends were left before the freeze; -1 if the run was frozen before."""
+    ran: list[int] = []
+    async with Frozen(clock) as store:
+
+        def body() -> str:
+            ran.append(store.left)
+            return "done"
+
+        @tool(effect="steps")
+        async def step(ctx: ToolContext) -> str:
+            return await ctx.step("a", body)
+
+        @tool(effect="steps")
+        def blocking_step(ctx: ToolContext) -> str:
+            return ctx.blocking.step("a", body)
+
+        @tool(effect="idempotent")
+        async def plain() -> str:
+            return body()
+
+        store.left = place
+        agent = Agent(ScriptedModel([call(how), "Done."]), tools=[step, blocking_step, plain], checkpointer=store)
+        try:
+            await agent.run("Go.", thread_id="t")
+        except LeaseLost:
+            assert store.left == -1
+        else:
+            assert store.left > 0
+    return ran
+
+
+@pytest.mark.parametrize("how", ["plain", "step", "blocking_step"])
+async def test_no_body_begins_once_the_lease_is_lost(how: str, clock: Clock) -> None:
+    """Whichever append it is after which the process freezes."""
+    appends = 100 - min(await run_frozen(how, 100, clock))
+    assert 2 <= appends < 20
+    for place in range(1, appends + 1):
+        assert -1 not in await run_frozen(how, place, clock), f"a body was begun after a freeze after append {place}"
+
+
+async def test_a_call_that_failed_is_not_tried_again_once_the_lease_is_lost(store: MemoryCheckpointer) -> None:
+    tried: list[int] = []
+
+    @tool(effect="idempotent", retries=3)
+    async def pay() -> str:
+        tried.append(1)
+        async with Thread.open(store, "t", takeover=True, label="other"):
+            pass
+        raise OSError("the bank does not answer")
+
+    agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store)
+    with pytest.raises(LeaseLost):
+        await agent.run("Go.", thread_id="t")
+    assert tried == [1]
+
+
+async def test_no_model_is_asked_once_the_lease_is_lost(clock: Clock) -> None:
+    for place in range(1, 6):
+        async with Frozen(clock) as store:
+            store.left = place
+            asked: list[int] = []
+
+            class Model(ScriptedModel):
+                async def stream(self, request: Any) -> Any:
+                    asked.append(store.left)  # noqa: B023
+                    async for event in super().stream(request):
+                        yield event
+
+            try:
+                await Agent(Model(["Done."]), checkpointer=store).run("Go.", thread_id="t")
+            except LeaseLost:
+                assert -1 not in asked
+            else:
+                return
+
+
+async def test_a_run_whose_thread_is_taken_leaves_its_tool_at_once(store: MemoryCheckpointer, clock: Clock) -> None:
+    inside, left = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait_for_ever() -> str:
+        inside.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+        return ""
+
+    agent = Agent(ScriptedModel([call("wait_for_ever"), "Done."]), tools=[wait_for_ever], checkpointer=store)
+    running = asyncio.ensure_future(agent.run("Go.", thread_id="t")._finish())
+    await inside.wait()
+    async with Thread.open(store, "t", takeover=True, label="other"):
+        pass
+    clock.advance(RENEW_AFTER.total_seconds())
+    with pytest.raises(LeaseLost, match="taken over by"):
+        await asyncio.wait_for(running, PATIENCE)
+    assert left.is_set()
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_tool_that_was_frozen_does_not_pass_the_fence(
+    is_async: bool, store: MemoryCheckpointer, clock: Clock
+) -> None:
+    paid: list[int] = []
+    inside, going_on = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def pay(ctx: ToolContext) -> str:
+        inside.set()
+        await going_on.wait()
+        if is_async:
+            await ctx.fence()
+        else:
+            await asyncio.to_thread(ctx.blocking.fence)
+        paid.append(1)
+        return "paid"
+
+    agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store)
+    running = asyncio.ensure_future(agent.run("Go.", thread_id="t")._finish())
+    await inside.wait()
+    async with Thread.open(store, "t", takeover=True, label="other"):
+        pass
+    going_on.set()
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(running, PATIENCE)
+    assert paid == []
+
+
+async def test_a_tool_that_holds_its_thread_passes_the_fence(store: MemoryCheckpointer) -> None:
+    paid: list[int] = []
+
+    @tool
+    async def pay(ctx: ToolContext) -> str:
+        await ctx.fence()
+        paid.append(1)
+        return "paid"
+
+    await Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store).run("Go.", thread_id="t")
+    assert paid == [1]
+
+
+async def in_doubt(store: MemoryCheckpointer) -> Thread:
+    """A thread with a call in doubt, whose holder may be at work."""
+    thread = await Thread.open(store, "t").__aenter__()
+    await thread.append(
+        MessageAdded(user("Go.")), MessageAdded(assistant(ToolCall("c1", "pay", {}))), ToolIntent(1, 0, "key")
+    )
+    return thread
+
+
+@pytest.mark.parametrize("pays_late", [True, False])
+async def test_a_call_that_was_not_done_runs_only_after_the_end_of_the_lease_it_was_taken_from(
+    pays_late: bool, store: MemoryCheckpointer, clock: Clock
+) -> None:
+    """The old holder may pay until it learns that it was replaced: `reconcile` is asked again after that."""
+    first = await in_doubt(store)
+    began, paid = time.monotonic(), list[float]()
+
+    def was_paid(ctx: ToolContext) -> str | NotDone:
+        return "paid" if paid else NOT_DONE
+
+    @tool(reconcile=was_paid)
+    async def pay() -> str:
+        paid.append(time.monotonic() - began)
+        return "paid"
+
+    agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store, takeover=True)
+    running = asyncio.ensure_future(agent.resume(thread_id="t")._finish())
+    while not running.done():
+        await asyncio.sleep(0.001)
+        clock.advance(1)
+        if pays_late and time.monotonic() - began > LASTS / 2 and not paid:
+            paid.append(0.0)  # by the old holder
+    assert (await running).output == "Done."
+    assert len(paid) == 1
+    assert pays_late or paid[0] >= LASTS
+    first._end()
+
+
+async def test_a_step_that_was_not_done_runs_only_after_the_end_of_the_lease_it_was_taken_from(
+    store: MemoryCheckpointer, clock: Clock
+) -> None:
+    inside = asyncio.Event()
+    began, paid = time.monotonic(), list[float]()
+    is_first = True
+
+    async def really() -> str:
+        if is_first:
+            inside.set()
+            await asyncio.Event().wait()
+        paid.append(time.monotonic() - began)
+        return "paid"
+
+    @tool(effect="steps")
+    async def pay(ctx: ToolContext) -> str:
+        return await ctx.step("pay", really, reconcile=lambda: NOT_DONE)
+
+    model = ScriptedModel([call("pay"), "Done.", "Done."])
+    first = asyncio.ensure_future(Agent(model, tools=[pay], checkpointer=store).run("Go.", thread_id="t")._finish())
+    await inside.wait()
+    is_first = False
+    agent = Agent(model, tools=[pay], checkpointer=store, takeover=True)
+    running = asyncio.ensure_future(agent.resume(thread_id="t")._finish())
+    while not running.done():
+        await asyncio.sleep(0.001)
+        clock.advance(1)
+    await running
+    assert len(paid) == 1
+    assert paid[0] >= LASTS
+    with pytest.raises(LeaseLost):
+        await first
