@@ -64,8 +64,6 @@ __all__ = ["PromptSender", "error_of", "standing_of", "watched"]
 
 
 log = logging.getLogger("clew.providers")
-_LOOK_AFTER = 1.0
-"""Seconds between two checks whether this process still holds the thread's lease."""
 
 
 class _GaveUp(Exception):
@@ -241,22 +239,21 @@ class PromptSender:
         command = self._provider.command(self._program, job)
         watch = await asyncio.to_thread(self._provider.watch, job)
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        watching = asyncio.ensure_future(self._watch(stop))
+
+        def end_if_lost() -> None:
+            if self._thread.lost is not None and not stop.done():
+                stop.set_exception(self._thread.lost)
+
+        end_if_lost()
+        self._thread.on_lost.add(end_if_lost)
         try:
             async with watched(watch, lambda line: _take(recorder, reader.read(line)), stop):
                 done = await run(command, self._provider.place, on_line, timeout=timeout, stop=stop)
         except CannotRun as error:
             raise ProviderMissing(self._provider.name, self._provider.install, str(error)) from None
         finally:
-            watching.cancel()
+            self._thread.on_lost.discard(end_if_lost)
         _take(recorder, reader.end(done.status, done.stderr))
-
-    async def _watch(self, stop: asyncio.Future[None]) -> None:
-        """Set an error on `stop`, which ends the program, once another process has taken the thread's lease."""
-        while not stop.done():
-            await asyncio.sleep(_LOOK_AFTER)
-            if self._thread.lost is not None and not stop.done():
-                stop.set_exception(self._thread.lost)
 
     async def _end(
         self,
