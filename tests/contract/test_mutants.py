@@ -276,6 +276,16 @@ class UnknownCostAsNothing(Mutant):
         await self.sound(thread_id, frames, at, msgspec.structs.replace(head, cost_usd=head.cost_usd or 0.0), refs)
 
 
+class OldHeads(Mutant):
+    """Answers with a head that it has seen before, until the log grows."""
+
+    async def head(self, thread_id: str) -> Head | None:
+        found, seen = await super().head(thread_id), vars(self).setdefault("seen", {})
+        if found is None or seen.get(thread_id) is None or seen[thread_id].frames != found.frames:
+            seen[thread_id] = found
+        return seen[thread_id]  # type: ignore[no-any-return]
+
+
 class LeaseForgotten(Mutant):
     async def head(self, thread_id: str) -> Head | None:
         head = await super().head(thread_id)
@@ -557,6 +567,12 @@ MUTANTS: list[tuple[type[Mutant], Callable[..., Any]]] = [
     (SlashesAsUnderscores, CheckpointerContract.test_no_two_different_ids_are_the_same_thread),
     (Milliseconds, CheckpointerContract.test_moments_come_back_to_the_microsecond_from_any_time_zone),
     (UnknownCostAsNothing, CheckpointerContract.test_an_unknown_cost_is_not_a_cost_of_nothing),
+    (OldHeads, CheckpointerContract.test_a_live_thread_is_not_taken_whatever_the_clock_of_its_holder_says),
+    (LeaseForgotten, CheckpointerContract.test_a_live_thread_is_not_taken_whatever_the_clock_of_its_holder_says),
+    (
+        LeaseForgotten,
+        CheckpointerContract.test_a_thread_whose_holder_fell_silent_is_taken_by_one_after_the_time_of_its_lease,
+    ),
     (LeaseForgotten, CheckpointerContract.test_a_head_comes_back_with_every_field),
     (DropsAtThePageBoundary, CheckpointerContract.test_pages_hold_every_thread_once),
     (RepeatsAtThePageBoundary, CheckpointerContract.test_pages_hold_every_thread_once),

@@ -9,7 +9,7 @@ try:
 except ImportError as error:
     raise MissingExtra("CheckpointerContract", "testing") from error
 
-_PARTS = ("blobs", "concurrency", "ids", "lifetime", "limits", "lists", "logs", "reference", "silence")
+_PARTS = ("blobs", "concurrency", "ids", "leases", "lifetime", "limits", "lists", "logs", "reference", "silence")
 pytest.register_assert_rewrite(*(f"clew.testing.contract.{part}" for part in _PARTS))  # a failed assert shows values
 
 from clew.checkpointers.base import Checkpointer  # noqa: E402
@@ -17,6 +17,7 @@ from clew.testing.contract.blobs import BlobContract  # noqa: E402
 from clew.testing.contract.builders import OpenStore  # noqa: E402
 from clew.testing.contract.concurrency import ConcurrencyContract  # noqa: E402
 from clew.testing.contract.ids import IdContract  # noqa: E402
+from clew.testing.contract.leases import LeaseContract  # noqa: E402
 from clew.testing.contract.lifetime import LifetimeContract  # noqa: E402
 from clew.testing.contract.limits import LimitContract  # noqa: E402
 from clew.testing.contract.lists import ListingContract  # noqa: E402
@@ -34,6 +35,7 @@ class CheckpointerContract(
     LimitContract,
     ListingContract,
     BlobContract,
+    LeaseContract,
     LifetimeContract,
     SilenceContract,
     ModelContract,

@@ -1,0 +1,95 @@
+"""Tests that every store has to pass for leases: however far the clocks of two machines are apart, a live holder keeps its
+thread, and a holder that fell silent loses it to one process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+import msgspec
+import pytest
+
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.heads import Head, Lease, Owner
+from clew.errors import ThreadBusy
+from clew.log import LeaseTaken, StateSet
+from clew.testing.contract.builders import OpenStore
+from clew.threads import Thread
+from clew.threads.leases import wait_until_free
+
+_LASTS = 0.2
+"""Seconds that the leases of these tests last."""
+_APART = (-3600.0, 3600.0)
+"""By how many seconds the holder's clock is ahead of the taker's."""
+_ELSEWHERE = Owner(host="elsewhere", boot="of another machine", pid=7, started="then", label="")
+
+
+class LeaseContract:
+    """Tests of the leases that `clew.threads` keeps in heads. The store decides nothing here, but it must show a new
+    head at once and let only one of two appends at the same position succeed."""
+
+    async def test_a_live_thread_is_not_taken_whatever_the_clock_of_its_holder_says(
+        self, open_store: OpenStore
+    ) -> None:
+        for number, apart in enumerate(_APART):
+            holder = _Holder(open_store(), f"thread-{number}", apart)
+            await holder.begin()
+            taker = _Watched(open_store(), holder)
+            with pytest.raises(ThreadBusy, match="process 7 on elsewhere"):
+                await asyncio.wait_for(wait_until_free(cast(Checkpointer, taker), await taker.head()), 60)
+
+    async def test_a_thread_whose_holder_fell_silent_is_taken_by_one_after_the_time_of_its_lease(
+        self, open_store: OpenStore
+    ) -> None:
+        for number, apart in enumerate(_APART):
+            holder = _Holder(open_store(), f"thread-{number}", apart)
+            await holder.begin()
+            began = time.monotonic()
+            takers = [Thread.open(open_store(), holder.thread_id) for _ in range(2)]
+            ended = await asyncio.gather(*(taker.__aenter__() for taker in takers), return_exceptions=True)
+            assert time.monotonic() - began >= _LASTS
+            taken = [thread for thread in ended if isinstance(thread, Thread)]
+            assert len(taken) == 1
+            assert [type(error) for error in ended if error not in taken] == [ThreadBusy]
+            await taken[0].append(StateSet("a", 1))
+            await taken[0].__aexit__(None, None, None)
+            assert (await Thread.load(open_store(), holder.thread_id)).state == {"a": 1}
+
+
+class _Holder:
+    """A process on another machine that holds a thread. Its clock is apart from this one's by `apart` seconds."""
+
+    def __init__(self, store: Checkpointer, thread_id: str, apart: float) -> None:
+        self.thread_id = thread_id
+        self._store = store
+        self._apart = timedelta(seconds=apart)
+
+    async def begin(self) -> None:
+        async with Thread.open(self._store, self.thread_id) as thread:
+            await thread.append(LeaseTaken(str(_ELSEWHERE), "secret"))
+        await self.renew()
+
+    async def renew(self) -> None:
+        """Append the head alone with a lease that lasts from now on."""
+        head = await self._store.head(self.thread_id)
+        assert head is not None
+        moment = datetime.now(UTC) + self._apart
+        lease = Lease(owner=_ELSEWHERE, token="secret", expires_at=moment + timedelta(seconds=_LASTS))  # noqa: S106
+        renewed = msgspec.structs.replace(head, status="running", lease=lease, updated_at=moment)
+        await self._store.append(self.thread_id, [], at=head.frames, head=renewed)
+
+
+class _Watched:
+    """A store whose holder renews its lease right before another process looks at it: the look must show that."""
+
+    def __init__(self, store: Checkpointer, holder: _Holder) -> None:
+        self._store = store
+        self._holder = holder
+
+    async def head(self, thread_id: str = "") -> Head:
+        await self._holder.renew()
+        head = await self._store.head(thread_id or self._holder.thread_id)
+        assert head is not None
+        return head
