@@ -12,7 +12,7 @@ import pytest
 from clew._runtime.clock import now
 from clew.checkpointers import Checkpointer, Lease, MemoryCheckpointer, Owner
 from clew.errors import ThreadBusy
-from clew.log import FIRST, StateSet, encode_entries, encode_frame
+from clew.log import FIRST, StateSet, ThreadStarted, encode_entries, encode_frame
 from clew.threads import Thread
 from clew.threads.heads import new_head, without_lease
 from clew.threads.leases import LEASE_TIME, is_crashed, new_lease, shown_status
@@ -122,6 +122,34 @@ async def test_a_holder_elsewhere_that_is_gone_is_replaced_once_its_lease_was_wa
             clock.advance(1)
         await taking
         assert LASTS <= time.monotonic() - began < LASTS + 5
+
+
+@pytest.mark.anyio
+async def test_the_threads_of_sub_agents_are_waited_for_together_with_their_parent(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with MemoryCheckpointer() as store:
+        await Holder(store, -3600).renew()
+        below = {"t/clerk:0a": ("t", 0), "t/clerk:0a/aid:0b": ("t/clerk:0a", 0)}
+        for name, parent in below.items():
+            async with Thread.open(store, name) as thread:
+                await thread.append(ThreadStarted("clerk", "m", parent=parent))
+            head = await store.head(name)
+            assert head is not None
+            held = msgspec.structs.replace(
+                head, lease=lease_elsewhere(head.updated_at), updated_at=head.updated_at - timedelta(hours=1)
+            )
+            await store.append(name, [], at=head.frames, head=held)
+        began = time.monotonic()
+        taking = asyncio.ensure_future(open_and_close(store))
+        await until_waiting(caplog)
+        while not taking.done():
+            await asyncio.sleep(0.001)
+            clock.advance(1)
+        for name in below:
+            async with Thread.open(store, name):
+                pass
+        assert time.monotonic() - began < LASTS + 5
 
 
 @pytest.mark.anyio

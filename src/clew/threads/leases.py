@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from clew._runtime.clock import Moment, now
-from clew.checkpointers import Checkpointer, Head, Lease, Owner
+from clew.checkpointers import Checkpointer, Head, HeadQuery, Lease, Owner
 from clew.checkpointers.heads import Status
 from clew.errors import ThreadBusy
 
@@ -167,10 +167,23 @@ async def wait_until_free(checkpointer: Checkpointer, head: Head) -> None:
                     current.lease.owner,
                     lasts - unchanged,
                 )
+                await _note_children(checkpointer, current.thread_id)
             is_waiting = True
             await asyncio.sleep(min(lasts - unchanged, lasts / 10))
         current = await checkpointer.head(current.thread_id)
         is_fresh = True
+
+
+async def _note_children(checkpointer: Checkpointer, thread_id: str) -> None:
+    """Note the leases of the threads below this one as seen, those of its sub-agents and their sub-agents.
+
+    A process that takes this thread goes on with them. So their leases are outwaited at the same time, and not one
+    after the other.
+    """
+    found = [head async for head in checkpointer.heads(HeadQuery(parent=thread_id)) if head.lease is not None]
+    for head in found:
+        note_seen(head)
+        await _note_children(checkpointer, head.thread_id)
 
 
 def this_process(label: str = "") -> Owner:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import signal
+import time
+from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from clew import Thread, open_checkpointer
+from clew.checkpointers import Lease, Owner
 from clew.errors import LeaseLost
 from clew.log import StatusChanged
 from tests.cli.command_line import Samples, objects, terminal
@@ -51,6 +55,30 @@ async def test_a_live_holder_keeps_its_thread_unless_forced(tmp_path: Path) -> N
     assert (forced["was_live"], "(test)" in forced["holder"]) == (True, True)
     assert head is not None
     assert (head.status, head.lease) == ("waiting", None)
+
+
+@pytest.mark.parametrize("command", [("unlock", "visa"), ("rm", "visa", "--yes")])
+async def test_a_holder_that_cannot_be_seen_is_waited_for_and_the_user_is_told(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    samples = Samples(tmp_path)
+    async with open_checkpointer(samples.url) as store:
+        head = await store.head("visa")
+        assert head is not None
+        then = head.updated_at - timedelta(hours=1)
+        owner = Owner(host="elsewhere", boot="of another machine", pid=7, started="then", label="")
+        lease = Lease(owner=owner, token="t", expires_at=then + timedelta(seconds=2))
+        held = msgspec.structs.replace(head, status="running", lease=lease, updated_at=then)
+        await store.append("visa", [], at=head.frames, head=held)
+    assert (
+        "Probably held by nobody: the lease of process 7 on elsewhere has ended" in samples.clew("why", "visa").stdout
+    )
+    began = time.monotonic()
+    run = samples.clew(*command)
+    assert run.returncode == 0
+    assert time.monotonic() - began >= 2
+    assert "process 7 on elsewhere" in run.stderr
+    assert "Waiting up to 2 s" in run.stderr
 
 
 async def test_ctrl_c_at_the_question_ends_it_with_130_and_nothing_changed(tmp_path: Path) -> None:
