@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +26,7 @@ from clew.checkpointers.packed.clock import Clock
 from clew.checkpointers.packed.packs import LARGEST, merged_with
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
 from clew.testing.contract.builders import all_blobs, append, digest_of, heads, listed, put, state
+from tests.limits import PATIENCE
 from tests.servers.buckets import WatchedBucket
 from tests.servers.proxy import Proxy
 from tests.servers.rclone import rclone
@@ -272,6 +276,23 @@ async def test_damaged_objects_are_corrupt_and_never_absent() -> None:
     await _everything(bucket.store(), [small, large])
 
 
+@pytest.mark.parametrize("title", ["short", "long " * 2000], ids=["short", "long"])
+async def test_a_thread_object_cut_at_any_byte_is_corrupt_and_never_absent(title: str) -> None:
+    bucket = WatchedBucket()
+    made = await append(bucket.store(), "thread", b"frame", title=title)
+    [key] = await bucket.keys("threads")
+    whole = await bucket.read(key)
+    inside_its_head = 24 + len(msgspec.msgpack.encode(made)) - 1
+    for size in {*range(1, len(whole), 1 + len(whole) // 50), 4096, inside_its_head, len(whole) - 1}:
+        if size < len(whole):
+            await bucket.replace(key, whole[:size])
+            for call in ("read", "refs", "head")[: 3 if size <= inside_its_head else 2]:
+                with pytest.raises(Corrupt):
+                    await getattr(bucket.store(), call)("thread")
+            with pytest.raises(Corrupt):
+                await append(bucket.store(), "thread", b"more", at=1)
+
+
 async def test_an_object_of_a_later_format_is_refused_and_left_alone() -> None:
     bucket = WatchedBucket()
     store = bucket.store()
@@ -452,6 +473,60 @@ def test_without_obstore_the_error_says_what_to_install(monkeypatch: pytest.Monk
         open_checkpointer("s3://bucket")
 
 
+# Threads of obstore
+
+_USE = """
+import asyncio, os, sys, threading, time
+from asyncio.selector_events import BaseSelectorEventLoop
+from obstore.store import MemoryStore
+from clew.checkpointers.objects.base import BucketCheckpointer
+from clew.checkpointers.objects.clouds import ObstoreBucket
+from clew.errors import UsageError
+from clew.testing.contract.builders import append, listed
+
+wake = BaseSelectorEventLoop._write_to_self
+
+def wake_slowly(loop):
+    wake(loop)
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(float(sys.argv[1]))  # as on a busy machine: the loop goes on, the thread that woke it does not
+
+BaseSelectorEventLoop._write_to_self = wake_slowly
+
+async def use():
+    async with BucketCheckpointer(ObstoreBucket(MemoryStore(), "a bucket"), "a bucket", "", "") as store:
+        await append(store, "thread", b"frame")
+        assert await listed(store) == ["thread"]
+
+asyncio.run(use())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its event loop wakes up in another way")
+@pytest.mark.parametrize("late", ["0.01", "0.3"])
+def test_a_process_that_has_used_object_storage_ends_in_order(late: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", _USE, late], capture_output=True, timeout=PATIENCE, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_object_storage_is_refused_in_a_forked_child_of_a_process_that_has_used_it() -> None:
+    """It would wait for ever for threads that only the parent has."""
+    child = """
+if os.fork() == 0:
+    try:
+        asyncio.run(use())
+    except UsageError as error:
+        os._exit(17 if "forked child" in str(error) else 18)
+    os._exit(19)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 17
+"""
+    unused = _USE.replace("asyncio.run(use())", "") + child.replace("== 17", "== 19")
+    for script in (_USE + child, unused):
+        ended = subprocess.run([sys.executable, "-c", script, "0"], capture_output=True, timeout=PATIENCE, check=False)
+        assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 # Real servers
 
 
@@ -476,6 +551,32 @@ async def test_a_server_that_ignores_conditions_is_refused(tmp_path: Path) -> No
             await append(store, "thread", b"frame")
         await store.close()
         assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("seaweedfs")
+async def test_a_listing_by_the_command_ends_in_order(server: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = f"command/{next(_numbers)}"
+    async with _open(server, prefix) as store:
+        for number in range(20):
+            await append(store, f"{number}", b"frame")
+    given = server.options()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", given["access_key_id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", given["secret_access_key"])
+    url = f"s3://{BUCKET}/{prefix}?endpoint={given['endpoint']}&region={given['region']}"
+    for _ in range(5):
+        commands = [
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "clew", "ls", "--store", url, "--json"),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            for _ in range(4)
+        ]
+        for command in commands:
+            told, complained = await asyncio.wait_for(command.communicate(), PATIENCE)
+            assert (command.returncode, complained) == (0, b"")
+            assert len(told.splitlines()) == 20
 
 
 @pytest.mark.slow

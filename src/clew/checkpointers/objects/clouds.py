@@ -1,16 +1,26 @@
-"""The driver for buckets on S3, Google Cloud Storage and Azure, through the package obstore."""
+"""The driver for buckets on S3, Google Cloud Storage and Azure, through the package obstore.
+
+obstore makes requests in threads of its own. Two things follow from that. A thread that has handed over its result still
+needs the interpreter for a moment; if the interpreter ends before, the process is aborted. So every future that comes
+from obstore is remembered for as long as obstore holds it, and a process that ends waits for the last ones. And a forked
+child does not have these threads: a request there would never end, so it is refused.
+"""
 
 from __future__ import annotations
 
+import atexit
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+import weakref
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from clew._runtime import forks
 from clew.checkpointers.objects.bucket import Found, Listed, Refused, Tag, Transient, progress
 from clew.checkpointers.urls import is_loopback
-from clew.errors import InvalidInput, MissingExtra, Unavailable
+from clew.errors import InvalidInput, MissingExtra, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from obstore import GetResult
@@ -18,9 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ObstoreBucket", "open_obstore", "plain_http"]
 
+T = TypeVar("T")
+
 NEVER = timedelta(days=1)
 """The time after which obstore itself ends a request. The checkpointer does so long before if nothing moves."""
 CONNECT_TIMEOUT = timedelta(seconds=5)
+LEAVE_WITHIN = 2.0
+"""The most seconds for which a process that ends waits for obstore's threads."""
 PIECE = 2**20
 """Objects of more bytes than this are read in pieces, so that progress shows."""
 PAGE = 1000
@@ -75,13 +89,69 @@ def plain_http(endpoint: str | None, allowed: bool | None) -> bool:
     return parts.scheme == "http"
 
 
+_held: weakref.WeakSet[Awaitable[Any]] = weakref.WeakSet()
+"""The futures that a thread of obstore may still hold."""
+_threads_of: int | None = None
+"""The value of `forks.generation` in the process that has obstore's threads: the one that made the first request."""
+
+
+async def _settled(future: Awaitable[T]) -> T:
+    """Wait for a future of obstore, and remember it until obstore lets go of it."""
+    global _threads_of
+    if _threads_of is None:
+        _threads_of = forks.generation
+    _held.add(future)
+    try:
+        return await future
+    finally:
+        del future  # the traceback of an error would keep it
+
+
+async def _each(stream: AsyncIterable[T]) -> AsyncIterator[T]:
+    """Yield the items of a stream of obstore. Each item is a future that has to be remembered."""
+    items = aiter(stream)
+    while True:
+        try:
+            item = await _settled(anext(items))
+        except StopAsyncIteration:
+            return
+        yield item
+
+
+def _check_process(where: str) -> None:
+    """Raise `UsageError` in a forked child of a process that has made requests with obstore."""
+    if _threads_of not in (None, forks.generation):
+        raise UsageError(
+            f"{where} cannot be used in this process: it is a forked child, and its parent has already used object "
+            "storage, whose threads do not exist here. Start the child with the method 'spawn', or fork before first use."
+        )
+
+
+def _leave() -> None:
+    """Wait until no thread of obstore needs the interpreter any more, or for two seconds."""
+    if _threads_of != forks.generation:
+        return
+    from obstore.store import MemoryStore
+
+    deadline = time.monotonic() + LEAVE_WITHIN
+    while _held and time.monotonic() < deadline:
+        time.sleep(0.001)
+        MemoryStore()  # references that a thread drops while it does not hold the interpreter's lock go with the next call
+
+
+atexit.register(_leave)
+
+
 class ObstoreBucket:
     """A bucket that is reached through the package obstore. Its errors show only the status and code of an answer,
     because obstore's own errors may contain keys, account names and signatures."""
 
     def __init__(self, store: ObjectStore, where: str) -> None:
+        import obstore
         from obstore import exceptions
 
+        _check_process(where)
+        self._obstore = obstore  # its functions return futures; the methods of a store wrap them in coroutines
         self._store = store
         self._where = where
         self._conditions = (exceptions.AlreadyExistsError, exceptions.PreconditionError)
@@ -92,9 +162,11 @@ class ObstoreBucket:
     async def get(self, key: str, start: int = 0, size: int | None = None) -> Found | None:
         try:
             if size is None:
-                answer = await self._store.get_async(key)
+                answer = await _settled(self._obstore.get_async(self._store, key))
             else:
-                answer = await self._store.get_async(key, options={"range": (start, start + size)})
+                answer = await _settled(
+                    self._obstore.get_async(self._store, key, options={"range": (start, start + size)})
+                )
             data = await _content(answer)
         except FileNotFoundError as error:
             self._check_bucket(error)
@@ -109,7 +181,7 @@ class ObstoreBucket:
     async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
         mode: Any = "overwrite" if when is None else "create" if when == "absent" else _update(when)
         try:
-            answer = await self._store.put_async(key, data, mode=mode, use_multipart=False)
+            answer = await _settled(self._obstore.put_async(self._store, key, data, mode=mode, use_multipart=False))
         except self._conditions:
             raise Refused from None
         except FileNotFoundError as error:
@@ -125,7 +197,7 @@ class ObstoreBucket:
 
     async def delete(self, keys: Sequence[str]) -> None:
         try:
-            await self._store.delete_async(keys if len(keys) > 1 else keys[0])
+            await _settled(self._obstore.delete_async(self._store, keys if len(keys) > 1 else keys[0]))
         except FileNotFoundError as error:
             self._check_bucket(error)
             if len(keys) > 1:
@@ -136,7 +208,7 @@ class ObstoreBucket:
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[Sequence[Listed]]:
         try:
-            async for chunk in self._store.list(prefix, offset=after or None, chunk_size=PAGE):
+            async for chunk in _each(self._store.list(prefix, offset=after or None, chunk_size=PAGE)):
                 yield [Listed(meta["path"], meta["size"], meta["e_tag"] or "", meta["last_modified"]) for meta in chunk]
         except FileNotFoundError as error:
             self._check_bucket(error)
@@ -179,10 +251,10 @@ class ObstoreBucket:
 async def _content(answer: GetResult) -> bytes:
     start, end = answer.range
     if end - start <= PIECE:
-        return (await answer.bytes_async()).to_bytes()
+        return (await _settled(answer.bytes_async())).to_bytes()
     moved = progress()
     pieces = []
-    async for piece in answer.stream(min_chunk_size=PIECE):
+    async for piece in _each(answer.stream(min_chunk_size=PIECE)):
         pieces.append(bytes(piece))
         moved()
     return b"".join(pieces)

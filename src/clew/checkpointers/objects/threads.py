@@ -61,14 +61,13 @@ class ObjectThreads:
     async def head(self, thread_id: str) -> Head | None:
         key = thread_key(thread_id)
         name = f"{self.folder}/{key}"
-        found = await self._bucket.get(name, 0, HEAD_PART)
-        if found is None:
-            return None
-        parts = read_parts(found.data, name, self._where)
-        if parts is None:
-            found = await self._bucket.get(name)
-            parts = read_parts(found.data, name, self._where) if found else None
-        return parts.head if parts else None
+        for size in (HEAD_PART, None):
+            found = await self._bucket.get(name, 0, size)
+            if found is None:
+                return None
+            if parts := read_parts(found.data, name, self._where):
+                return parts.head
+        raise Corrupt(f"{name} in {self._where} is cut short. Restore it from a copy.")
 
     async def delete(self, thread_id: str) -> None:
         """Delete a thread: first its object, then its packs, which hold its older frames. Packs that a crash leaves
