@@ -210,7 +210,10 @@ class StatusChanged(_Entry, tag="status", frozen=True):
 
 
 class LeaseTaken(_Entry, tag="lease", frozen=True):
-    """A process took the lease and began to write. The entry advances the log, so that appends of former holders fail."""
+    """A process took the lease and began to write. The entry advances the log, so that appends of former holders fail.
+
+    A holder that did not renew its lease in time takes it again, with the same token, before it goes on.
+    """
 
     owner: str
     token: str

@@ -68,8 +68,8 @@ class Thread:
     While it is open, no other process can append to it. Leaving the block gives the lease back. If the process dies,
     another process can take over at once on the same machine. On another machine it can do so once it has seen, for 30
     seconds by its own clock, that the lease is not renewed. A process whose lease was taken over gets `LeaseLost` at its
-    next append and changes nothing. If the store is `Unavailable` when the
-    block is left, the thread stays open with all its entries: call `flush`, or let the lease expire.
+    next append and changes nothing. If the store is `Unavailable` when the block is left, the thread stays open with all
+    its entries: call `flush`, or let the lease expire.
     """
 
     def __init__(

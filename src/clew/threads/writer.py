@@ -198,7 +198,7 @@ class LogWriter:
     @property
     def has_run_out(self) -> bool:
         """Whether the lease may have ended, by the clock of this machine, so that another process may have taken it."""
-        return has_ended(self._held)
+        return self.lease is not None and has_ended(self._held)
 
     async def renew(self) -> None:
         """Extend the lease, in one append with the entries that are not written yet, or with the head alone.
@@ -211,7 +211,7 @@ class LogWriter:
         if not self.has_run_out or self.fold.status != "running":
             await self.flush(renew=True)
         tries = 0
-        while self.has_run_out and self.fold.status == "running" and self.lease is not None:
+        while self.lease is not None and self.has_run_out and self.fold.status == "running":
             if tries == _TRIES:
                 raise Unavailable(f"thread {self.head.thread_id!r}: an append takes longer than the lease lasts")
             await self.flush(self.accept([LeaseTaken(str(self.lease.owner), self.lease.token)]))
