@@ -16,7 +16,7 @@ from tests.crash.processes import ROOT
 from tests.crash.writer import Job
 from tests.servers.running import lacking
 
-__all__ = ["Call", "Event", "events", "trace", "traced_writer"]
+__all__ = ["Call", "Event", "events", "strace_program", "trace", "traced_writer"]
 
 CALLS = (
     "open openat openat2 creat close dup dup2 dup3 fcntl lseek read readv preadv preadv2 write pwrite64 writev pwritev "
@@ -48,14 +48,20 @@ class Event(NamedTuple):
     """None where the call starts."""
 
 
+def strace_program() -> str:
+    """The path of strace. Without it, the test is skipped; not in CI, where it would go unseen."""
+    found = shutil.which("strace")
+    if found is None:
+        lacking("no strace to prove by that syncs are made", install="strace")
+    return str(found)
+
+
 def trace(command: list[str], log: Path) -> None:
     """Run this under strace. Where that cannot be, the test is skipped; not in CI, where it would go unseen."""
-    strace = shutil.which("strace")
-    if strace is None:
-        lacking("no strace to prove by that syncs are made", install="strace")
+    strace = strace_program()
     wanted = ",".join(f"?{name}" for name in CALLS.split())
     options = ["-f", "-q", "-xx", "-s", "100000000", "-e", f"trace={wanted}", "-e", f"raw={RAW}", "-e", "signal=none"]
-    done = subprocess.run([str(strace), *options, "-o", str(log), *command], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([strace, *options, "-o", str(log), *command], cwd=ROOT, capture_output=True, text=True)
     if "ptrace" in done.stderr and "not permitted" in done.stderr:
         lacking(f"strace may not trace here: {done.stderr.strip()}", install="a kernel setting that allows ptrace")
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,7 @@ import msgspec
 from clew._runtime import files
 from clew.checkpointers import Checkpointer, Head, open_checkpointer
 from clew.checkpointers.sqlite import engine
-from clew.errors import Unavailable
+from clew.errors import ClewError, Corrupt, Unavailable
 from tests.crash.work import Op, blobs_of, frames_of, head_of, next_op
 
 __all__ = ["Job"]
@@ -43,6 +43,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Fold SQLite's WAL back into the database after this many pages, that it happens often."""
     file_size: int = 0
     """The most bytes that a file may have. Once this stops an append, the limit goes and the append is made again."""
+    is_failing: bool = False
+    """Whether the disk fails some calls: then an append that finds the store damaged is made again, too."""
     sabotage: str = ""
     """What to break, to show that it is found."""
 
@@ -60,10 +62,12 @@ async def write(job: Job) -> None:
             thread = f"{name}-{dice.randrange(job.threads)}"
             try:
                 op = next_op(dice, thread, heads[thread] if thread in heads else await store.head(thread))
-            except Unavailable as error:  # not even the store itself fits on the disk
+            except (Unavailable, Corrupt) as error:  # not even the store itself fits on the disk
+                if isinstance(error, Corrupt) and not job.is_failing:
+                    raise
                 lift_limits(error)
                 continue
-            await perform(store, op, job.sabotage)
+            await perform(store, op, job)
             heads[thread] = None if op.kind == "delete" else head_of(op)
             count = None if count is None else count - 1
 
@@ -77,17 +81,21 @@ async def write(job: Job) -> None:
         left = None if left is None else left - (now or 0)
 
 
-async def perform(store: Checkpointer, op: Op, sabotage: str) -> None:
-    """Do this, and again without a limit if the disk is full."""
-    try:
-        await attempt(store, op, sabotage)
-    except Unavailable as error:
-        say(f"unavailable {op}")
-        lift_limits(error)
-        await attempt(store, op, sabotage)
+async def perform(store: Checkpointer, op: Op, job: Job) -> None:
+    """Do this, and again without a limit if the disk is full or has failed."""
+    for _ in range(8 if job.is_failing else 1):  # strace fails a call in each thread of the process
+        try:
+            await attempt(store, op, job.sabotage)
+            return
+        except (Unavailable, Corrupt) as error:
+            if isinstance(error, Corrupt) and not job.is_failing:
+                raise
+            say(f"unavailable {op}")
+            lift_limits(error)
+    await attempt(store, op, job.sabotage)
 
 
-def lift_limits(error: Unavailable) -> None:
+def lift_limits(error: ClewError) -> None:
     print(error, file=sys.stderr)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 

@@ -117,9 +117,6 @@ class ThreadFiles:
         path = self.path(key)
         try:
             fd = self._open(path, shared, create)
-            while fd is not None and not _is_at(fd, path):
-                os.close(fd)
-                fd = self._open(path, shared, create)
             try:
                 yield fd
             finally:
@@ -131,20 +128,24 @@ class ThreadFiles:
 
     def _open(self, path: str, shared: bool, create: bool) -> int | None:
         flags = (os.O_RDONLY if shared else os.O_RDWR) | (os.O_CREAT if create else 0) | _BINARY
-        try:
-            fd = os.open(path, flags, 0o600)
-        except FileNotFoundError:
-            if not create:
-                self._root.check()
-                return None
-            self._root.keep(Path(path).parent)
-            fd = os.open(path, flags, 0o600)
-        try:
-            files.lock(fd, path, shared=shared)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
+        while True:
+            try:
+                fd = os.open(path, flags, 0o600)
+            except FileNotFoundError:
+                if not create:
+                    self._root.check()
+                    return None
+                self._root.keep(Path(path).parent)
+                fd = os.open(path, flags, 0o600)
+            is_kept = False
+            try:
+                files.lock(fd, path, shared=shared)
+                is_kept = _is_at(fd, path)
+            finally:
+                if not is_kept:
+                    os.close(fd)  # which releases the lock, too
+            if is_kept:
+                return fd
 
     def _log(self, key: str, thread_id: str) -> Log:
         with self._logs_lock:

@@ -22,6 +22,7 @@ __all__ = [
     "CHECKPOINT_AT_MOST",
     "FAULTS",
     "LOCK_WAIT",
+    "check_writable",
     "configure",
     "connect",
     "explain",
@@ -52,6 +53,9 @@ def connect(path: Path, options: str = "mode=rw") -> apsw.Connection:
     URLs."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(f"{path.as_uri()}?{options}", flags=flags, statementcachesize=_CACHED_STATEMENTS)
+    if options == "mode=rw" and connection.readonly("main"):  # which SQLite falls back to if opening it to write fails
+        connection.close()
+        raise apsw.CantOpenError("the file could not be opened for writing")
     connection.set_busy_timeout(round(LOCK_WAIT * 1000))
     return connection
 
@@ -117,6 +121,23 @@ def use_wal(connection: apsw.Connection, where: str) -> None:
                 f"{where} is in SQLite's journal mode {mode!r} and cannot be changed to WAL mode, without which a power "
                 "cut can take back acknowledged appends. Put the store on a local disk with a common file system."
             )
+
+
+def check_writable(connection: apsw.Connection) -> None:
+    """Raise `apsw.ReadOnlyError` if nothing can be written through this connection. Changes nothing.
+
+    If a file beside the database cannot be opened for writing, even once, SQLite opens it read-only and does not try
+    again: for this connection, or for all connections of the process to this database as long as one of them is open. So
+    this is checked on the first connection, and on the one that writes.
+    """
+    connection.set_busy_timeout(0)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except apsw.BusyError:
+        pass  # another process writes, so it can be written
+    finally:
+        connection.set_busy_timeout(round(LOCK_WAIT * 1000))
 
 
 def is_busy(error: BaseException | None) -> bool:

@@ -24,6 +24,7 @@ from clew.checkpointers.sqlite.connection import (
     CHECKPOINT_AT_MOST,
     FAULTS,
     LOCK_WAIT,
+    check_writable,
     configure,
     connect,
     connect_to_read,
@@ -281,21 +282,23 @@ class Engine:
             )
 
     def _connect(self) -> apsw.Connection:
+        with self._explained(), self._opening:
+            if self._opened:
+                self._check_file()
+            else:
+                self._prepare()
+            connection = connect_to_read(self.path) if self._read_only else connect(self.path)
+            with _closed_on_error(connection):
+                if not self._opened:
+                    self._open(connection)
+                configure(connection)
+            return connection
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn errors of `apsw` and of the operating system inside the `with` block into a `ClewError`."""
         try:
-            with self._opening:
-                if self._opened:
-                    self._check_file()
-                else:
-                    self._prepare()
-                connection = connect_to_read(self.path) if self._read_only else connect(self.path)
-                try:
-                    if not self._opened:
-                        self._open(connection)
-                    configure(connection)
-                except BaseException:
-                    connection.close()
-                    raise
-                return connection
+            yield
         except FAULTS as error:
             raise explain(error, self.path) from error
         except OSError as error:
@@ -308,6 +311,7 @@ class Engine:
         if not self._read_only:
             files.make_private(self.path, *(Path(f"{self.path}{suffix}") for suffix in ("-wal", "-shm")))
             schema.migrate(connection, self._name)
+            check_writable(connection)
         found = os.stat(self.path)
         self._file = found.st_dev, found.st_ino
         self._opened = True
@@ -318,11 +322,12 @@ class Engine:
         the database, and SQLite does not move its write-ahead log into the database by itself. `_setting` changes
         either of these for single statements."""
         connection = self._connect()
-        connection.execute("PRAGMA busy_timeout = 0")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")
-        self._pages = (
-            files.size(f"{self._name}-wal") // PAGE_SIZE
-        )  # left by processes that wrote too little for a checkpoint
+        with self._explained(), _closed_on_error(connection):
+            check_writable(connection)
+            connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            left = files.size(f"{self._name}-wal")  # by processes that wrote too little for a checkpoint
+        self._pages = left // PAGE_SIZE
         return connection
 
     def _prepare(self) -> None:
@@ -345,6 +350,16 @@ class Engine:
                 "delete the file to start a new store."
             )
         self._read_only = is_read_only(self.path)
+
+
+@contextmanager
+def _closed_on_error(connection: apsw.Connection) -> Iterator[None]:
+    """Close the connection if the `with` block raises an error."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _begin(db: apsw.Cursor, patient: bool) -> None:
