@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from clew import Thread
+from clew._runtime.aio import settle
 from clew.agent import Agent, ToolFinished, ToolInDoubt
 from clew.agent import journal as journals
 from clew.checkpointers import Head, MemoryCheckpointer
@@ -231,6 +233,58 @@ async def test_a_store_that_stays_away_ends_the_run_and_leaves_nothing_behind(
         store.away = range(0)
         assert (await agent().run("Go.", thread_id="t")).output == "Done."
         assert ran == [1], "a call whose intent could not be written never began"
+
+
+class Silent(MemoryCheckpointer):
+    """A store that says nothing from some append on: each takes ten seconds of the test's clock to be given up, whether
+    its caller is cancelled or not."""
+
+    def __init__(self, clock: Clock, after: int) -> None:
+        super().__init__()
+        self.clock = clock
+        self.left = after
+        self.is_silent = asyncio.Event()
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            await super().append(thread_id, frames, at=at, head=head, refs=refs)
+            return
+        self.is_silent.set()
+        await settle(self._give_up())
+
+    async def _give_up(self) -> None:
+        for _ in range(10):  # what happens meanwhile, such as a cancellation, comes first
+            await asyncio.sleep(0)
+        self.clock.advance(10)
+        raise Unavailable("no answer for 10 s")
+
+
+async def test_a_run_gives_up_a_silent_store_after_half_a_minute(clock: Clock) -> None:
+    """It waits for one append, for a second try, and for the release of the lease: not for each waiting write."""
+    async with Silent(clock, after=3) as store:
+        agent = Agent(ScriptedModel([call("look"), "Done."]), tools=[look], checkpointer=store)
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            await agent.run("Go.", thread_id="t")
+        assert time.monotonic() - began < 30 + 9
+
+
+@pytest.mark.parametrize("way", ["cancel", "timeout"])
+async def test_a_stopped_run_gives_up_a_silent_store_after_two_calls(clock: Clock, way: str) -> None:
+    """It waits for the append under way, and for the release of the lease."""
+    async with Silent(clock, after=3) as store:
+        agent = Agent(ScriptedModel([call("look"), "Done."]), tools=[look], checkpointer=store)
+        run = asyncio.ensure_future(agent.run("Go.", thread_id="t", timeout=5 if way == "timeout" else None))
+        await asyncio.wait_for(store.is_silent.wait(), PATIENCE)
+        began = time.monotonic()
+        if way == "cancel":
+            run.cancel()
+        await asyncio.wait([run], timeout=PATIENCE)
+        assert run.cancelled() if way == "cancel" else isinstance(run.exception(), Unavailable)
+        assert time.monotonic() - began < 20 + 9
 
 
 async def test_a_cancelled_run_leaves_no_task_behind(store: MemoryCheckpointer) -> None:

@@ -362,3 +362,23 @@ def test_loops_of_many_threads_each_have_a_round_of_their_own() -> None:
     finally:
         sys.setswitchinterval(before)
     assert wrong == []
+
+
+async def test_appends_that_wait_for_one_that_is_unavailable_fail_with_it_and_are_written_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each would else wait for the store by itself, one after the other."""
+    async with gated(monkeypatch, "a") as (store, [thread]):
+        store.open.clear()
+        appends = [asyncio.ensure_future(thread.append(said(f"{number}"))) for number in range(5)]
+        await a_moment()
+        store.away = True
+        store.open.set()
+        results = await asyncio.wait_for(asyncio.gather(*appends, return_exceptions=True), PATIENCE)
+        assert [type(result) for result in results] == [Unavailable] * 5
+        assert store.diary.count("append a") == 1
+        assert thread.unreachable_since is not None
+        store.away = False
+        await thread.flush()
+        assert thread.unreachable_since is None
+        assert await texts(store, "a") == ["0", "1", "2", "3", "4"]

@@ -51,8 +51,8 @@ log = logging.getLogger("clew.agent")
 E = TypeVar("E", bound=Logged)
 
 PATIENCE = 20.0
-"""For how many seconds, at most, a failed write is tried again while the store cannot be reached. A lease lasts longer
-than this."""
+"""For how many seconds, at most, failed writes are tried again while the store cannot be reached, counted from the first
+of them. A lease lasts longer than this."""
 _LONGEST_REFUSAL = 300
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
@@ -68,6 +68,9 @@ class Journal:
         self.thread = thread
         self.waited = 0.0
         """Seconds in which the run waited for its entries to be stored. Waits at the same time are counted once."""
+        self.ending = False
+        """True once the run failed or was stopped. From then on a store that cannot be reached is not waited for by
+        several writes one after the other."""
         self._waiting = 0
         self._since = 0.0
         self._counted = time.monotonic()
@@ -102,20 +105,41 @@ class Journal:
             if any(map(_begins_effect, entries)):
                 await self.keep_lease()
 
+    async def record_end(self, ending: StatusChanged) -> None:
+        """Record how the run ended. If the store could not be reached at the last write, only take the entry into the
+        thread's state: it is then written together with the release of the lease, so that a run waits for such a store
+        once more and not twice."""
+        if self.thread.unreachable_since is not None:
+            return self.hold(ending)
+        with self.wait():
+            return await self._patiently(self.thread.append(*self._completed((ending,))))
+
     async def _patiently(self, writing: Awaitable[None]) -> None:
         """Await this write. If the store is unavailable, for example because it restarts, try to write again for up to
-        `PATIENCE` seconds, then raise `Unavailable`. The entries are kept in memory meanwhile."""
-        end, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
+        `PATIENCE` seconds, or half of that when the run is ending; then raise `Unavailable`. The entries are kept in
+        memory meanwhile. The seconds are counted from the first write that failed, so that the writes of a run do not
+        wait one after the other."""
+        began, pause = time.monotonic(), _FIRST_PAUSE
         while True:
             try:
                 return await writing
             except Unavailable as error:
-                if time.monotonic() + pause > end:
-                    raise
-                log.warning("thread %r: waiting for the store: %s", self.thread.thread_id, error)
+                failure = error
+            if self._is_too_long(began, pause):
+                raise failure
+            log.warning("thread %r: waiting for the store: %s", self.thread.thread_id, failure)
             await asyncio.sleep(pause)
+            if self._is_too_long(began, 0):  # the run may be ending by now
+                raise failure
             pause = min(_LONGEST_PAUSE, 2 * pause)
             writing = self.thread.flush()
+
+    def _is_too_long(self, began: float, pause: float) -> bool:
+        """Return whether writes have failed for too long to try again after this pause. `began` is when the first
+        attempt of the current write began."""
+        since = self.thread.unreachable_since
+        waited = time.monotonic() + pause - (began if since is None else min(began, since))
+        return waited > (PATIENCE / 2 if self.ending else PATIENCE)
 
     async def keep_lease(self) -> None:
         """Renew the lease if it has ended by the clock of this machine. Raises `LeaseLost` if another process has taken
@@ -236,6 +260,8 @@ class Journal:
         With durability `exit` nothing is stored, and True is returned.
         """
         if self._keeps:
+            if self.ending and self.thread.unreachable_since is not None:
+                return False  # it is written with the release of the lease
             try:
                 await self._patiently(self.thread.flush())
             except (LeaseLost, Unavailable) as error:  # raised again by the next write that is waited for

@@ -59,20 +59,22 @@ async def run_recorded(
 
 
 async def _record_timeout(journal: Journal, files: Files, reason: str) -> Ending:
+    journal.ending = True
     unkept = await files.settle()
     ending = Ending("interrupted", f"{reason}; {unkept}" if unkept else reason)
-    await journal.record(StatusChanged(ending.status, ending.reason))
+    await journal.record_end(StatusChanged(ending.status, ending.reason))
     return ending
 
 
 async def _record_end(journal: Journal, files: Files, ending: StatusChanged, error: BaseException) -> None:
     """Record the files of the workspace, then the status in `ending`. If either cannot be recorded, a note that says so
     is added to `error`, the exception with which the run ended."""
+    journal.ending = True
     if unkept := await files.settle(error):
         error.add_note(unkept)
         ending = StatusChanged(ending.status, f"{ending.reason}; {unkept}")
     try:
-        await journal.record(ending)
+        await journal.record_end(ending)
     except Exception as second:  # noqa: BLE001 - the error that ended the run is the one to raise
         if str(second) != str(error):  # one who lost the thread is told so once
             error.add_note(f"that the run is {ending.status} could not be recorded: {second}")

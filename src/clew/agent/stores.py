@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
@@ -140,13 +141,21 @@ class Store:
     ) -> AsyncIterator[Thread]:
         """Open a thread and hold its lease inside this context. If another process holds the lease, raise `ThreadBusy`
         or, with `takeover`, take it from that process. If the store becomes unavailable meanwhile, the lease is not
-        given back, and `Unavailable` is raised."""
+        given back, and `Unavailable` is raised, or the cancellation if the work was cancelled."""
         opening = Thread.open(self.open(), thread_id, takeover=takeover, durability=durability, redact=redact)
+        cancelled: asyncio.CancelledError | None = None
         try:
             async with opening as thread:
-                yield thread
-        except Unavailable:
+                try:
+                    yield thread
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    raise
+        except Unavailable as error:
             opening.abandon()
+            if cancelled is not None:
+                cancelled.add_note(f"the lease of thread {thread_id!r} could not be given back: {error}")
+                raise cancelled from error
             raise
 
     async def newest_thread(self, agent: str) -> str:

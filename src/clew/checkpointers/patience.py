@@ -106,7 +106,8 @@ class Patience:
 
     async def finish(self, job: Job) -> Any:
         """Await a job, which cannot be cancelled, and return its outcome. If there is no progress for too long, the job
-        ends with `Unavailable`; what still becomes of it is ignored."""
+        ends with `Unavailable`; what still becomes of it is ignored. If the caller is cancelled, its cancellation is
+        raised when the job has ended, with the error of the job as its `__cause__`."""
 
         def give_up() -> None:
             job.error = self.error()
@@ -115,6 +116,8 @@ class Patience:
         waiting = self.enter(give_up)
         try:
             return await job
+        except asyncio.CancelledError as cancelled:
+            raise cancelled from (job.exception() if job.done() else None)
         finally:
             self.leave(waiting)
 

@@ -1155,6 +1155,11 @@ class Thread:
 
     @property
     def thread_id(self) -> str: ...
+    @property
+    def unreachable_since(self) -> float | None:
+        """The value of `time.monotonic` at the start of the first write that found the store `Unavailable`, if no write
+        has succeeded since. None otherwise."""
+
     @staticmethod
     def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
         """Check everything that a store holds of a thread, and return what is wrong. Takes no lease and changes nothing.

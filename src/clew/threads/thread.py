@@ -225,6 +225,12 @@ class Thread:
         return self._open_writer().head
 
     @property
+    def unreachable_since(self) -> float | None:
+        """The value of `time.monotonic` at the start of the first write that found the store `Unavailable`, if no write
+        has succeeded since. None otherwise."""
+        return self._open_writer().unreachable_since
+
+    @property
     def checkpoint(self) -> Checkpoint:
         """The thread's state with everything appended so far, whether it is durable yet or not."""
         return self._open_writer().fold.checkpoint()

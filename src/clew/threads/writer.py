@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
@@ -88,6 +89,9 @@ class LogWriter:
         self._kept = 0
         self._accepted = 0
         self._durable = 0
+        self.unreachable_since: float | None = None
+        """When the first of the appends began that failed because the store was `Unavailable`, as a value of
+        `time.monotonic`. None if the last append succeeded."""
         self._unsettled: _Append | None = None
         self._dropped = False
         self._writing = False
@@ -116,7 +120,8 @@ class LogWriter:
         """Return once the first `through` entries that this writer ever accepted, by default all, are durable.
 
         With `renew`, make at least one append, of the head alone if there are no entries. Only one append runs at a
-        time: other callers wait for it and then check again whether they still need one.
+        time: other callers wait for it and then check again whether they still need one. If it is `Unavailable`, they
+        raise that too, so that all of them together wait no longer than one call of the store takes to give up.
         """
         through = self._accepted if through is None else through
         cancelled: asyncio.CancelledError | None = None
@@ -149,6 +154,7 @@ class LogWriter:
         `LeaseLost` if another process has taken over.
         """
         cancelled: asyncio.CancelledError | None = None
+        began = time.monotonic()
         together = round_of(asyncio.get_running_loop())
         together.writing += 1
         self._writing = True
@@ -175,12 +181,18 @@ class LogWriter:
             else:
                 await self._send(append)
             self.head, self._durable, self._size = append.head, append.through, append.size
-            self._unsettled = None
+            self._unsettled = self.unreachable_since = None
             if append.frames or not self.has_run_out or self.fold.status != "running":
                 self._held = append.made
                 self._proofs += not is_repeated  # a repeated one may have been written long ago
         except Conflict as conflict:
             raise await self._lose() from conflict
+        except (Unavailable, asyncio.CancelledError) as error:
+            failure = error.__cause__ if isinstance(error, asyncio.CancelledError) else error
+            if isinstance(failure, Unavailable):
+                self.unreachable_since = began if self.unreachable_since is None else self.unreachable_since
+                self._wake(failure)
+            raise
         finally:
             self._writing = False
             together.writing -= 1
@@ -257,11 +269,15 @@ class LogWriter:
             head.thread_id, append.frames, at=self.head.frames, head=head, refs=append.refs
         )
 
-    def _wake(self) -> None:
+    def _wake(self, error: Unavailable | None = None) -> None:
         waiting, self._waiting = self._waiting, []
         for turn in waiting:
-            if not turn.done():
+            if turn.done():
+                continue
+            if error is None:
                 turn.set_result(None)
+            else:
+                turn.set_exception(error)
 
     async def _lose(self) -> LeaseLost:
         """Make, remember and return the `LeaseLost` error after another process appended.
