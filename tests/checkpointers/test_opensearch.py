@@ -16,17 +16,21 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
 import pytest
 
 pytest.importorskip("opensearchpy")
 
 from opensearchpy import AsyncOpenSearch, AsyncTransport
 
+from clew._runtime.batches import batches
 from clew.checkpointers import open_checkpointer
 from clew.checkpointers.heads import HeadQuery, thread_key
+from clew.checkpointers.opensearch.documents import thread_document
 from clew.checkpointers.opensearch.schema import FORMAT
 from clew.checkpointers.opensearch.store import OpenSearchCheckpointer
 from clew.checkpointers.packed.clock import Clock
+from clew.checkpointers.packed.log import Tail
 from clew.errors import (
     Conflict,
     Corrupt,
@@ -37,7 +41,7 @@ from clew.errors import (
     Unavailable,
     UsageError,
 )
-from clew.testing.contract.builders import all_blobs, append, digest_of, heads, listed, put, state
+from clew.testing.contract.builders import a_head, all_blobs, append, digest_of, heads, listed, minute, put, state
 from tests.servers.opensearch import OpenSearchNode, shared_node
 from tests.servers.proxy import Proxy
 from tests.servers.running import free_port
@@ -446,6 +450,41 @@ async def test_a_listing_of_many_pages_leaves_no_point_in_time_behind(node: Open
     assert len(await listed(store)) == 210
     assert len(await listed(store, limit=205)) == 205
     assert node.ask("GET", "/_search/point_in_time/_all").get("pits", []) == []
+
+
+async def test_a_long_listing_is_a_few_requests_that_read_no_frames(node: OpenSearchNode, open_store: Open) -> None:
+    """A listing of 20,000 threads took 16 s, in 100 requests that read whole documents."""
+    frame = random.Random(1).randbytes(10_000)
+    made = [await append(open_store(), f"{n}", frame, updated_at=minute(n)) for n in range(20)]
+    made += [a_head(f"{n}", updated_at=minute(n)) for n in range(20, 4500)]
+    async with _counting_client(node) as client:
+        store = open_store(client=client)
+        threads = store._threads
+        for batch in batches(made[20:], 1000):
+            actions: list[tuple[str, dict[str, str], Any]] = []
+            for head in batch:
+                document = thread_document(threads._ns, head, msgspec.msgpack.encode(head), Tail((), [], [], 0))
+                actions.append(("index", {"_id": threads.document(thread_key(head.thread_id))}, document))
+            await store._engine.bulk("tests-threads", actions)
+        assert await heads(store, HeadQuery(limit=1)) == made[-1:]
+        _Counting.asked.clear()
+        assert await heads(store) == made[::-1]
+        assert _Counting.asked["POST tests-threads"] + _Counting.asked["POST _search"] <= 6
+    [hit] = node.ask("POST", "/tests-threads/_search", store._listing._body(HeadQuery(), 1))["hits"]["hits"]
+    assert hit.keys().isdisjoint({"_source"})
+    assert hit["fields"].keys() == {"key", "head"}
+
+
+async def test_threads_in_an_index_without_a_column_of_heads_are_listed(node: OpenSearchNode, open_store: Open) -> None:
+    prefix = f"by-hand-{next(_numbers)}"
+    await append(open_store(prefix=prefix), "thread", b"frame")
+    mappings = node.ask("GET", f"/{prefix}-threads")[f"{prefix}-threads"]["mappings"]
+    node.ask("DELETE", f"/{prefix}-threads")
+    mappings["properties"]["head"] = {"type": "binary"}
+    node.ask("PUT", f"/{prefix}-threads", {"mappings": mappings})
+    store = open_store(prefix=prefix)
+    made = [await append(store, f"{n}", b"frame", updated_at=minute(n)) for n in range(3)]
+    assert await heads(store) == made[::-1]
 
 
 async def test_values_too_long_for_an_index_are_kept_and_found(open_store: Open) -> None:

@@ -26,12 +26,19 @@ __all__ = ["Listing"]
 log = logging.getLogger("clew.checkpointers")
 
 PAGE = 200
-"""The number of heads in each page of a listing; the last page may have fewer."""
+"""The most heads that the first request of a listing asks for. Many listings end there."""
+LONG_PAGE = 2000
+"""The number of heads in each page of a longer listing; the last page may have fewer. The cluster sorts all matching
+threads anew for every page, so a long listing takes few large ones. It allows up to 10,000."""
 KEPT = "5m"
 """How long the cluster keeps a point in time (a frozen view of an index) after each request for a page: 5 minutes."""
 _LONGEST_SEARCH = 100
 """The most characters that the cluster looks for if a query asks for a title: the first ones. Each result is checked
 again here with the whole title."""
+
+_LONGEST_PREFIX = 900
+"""The most bytes of a prefix that the cluster compares: it refuses more than 1000. Each result is checked again here with
+the whole prefix."""
 
 
 class Listing:
@@ -52,9 +59,9 @@ class Listing:
             return
         limit = query.limit
         size = PAGE if limit is None else min(limit, PAGE)
-        body = self._body(query, size)
         damaged: list[Corrupt] = []
         await self._engine.refresh(self._indices.threads)
+        body = self._body(query, size)
         hits = (await self._engine.search(body, self._indices.threads))["hits"]["hits"]
         found = self._matching(hits, query, damaged)
         if len(hits) < size or (limit is not None and len(found) >= limit):
@@ -74,7 +81,7 @@ class Listing:
         params = {"keep_alive": KEPT, "preference": "_primary"}
         made = await self._engine.call("POST", f"/{self._indices.threads}/_search/point_in_time", params)
         moment = made["pit_id"]
-        body = {**body, "size": PAGE}
+        body = {**body, "size": LONG_PAGE}
         try:
             while True:
                 self._guard.enter()
@@ -86,7 +93,7 @@ class Listing:
                 for head in found:
                     yield head
                 left = None if left is None else left - len(found)
-                if len(hits) < PAGE or left == 0:
+                if len(hits) < LONG_PAGE or left == 0:
                     return
                 body["search_after"] = hits[-1]["sort"]
         finally:
@@ -121,12 +128,13 @@ class Listing:
         return (await self._threads.heads(keys))[:limit]
 
     def _body(self, query: HeadQuery, size: int) -> Answer:
+        apart = self._indices.heads_apart
         order = "created" if query.order == "created" else "updated"
         body: Answer = {
             "size": size,
             "query": {"bool": {"filter": self._conditions(query)}},
             "sort": [{order: "desc"}, {"key": "desc"}],
-            "_source": ["key", HEAD],
+            **({"_source": False, "docvalue_fields": ["key", HEAD]} if apart else {"_source": ["key", HEAD]}),
             "track_total_hits": False,
         }
         if (start := query.start()) is not None:
@@ -138,7 +146,8 @@ class Listing:
         filters. A few others may pass too, where a value is long, so the caller checks each result again."""
         found: list[Any] = [{"term": {"ns": self._ns}}]
         if query.prefix:
-            found.append({"prefix": {"id": query.prefix}})
+            start = query.prefix.encode()[:_LONGEST_PREFIX].decode(errors="ignore")
+            found.append({"prefix": {"id": start}})
         if (statuses := query.statuses()) is not None:
             found.append({"terms": {"status": list(statuses)}})
         if query.agent is not None:
@@ -158,14 +167,25 @@ class Listing:
     def _matching(self, hits: Sequence[Answer], query: HeadQuery, damaged: list[Corrupt]) -> list[Head]:
         found = []
         for hit in hits:
+            source = hit["_source"] if "_source" in hit else _columns(hit)
             try:
-                head = read_head(hit["_source"], hit["_source"]["key"], self._where)
+                head = read_head(source, str(source.get("key", hit["_id"])), self._where)
             except Corrupt as error:
                 damaged.append(error)
             else:
                 if query.matches(head):
                     found.append(head)
         return found
+
+
+def _columns(hit: Answer) -> dict[str, str]:
+    """Return the fields of a search result that were read from columns of the index, as a document has them: columns of
+    bytes come in the alphabet of base64 for URLs, without padding."""
+    found = {name: str(value) for name, (value, *_) in hit.get("fields", {}).items()}
+    if HEAD in found:
+        head = found[HEAD].replace("-", "+").replace("_", "/")
+        found[HEAD] = head + "=" * (-len(head) % 4)
+    return found
 
 
 def _escaped(text: str) -> str:

@@ -14,6 +14,7 @@ import logging
 import time
 from typing import Any
 
+from clew.checkpointers.opensearch.documents import HEAD
 from clew.checkpointers.opensearch.engine import Answer, Engine, Options
 from clew.checkpointers.packed.clock import Clock
 from clew.errors import InvalidInput, NewerFormat, Unavailable
@@ -34,6 +35,8 @@ _WORD: dict[str, Any] = {"type": "keyword", "doc_values": False}
 _SORTED: dict[str, Any] = {"type": "keyword"}
 _NUMBER: dict[str, Any] = {"type": "long"}
 _BYTES: dict[str, Any] = {"type": "binary"}
+_LISTED_BYTES: dict[str, Any] = {"type": "binary", "doc_values": True}
+"""Bytes that are read in listings: from a column of their own, without the rest of the document, which may be large."""
 _TEXT: dict[str, Any] = {"type": "text"}
 
 _THREADS = {
@@ -49,7 +52,7 @@ _THREADS = {
     "cut": {"type": "boolean", "doc_values": False},
     "updated": _NUMBER,
     "created": _NUMBER,
-    "head": _BYTES,
+    "head": _LISTED_BYTES,
     "contents": _BYTES,
     "tail": _BYTES,
     "text_of": _WORD,
@@ -77,16 +80,23 @@ class Indices:
         self.blobs = f"{options.prefix}-blobs"
         self.data = f"{options.prefix}-data"
         self.clock = Clock()
+        self.heads_apart = True
+        """Whether heads can be read without the rest of their documents. Indices that were made by hand, or by an early
+        version, may not have a column for them."""
 
     async def open(self, engine: Engine) -> None:
         """Create the indices that are missing, and read the cluster's clock. Raises `InvalidInput` or `NewerFormat` if
         an existing index is not Clew's, has a later format, or acknowledges writes before they are on the disk."""
-        missing = self._check(await self._look(engine))
+        found = await self._look(engine)
+        missing = self._check(found)
         if missing:
             for name in missing:
                 await self._make(engine, name)
-            if missing := self._check(await self._look(engine)):
+            found = await self._look(engine)
+            if missing := self._check(found):
                 raise Unavailable(f"the index {missing[0]} was created but cannot be found. Try again.")
+        field = found[self.threads]["mappings"].get("properties", {}).get(HEAD, {})
+        self.heads_apart = field.get("doc_values") in (True, "true")
         self.clock = await _clock(engine)
 
     async def _look(self, engine: Engine) -> dict[str, Answer]:

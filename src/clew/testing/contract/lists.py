@@ -53,6 +53,17 @@ class ListingContract:
             expected = sorted(thread_id for thread_id in ids if thread_id.startswith(prefix))
             assert sorted(await listed(store, prefix=prefix)) == expected, prefix
 
+    async def test_a_prefix_may_be_as_long_as_an_id_and_longer(self, open_store: OpenStore) -> None:
+        thread, smile = "\U0001f9f5", "\U0001f642"
+        ids = ["p" * 1024, "p" * 1023 + "q", "p" * 1000 + "q", "p" * 1000, thread * 256, thread * 255 + smile]
+        store = await _with_threads(open_store, *({"thread_id": thread_id} for thread_id in ids))
+        prefixes = ["p" * 1000, "p" * 1001, "p" * 1023, "p" * 1024, "p" * 1025, "p" * 50_000]
+        prefixes += [thread * 250, thread * 255, thread * 256, thread * 300]
+        for prefix in prefixes:
+            expected = sorted(thread_id for thread_id in ids if thread_id.startswith(prefix))
+            assert sorted(await listed(store, prefix=prefix)) == expected, len(prefix)
+            assert await listed(store, prefix=prefix, limit=1) == (await listed(store, prefix=prefix))[:1]
+
     async def test_text_in_the_title_is_found_in_upper_and_lower_case(self, open_store: OpenStore) -> None:
         titles = [
             "Plan a trip",
