@@ -38,6 +38,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     reconcile: bool
     point: str = ""
     """Where in its tool the process stops itself; empty for nowhere."""
+    fence: bool = True
+    """Whether the tool calls `ctx.fence` before it pays."""
     takeover: bool = False
     lease: float = 0
     """Seconds that a lease of this process lasts; 0 for as long as ever."""
@@ -65,7 +67,8 @@ def agent_of(job: Job, store: Checkpointer) -> Agent:
     @tool(reconcile=was_paid if job.reconcile else None)
     async def pay(ctx: ToolContext) -> str:
         freeze(job, POINTS[0])
-        await ctx.fence()
+        if job.fence:
+            await ctx.fence()
         freeze(job, POINTS[1])
         line(bank, ctx.idempotency_key)
         freeze(job, POINTS[2])
