@@ -244,6 +244,9 @@ class Checkpointer:
 
     - **Absent, unreachable and corrupt are three different results.** Absent is `None`, `[]` or an empty set; unreachable
       raises `Unavailable`; corrupt raises `Corrupt`. A store never reports one of them as another.
+    - **Every call ends.** Without progress (no answer, no byte) for some seconds, 10 by default in the stores of this
+      package, it raises `Unavailable`. That includes the time in which it waits for other calls, and the time in which a
+      cancelled append finishes.
     - **Ids** are any text of 1 to 1024 bytes of UTF-8 without NUL. Two different ids never name the same thread.
     - **Namespaces** divide a store. They share nothing, not even blobs.
     - Bad input raises `InvalidInput`. Use after `close`, in a forked child or on a second event loop raises `UsageError`.
