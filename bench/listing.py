@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from typing import Any
-
-import apsw
 
 from bench.corpus import Corpus
 from bench.lanes import SQLITE, Prepared, prepare
@@ -29,7 +28,8 @@ async def listing(scale: Scale) -> list[Result]:
             for start in range(0, scale.threads, _AT_ONCE):
                 some = enumerate(turns[start : start + _AT_ONCE], start)
                 await asyncio.gather(*(_work(checkpointer, number, turn) for number, turn in some))
-            db = apsw.Connection(str(folder / "clew.db"))
+            copy = await checkpointer.backup(folder / "copy.db")  # no file is opened with two SQLite libraries
+            db = sqlite3.connect(copy.path, isolation_level=None)
 
             async def ours() -> list[Head]:
                 return [head async for head in checkpointer.heads()]
