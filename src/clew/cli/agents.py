@@ -64,17 +64,16 @@ async def make_agent(
     *,
     without_tools: bool = False,
 ) -> tuple[Agent, Setup, list[str]]:
-    """Make the agent that `setup`, the options stored with a thread, describes. Makes its workspace folder if that is
-    missing.
+    """Make and open the agent of a thread from `setup`, the options that are stored with the thread. Makes the
+    workspace folder if it does not exist. `before` is the stored state of the thread; None for a new thread.
 
-    Returns the agent, the setup with the names of the agent's tools filled in, and notes for the user. `before` is the
-    stored state of the thread; None for a new thread. Closing `stack` closes the agent and its MCP servers. `stopped`
-    takes the thread's id and returns the command that resumes the thread; that command is printed if a signal stops the
-    run.
+    Returns three things: the agent; the setup, with the names of the tools filled in if it is the built-in agent; and a
+    list of notes to show to the user. Closing `stack` closes the agent and its MCP servers. If a signal stops the run,
+    `stopped` is called with the thread's id, and must return the command to print, which resumes the thread.
 
-    Raises `ToolsMissing` if the agent lacks a tool that only the program which made the thread has. With
-    `without_tools`, the agent works without such tools; the error is then raised only for a tool whose call has no
-    result yet.
+    The built-in agent may lack tools that the thread had before. This raises `ToolsMissing` if a call of such a tool
+    has no result yet. It also raises it if such a tool comes from the Python program that made the thread, unless
+    `without_tools` is set.
     """
     notes: list[str] = []
     common: dict[str, Any] = {

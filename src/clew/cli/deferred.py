@@ -1,7 +1,8 @@
 """Modules that a command needs only once it works, each imported when one of its names is first used.
 
-The help and the completion of a command need its signature alone. Importing these modules would more than double their
-time: `asyncio`, the stores and the threads take as long as Python, Typer and the signature together.
+To print a command's help, or to complete its words in a shell, only its signature is needed. If these modules were
+imported for that, it would take more than twice as long: `asyncio`, the stores and the threads take as long as Python,
+Typer and the signature together.
 """
 
 from __future__ import annotations

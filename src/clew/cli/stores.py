@@ -128,8 +128,9 @@ def _say_where_credentials_go() -> None:
 
 
 async def find_any(store: Checkpointer, given: Sequence[str]) -> list[str]:
-    """Return the ids of the threads that the texts in `given` name, each id once. A text names a thread as in
-    `find_thread`, which also says what is raised if none or several match.
+    """Return the ids of the threads that the texts in `given` name, each id once. A text is a thread's id, a beginning
+    that no other id has, or a handle. Raises `ThreadNotFound` if nothing matches a text, and `InvalidInput` if several
+    ids begin with it.
 
     A thread whose head is damaged is found by its complete id only.
     """

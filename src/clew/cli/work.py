@@ -84,16 +84,21 @@ def work_on(job: Job, store: str | None, json: bool) -> None:
 
 
 async def _answer(job: Job, thread_id: str, answer: Any, url: str | None, view: View, store: Checkpointer) -> Ended:
-    """Go on with a thread that waited for an answer, now that the user has given it. `job` is the job that stopped to
-    wait. Returns the summary of the new run."""
+    """Go on with the thread `thread_id`, which waited for an answer, now that the user has given `answer`. `job` is the
+    job that stopped to wait; its options are used again. `url` is the URL of the store, and `view` shows the run.
+    Returns the summary of the new run."""
     before = await Thread.load(store, thread_id)
     job = job._replace(thread_id=thread_id, prompt=None, answer=answer, before=before, handle="", notes=())
     return await _work(store, job, url, view)
 
 
 async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> Ended:
-    """Run the job until it is done, waits for an answer, or fails. Returns the summary of the run. If it fails, a note
-    is added to the error, with the command that goes on afterwards."""
+    """Run the job until it is done or waits for an answer, and return the summary of the run. `view` shows the run, and
+    `url` is the URL of the store.
+
+    Raises the error with which the run fails. A note on the error has the command that goes on afterwards, unless the
+    input or the use was wrong, or another process holds the thread.
+    """
     watched = _Watched(view, job, url)
     async with AsyncExitStack() as stack:
         try:
@@ -223,8 +228,8 @@ async def _add_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, ur
 
 
 async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:
-    """Return what is needed to go on with the parent of a sub-agent's thread, because a sub-agent goes on only together
-    with its parent. Returns None if the thread is not one of a sub-agent."""
+    """Return a `Way`, which says what is needed to go on with a thread, for the parent of this sub-agent's thread: a
+    sub-agent goes on only together with its parent. Returns None if the thread is not one of a sub-agent."""
     head = await store.head(thread_id)
     way = None if head is None else await way_of(store, head)
     return None if way is None or way.thread_id == thread_id else way

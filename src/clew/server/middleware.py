@@ -172,8 +172,8 @@ class Gate:
 
 
 class _Counted:
-    """The functions `receive` and `send` of ASGI for one request. They count the bytes of both bodies, remember the
-    status code, and mark the response as Clew's."""
+    """Wraps the functions `receive` and `send` of ASGI for one request. They count the bytes of both bodies and
+    remember the status code. `send` also adds a header to the response that names the version of Clew's protocol."""
 
     __slots__ = ("_receive", "_send", "received", "sent", "status")
 

@@ -127,10 +127,11 @@ class _Listed(NamedTuple):
 
 
 async def _listed(store: Checkpointer, query: checkpointers.HeadQuery, most: int | None, children: bool) -> _Listed:
-    """Read the heads that match the query, at most `most` of them; None is no limit. Without `children`, threads of
-    sub-agents are left out.
+    """Read the heads that match the query, at most `most` of them; None is no limit. Threads of sub-agents are left out
+    unless `children` is set.
 
-    The store cannot leave them out itself, so this reads page after page until there are enough.
+    A query has no condition that leaves them out. So this reads one page after the other, and drops these threads,
+    until there are enough heads.
     """
     found: list[Head] = []
     damage: Corrupt | None = None
@@ -173,8 +174,9 @@ async def _print(
 
 
 async def _watch(store: Checkpointer, query: checkpointers.HeadQuery, most: int | None, children: bool) -> None:
-    """Redraw the table of the threads that match the query on the terminal every second, until Ctrl+C. `most` and
-    `children` have the same meaning as in `_listed`."""
+    """Show a table of the threads that match the query on the terminal, and read and draw it again every second until
+    Ctrl+C. It has at most `most` threads, and never more than fit on the terminal. Threads of sub-agents are left out
+    unless `children` is set."""
     from rich.live import Live
     from rich.text import Text
 
@@ -191,8 +193,13 @@ async def _watch(store: Checkpointer, query: checkpointers.HeadQuery, most: int 
 
 
 async def _watch_json(store: Checkpointer, query: checkpointers.HeadQuery, most: int | None, children: bool) -> None:
-    """Print the head of each thread that matches the query as JSON when it first appears and whenever it changes, until
-    Ctrl+C. A renewed lease is not a change. `most` and `children` have the same meaning as in `_listed`."""
+    """List the threads that match the query every second, until Ctrl+C. Print the head of a thread as a line of JSON if
+    the thread was not listed before, or if its head has changed since it was printed. A change of nothing but the time
+    at which the lease expires is ignored.
+
+    Each listing has at most `most` threads, the newest; None is no limit. Threads of sub-agents are left out unless
+    `children` is set.
+    """
     known: dict[str, object] = {}
     while True:
         listed = await _listed(store, query, most, children)

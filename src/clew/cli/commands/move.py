@@ -130,8 +130,9 @@ async def _meant(store: Checkpointer, given: str, url: str | None) -> str | Nati
 
 
 async def _translated(native: Native, target: str, folder: str | None) -> providers.Translated:
-    """Write a copy of a coding agent's session in the form of the provider `target`. If `folder` is given, the copy
-    works in that folder."""
+    """Write a copy of a coding agent's session in the form of the provider `target`, and return a `Translated`, which
+    has the new session's id and what was lost. If `folder` is given, the new session works in that folder, which is
+    made if it does not exist."""
 
     place = None if folder is None else provider_registry.default_place(_made(folder))
     return await providers.translate(native.key, source=native.provider, to=target, place=place)

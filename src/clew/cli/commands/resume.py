@@ -176,11 +176,12 @@ class _Found(NamedTuple):
 async def _find(
     store: Checkpointer, given: str | None, last: bool, prompt: str | None, asked: Asked, url: str | None
 ) -> _Found:
-    """Find the thread or session that `given` names. If `given` is None, find the thread that changed last, which needs
-    `last`. `prompt` is the prompt to go on with, None if there is none. `asked` has the options that the user gave for
-    the agent. `url` is the URL of the store, for messages.
+    """Find the thread or the provider's session that `given` names. If `given` is None and `last` is set, find the
+    thread that changed last. `prompt` is the prompt to go on with, None if there is none. `asked` has the options that
+    the user gave for the agent. `url` is the URL of the store, for messages.
 
-    Raises `UsageError` if `given` is None and `last` is not set, and if neither the thread nor the user has a prompt.
+    Raises `UsageError` if `given` is None and `last` is not set. Also raises it if there is nothing to go on with:
+    `prompt` is None, and the thread has no messages and no stored prompt.
     """
     from clew.cli.work import resumed_job
 
@@ -252,11 +253,11 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
 
 
 def _standing(found: _Found, job: Job, store: str) -> Ended | None:
-    """Return the summary of a thread on which the job has nothing to run, because the thread is done or waits for an
-    answer. The summary is printed instead of a run. `store` is the URL that the commands in the summary name.
+    """Return the summary to print if there is nothing to run: the job has no prompt and no answer, and the thread is
+    done or waits for an answer. `store` is the URL that the commands in the summary name.
 
-    Returns None if the job has something to run. A job with an answer or a prompt always has: if the thread waits, the
-    prompt is stored for later.
+    Returns None if there is something to run, which is always so if the job has an answer or a prompt. A prompt to a
+    thread that waits is stored for later.
     """
     from clew.cli.output.live import Ended
 

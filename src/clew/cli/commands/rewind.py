@@ -135,8 +135,9 @@ def _target(
 
 
 async def _ask(workspace: workspaces.Workspace, files: WorkspaceSnapshot, asked: _Asked) -> None:
-    """List what restoring `files` would change in the folder, and ask the user. If the answer is no, exit the command.
-    With --yes, for an empty folder, or if nothing would change, ask nothing."""
+    """List what restoring the snapshot `files` would change in the workspace's folder, and ask the user whether to do
+    it. Returns if the answer is yes, and exits the command otherwise. With --yes, for an empty folder, or if nothing
+    would change, returns without asking."""
     if asked.yes or _is_empty(workspace.path):
         return
     changes = (await workspace.diff(None, files)).changes

@@ -108,8 +108,11 @@ async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]
 
 
 async def _head(store: Checkpointer, thread_id: str) -> Head | None:
-    """Return the head of a thread; None if the head is damaged. Notes its lease as seen, so that several leases which
-    have to be outwaited are outwaited at the same time."""
+    """Return the head of a thread; None if there is no such thread, or if its head is damaged.
+
+    If the head has a lease, this also starts the time after which that lease counts as abandoned unless it is renewed.
+    It is called for all threads first, so that these times run at the same time and not one after the other.
+    """
     try:
         head = await store.head(thread_id)
     except Corrupt:
@@ -125,8 +128,9 @@ async def _delete(
     """Delete a thread and, with `purge`, its large values. Returns the object that --json prints. `url` is the URL of
     the store, for a command that an error advises.
 
-    First takes the lease, if the thread's head is still `head`. If another process has opened the thread meanwhile,
-    that process keeps it, and this raises an error.
+    `head` is the thread's head as it was read before; None if it could not be read. Unless it is None, the lease is
+    taken first. If another process has appended to the thread since `head` was read, this raises `Conflict` and deletes
+    nothing.
     """
     if head is not None:
         await thread_purge.fence(store, head, "deleting")

@@ -167,10 +167,11 @@ def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everythi
 
 
 def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
-    """Return the exchanges of the conversation as objects for JSON: the prompt, the status with its reason, the usage
-    and the cost.
+    """Return the exchanges of the conversation as objects for JSON. Each has the prompt, the provider and the model,
+    the status with its reason, and the usage, cost and time. A usage or cost that is not known is null.
 
-    `status` is the thread's present status. A usage or cost that is not known is null.
+    `status` is the thread's present status, which replaces the one in `state`; the status of the last exchange depends
+    on it.
     """
 
     return [

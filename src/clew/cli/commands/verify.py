@@ -78,9 +78,10 @@ async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool
 
 
 def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | None) -> str:
-    """Return the last line of the report: how many threads are damaged and, unless `repair` is set, the command that
-    repairs them. If `given`, the threads that the user named, is only one, the command repairs that thread, else all.
-    It names the store at `url`.
+    """Return the last line of the report: how many threads are damaged or cannot be read without their key. Unless
+    `repair` is set, a command that repairs the damaged ones follows. `given` has the threads that the user named: if
+    there is exactly one, the command is for that thread, else for all damaged threads. The command names the store at
+    `url`.
 
     `seen` has a verdict, the result of a check, for each thread. A verdict without a thread id is about threads that no
     listing can show; it is not counted.

@@ -45,8 +45,8 @@ async def login_form(visit: Visit) -> Response:
 
 
 async def login(visit: Visit) -> Response:
-    """Check the token that the login form sent, and put it into a cookie. If the service does not know the token,
-    return the form again."""
+    """Check the token that the login form sent. If the service knows it, or needs no token, store it in a cookie and
+    redirect to the page that the form names. If not, return the login form again, with an error."""
     shared, fields = visit.shared, await visit.form()
     token, namespace = fields.get("token", "").strip(), fields.get("namespace", "").strip()
     next_path = _local(fields.get("next", "/"))

@@ -237,8 +237,8 @@ def _prompt(message: Message) -> _Prompt:
 
 
 def _merged(blocks: Sequence[Block]) -> list[Block]:
-    """Join texts that follow each other, and thoughts that follow each other, because a response arrives in many small
-    pieces."""
+    """Return these blocks with neighbours joined: texts that follow each other become one text, and thoughts one
+    thought. A response arrives in many small pieces, and is shown as a whole."""
     found: list[Block] = []
     for block in blocks:
         last = found[-1] if found else None

@@ -21,7 +21,9 @@ __all__ = ["ROUTES"]
 
 
 async def head(request: Request) -> Response:
-    """Return the head of a thread, with two HTTP entity tags: that of the head, and in another header that of the log."""
+    """Return the head of a thread. The response has two HTTP entity tags, each a text that changes with what it stands
+    for: `ETag` stands for the head, and the header `clew-log` for the log. Refuses the request if there is no such
+    thread."""
     async with request.store() as store:
         found = await store.head(request.thread_id)
     if found is None:
@@ -41,7 +43,8 @@ async def remove(request: Request) -> Response:
 
 
 async def read(request: Request) -> Response:
-    """Return the frames of a thread in order, as a stream of records. If there is no such thread, the stream is empty."""
+    """Return the frames of a thread in order, as a stream of records. The query may limit them: from the frame number
+    `start`, counted from 0, to before `stop`. If there is no such thread, the stream is empty."""
     given = numbers(request, "start", "stop")
     return await respond(frame_records(request, request.thread_id, given.get("start", 0), given.get("stop")))
 
@@ -68,9 +71,9 @@ async def append(request: Request) -> Response:
 
 
 def _check_conditions(request: Request, thread_id: str, here: str, *, is_first: bool) -> None:
-    """Raise `Conflict` if the header `If-Match` or `If-None-Match` forbids the append. The request's body says which
-    log it expects before the append: `here` is the entity tag (HTTP) of that log, and `is_first` says that it has no
-    frames."""
+    """Raise `Conflict` if the header `If-Match` or `If-None-Match` of an append forbids it. `here` is the HTTP entity
+    tag of the log to which the request wants to append, and `is_first` says that this log has no frames yet. The
+    headers are compared with this tag; `*` stands for any log that has frames."""
     match, none = request.headers.get(b"if-match"), request.headers.get(b"if-none-match")
     if match is not None and (is_first if match.strip() == b"*" else here not in tags(request, b"if-match")):
         raise Conflict(thread_id, f"If-Match does not allow an append to the log {here}")

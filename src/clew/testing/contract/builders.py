@@ -91,7 +91,8 @@ async def all_blobs(store: Checkpointer, untouched_for: timedelta = timedelta(0)
 
 
 class Stopwatch:
-    """Tells apart blobs that were stored or used before this object was made from those that were stored or used later."""
+    """Helps a test to list only those blobs that were last stored or used before a moment. The moment is when this
+    object was made."""
 
     APART = 0.5
     """Seconds that a test waits before it makes a `Stopwatch`, so that blobs stored before and after can be told apart
@@ -110,8 +111,9 @@ class Stopwatch:
         return timedelta(seconds=self._asked - self._start + self.APART / 2)
 
     def was_in_time(self) -> bool:
-        """Return whether less than half of `APART` has passed since `before_start` was called. A store that begins to
-        count the age later than that cannot tell the blobs apart, and its answer proves nothing."""
+        """Return whether less than half of `APART` (seconds) has passed since `before_start` was called. Call this
+        after the store has answered. If it returns False, the store may have counted the age from a time that is too
+        late, so its answer proves nothing, and the test asks again."""
         return time.monotonic() - self._asked < self.APART / 2
 
 

@@ -59,7 +59,8 @@ class LeaseContract:
 
 
 class _Holder:
-    """A process on another machine that holds a thread. Its clock is apart from this one's by `apart` seconds."""
+    """A simulated process on another machine, which holds the lease of a thread. Its clock is `apart` seconds ahead of
+    the clock of this machine; behind it, if `apart` is negative."""
 
     def __init__(self, store: Checkpointer, thread_id: str, apart: float) -> None:
         self.thread_id = thread_id
@@ -72,7 +73,8 @@ class _Holder:
         await self.renew()
 
     async def renew(self) -> None:
-        """Append the head alone with a lease that lasts from now on."""
+        """Renew the lease: replace the thread's head by one whose lease ends `_LASTS` seconds after the present time on
+        the holder's clock. No frame is appended."""
         head = await self._store.head(self.thread_id)
         assert head is not None
         moment = datetime.now(UTC) + self._apart
@@ -82,7 +84,9 @@ class _Holder:
 
 
 class _Watched:
-    """A store whose holder renews its lease right before another process looks at it: the look must show that."""
+    """Stands for a store, with the method `head` alone. Before it reads a head from the real store, it lets the holder
+    renew the lease. So a process that reads heads through this object sees a renewed lease each time, and must not take
+    the thread."""
 
     def __init__(self, store: Checkpointer, holder: _Holder) -> None:
         self._store = store

@@ -117,8 +117,9 @@ class LifetimeContract:
 
 
 async def _not_refused(store: Checkpointer) -> dict[str, str]:
-    """Make one call of every method of a store that must refuse all calls with `UsageError`. Return those that did not:
-    a dict from the method's name to the value that it returned, or to its other error, as text."""
+    """Call every method of a checkpointer that must refuse all calls with `UsageError`, each method once. Return the
+    calls that were not refused: a dict from the method's name to the value that it returned, or to the error that it
+    raised instead, as text. The dict is empty if all were refused."""
     taken = {}
     for name, call in every_call(store).items():
         try:
@@ -131,8 +132,12 @@ async def _not_refused(store: Checkpointer) -> dict[str, str]:
 
 
 def _in_forked_child(store: Checkpointer) -> dict[str, str]:
-    """Fork a child process, make one call of every method there, and close the checkpointer there. Each call must be
-    refused. Return those that were not, as `_not_refused` does. The close must not harm the parent's store."""
+    """Test a checkpointer in a forked child process, where every call must be refused with `UsageError`. The child
+    calls every method once, and then closes the checkpointer.
+
+    Return the calls that were not refused: a dict from the method's name to what it returned or raised, as text; empty
+    if all were refused. If the child itself fails or hangs, the dict has the key `the child`.
+    """
     receive, send = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter(

@@ -271,8 +271,9 @@ class ListingContract:
         await asyncio.wait_for(asyncio.gather(watch(), *(churn(lane) for lane in range(3))), timeout=60)
 
     async def test_a_long_listing_is_right_while_its_threads_are_written(self, open_store: OpenStore) -> None:
-        """The threads at the end of the listing are written as soon as its first head has come: they move to the front,
-        and some no longer match."""
+        """Test that a listing is right even if threads are written while it is read. As soon as its first head has
+        come, the threads at its end are written. By that they move to the front of the order by time of change, and
+        some no longer match the query."""
         threads = _Changing(open_store(), open_store())
         await threads.make(_MANY)
         for order in _ORDERS:
@@ -281,8 +282,9 @@ class ListingContract:
             threads.check(query, found, moved, all_of_one_moment=False)
 
     async def test_long_pages_are_right_while_their_threads_are_written(self, open_store: OpenStore) -> None:
-        """The same for pages: each shows one moment, and none repeats a thread of another, wherever the last head of a
-        page has moved meanwhile."""
+        """Test that reading a listing page by page is right even if threads are written while each page is read. A page
+        must show all threads as they were at one moment. No thread may be on two pages, even if the last thread of a
+        page moves to another position before the next page is read."""
         threads = _Changing(open_store(), open_store())
         await threads.make(_MANY)
         for order in _ORDERS:
@@ -307,7 +309,8 @@ class ListingContract:
 
 
 class _Changing:
-    """Threads of which the last in a listing are written while it goes on, between two of its heads."""
+    """Makes threads in a store, writes some of them again while they are being listed, and checks that the listing is
+    right. It lists through `store` and writes through `writer`, two checkpointers of the same store."""
 
     def __init__(self, store: Checkpointer, writer: Checkpointer) -> None:
         self._store = store
@@ -323,8 +326,8 @@ class _Changing:
             )
 
     async def list_and_write(self, query: HeadQuery) -> tuple[list[Head], set[str]]:
-        """List heads, and write the last threads of the listing once the first head has come. Return the heads, and the
-        ids of the threads that were written."""
+        """List the heads that match the query. Once the first head has come, write again the `_MOVED` threads that come
+        last in the order of the query. Return the listed heads, and the ids of the threads that were written."""
         newest = [versions[-1] for versions in self._versions.values()]
         moved = {head.thread_id for head in sorted(newest, key=query.position)[:_MOVED]}
         found: list[Head] = []
@@ -349,9 +352,14 @@ class _Changing:
         await self._writer.append(thread_id, [b"frame"], at=len(versions) - 1, head=versions[-1])
 
     def check(self, query: HeadQuery, found: list[Head], moved: set[str], *, all_of_one_moment: bool) -> None:
-        """Assert what holds for the heads of one listing: each was written, each matches, each thread comes once, and
-        they are in order. With `all_of_one_moment` the order also holds for the threads in `moved`; without, those are
-        asserted to be listed if they matched all the time."""
+        """Assert that `found`, the heads of one listing or page, is a right result of `query`: each head was written at
+        some time and matches the query, and the heads are in order. `moved` has the ids of the threads that were
+        written while it was read.
+
+        With `all_of_one_moment`, all heads must be in order. Without it, threads in `moved` may be out of order if the
+        query orders by time of change. It is then also asserted that no thread is listed twice, and that none is left
+        out that matched before and after it was written.
+        """
         for head in found:
             assert head in self._versions[head.thread_id], f"never written: {head}"
             assert query.matches(head), f"does not match: {head}"
@@ -363,12 +371,12 @@ class _Changing:
         assert in_order == sorted(in_order, key=query.position, reverse=True), "not in order"
 
     def check_once(self, query: HeadQuery, found: list[Head], moved: set[str]) -> None:
-        """Assert that the heads are of different threads, and that all threads that match and were not written
-        meanwhile are among them."""
+        """Assert that no thread is in `found` twice, and that `found` has all threads that match the query and are not
+        in `moved`. `moved` has the ids of the threads that were written during the listing."""
         _each_once([head.thread_id for head in found], self._always_matching(query, self._versions.keys() - moved))
 
     def _always_matching(self, query: HeadQuery, thread_ids: Iterable[str]) -> set[str]:
-        """Return which of these threads matched the query before and after they were last written."""
+        """Return those of these threads that match the query with their newest head and with the head before it."""
         return {name for name in thread_ids if all(map(query.matches, self._versions[name][-2:]))}
 
 

@@ -29,11 +29,11 @@ class FreezableStore(Protocol):
     store: Checkpointer
 
     def freeze(self) -> None:
-        """Make the server silent: it keeps its connections, accepts new ones, and answers nothing. On Linux and macOS,
-        send SIGSTOP to all its processes."""
+        """Make the server silent: its connections stay open and new ones are accepted, but it answers nothing. On Linux
+        and macOS, send SIGSTOP to all processes of the server."""
 
     def thaw(self) -> None:
-        """Let the server go on, with everything that was sent to it meanwhile."""
+        """End the silence: the server works again, and answers also what was sent to it meanwhile."""
 
 
 class SilenceContract:
@@ -43,7 +43,9 @@ class SilenceContract:
     async def test_calls_to_a_silent_server_all_end_and_lose_nothing(
         self, freezable_store: FreezableStore, count: int
     ) -> None:
-        """Half of the calls are appends to threads of their own. Each is made again once the server goes on."""
+        """Test that `count` calls to a silent server all end with `Unavailable`. Every second call is an append, each
+        to another thread. When the server works again, these appends are repeated, and their frames must then be stored
+        exactly once."""
         store = freezable_store.store
         await available(lambda: append(store, "before", b"one"))
         freezable_store.freeze()
@@ -76,8 +78,9 @@ class SilenceContract:
     async def test_appends_that_wait_for_each_other_at_a_silent_server_all_end(
         self, freezable_store: FreezableStore
     ) -> None:
-        """Appends to one thread are made one after the other, so all but the first wait. Together they end about as soon
-        as a single one does, because the time in which a call waits for others counts too."""
+        """Test that ten appends to the same thread all end with `Unavailable` if the server is silent, and that this
+        takes less than five times as long as for a single append. A store makes such appends one after the other, but
+        the time in which a call waits for others must count as time without progress too."""
         store = freezable_store.store
         await available(lambda: append(store, "thread", b"one"))
         freezable_store.freeze()
@@ -125,8 +128,8 @@ class SilenceContract:
 
 
 async def available(call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call that can be repeated until it is not `Unavailable`, as its callers do, and return its result. A server
-    that has just gone on may be slow."""
+    """Make a call, repeat it as long as it raises `Unavailable`, and return its result. Raises `TimeoutError` after
+    `GUARD` seconds. A server that was silent may be slow for a while, so tests make their calls through this."""
     async with asyncio.timeout(GUARD):
         while True:
             try:
@@ -136,7 +139,8 @@ async def available(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _ended(calls: Sequence[Awaitable[object]]) -> list[object]:
-    """Make these calls at the same time, and return the result or the error of each. Fails if one does not end."""
+    """Make these calls at the same time, and return a list with the result of each, or with the error that it raised.
+    Fails the test if a call has not ended after `GUARD` seconds."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     done, pending = await asyncio.wait(tasks, timeout=GUARD)
     errors = {task: asyncio.CancelledError() if task.cancelled() else task.exception() for task in done}

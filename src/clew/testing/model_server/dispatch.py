@@ -111,8 +111,9 @@ class Dispatcher:
 
 
 def _vendor(request: HttpRequest) -> Wire:
-    """Return the vendor whose form the answer to a request takes if the request is not a model call: Anthropic for a
-    request with the header `anthropic-version` or a path with `/messages`, otherwise OpenAI."""
+    """Return the vendor's API in whose form the server answers this request. It is for requests whose path belongs to
+    no model call: Anthropic's if the request has the header `anthropic-version` or a path with `/messages`, otherwise
+    OpenAI's."""
     return ANTHROPIC if "anthropic-version" in request.headers or "/messages" in request.path else CHAT
 
 
