@@ -121,7 +121,9 @@ class Visit:
         headers = self.request.headers
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/x-www-form-urlencoded":
-            raise InvalidInput("an action is sent by the form of its page")
+            raise InvalidInput(
+                "the body must be a form (application/x-www-form-urlencoded). Open the page in a browser and use its form."
+            )
         body = bytes(await whole(self.request, _LARGEST_FORM))
         try:
             fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=500))
