@@ -143,11 +143,12 @@ def may_spill(body: bytes) -> bool:
 def spill(
     body: bytes, places: Iterable[Place], blobs: dict[str, bytes], keys: Keyring | None = None
 ) -> tuple[bytes, int]:
-    """Move texts and bytes of more than 65,535 bytes (`SPILL_OVER`) from a frame's body to `blobs`, and leave
-    references to them.
+    """Move texts and bytes of more than 65,535 bytes (`SPILL_OVER`) out of a frame's body, and leave references to
+    them.
 
     The body is the frame's entries in msgpack. `places` are the positions of large values in it, as `weigh` returns
-    them. Returns the shorter body, and an estimate of the memory that the moved values take, in bytes.
+    them. Each moved value is added to `blobs` as a blob: its digest, and the bytes to store, encrypted if there are
+    `keys`. Returns the shorter body, and an estimate of the memory that the moved values take, in bytes.
     """
     parts: list[bytes] = []
     done = weight = 0
@@ -187,8 +188,9 @@ def restore(
 ) -> bytes:
     """Undo `spill`: return the body with the values from `blobs` in place of the references `refs`.
 
-    `weight` is the number of bytes of memory that the body takes without these values. Raises `TooHeavy` if body and
-    values together would take more than `most` bytes of memory.
+    `blobs` has the stored bytes of each blob, by digest; `keys` decrypt them. `weight` is the number of bytes of memory
+    that the body takes without these values. Raises `TooHeavy` if body and values together would take more than `most`
+    bytes of memory.
     """
     values: dict[str, bytes] = {}
     parts: list[bytes] = []

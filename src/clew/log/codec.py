@@ -304,9 +304,10 @@ def decode_ordinary(frames: Sequence[bytes]) -> list[list[Logged]] | None:
 
 
 def _joined(frames: Sequence[bytes]) -> bytes:
-    """Return the bodies of these frames (their encoded entries), decompressed and joined to one msgpack array.
+    """Return one msgpack array that holds the bodies of these frames (their encoded entries), decompressed, in order.
 
-    The array's first bytes are decompressed together with the bodies, so that the result need not be copied.
+    If all of them are compressed, the bytes that begin the array are compressed too and come first. So a single call
+    decompresses and joins everything, and nothing has to be copied afterwards.
     """
     if all(map(_FLAGS, frames)):
         return compression.framed.decompress_many([_packed_array(len(frames)), *[data[_PAYLOAD] for data in frames]])

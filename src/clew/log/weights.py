@@ -107,8 +107,8 @@ def weigh(body: bytes, most: int | None = None) -> tuple[int, list[Place]]:
     are.
 
     The returned places are those of msgpack extensions (such as references to blobs), and of texts and bytes of at
-    least 65,536 bytes. Counting stops once the total exceeds `most` bytes, so that refusing takes no longer than
-    decoding would.
+    least 65,536 bytes. A place is three offsets in the body: of the value's first byte, of its content, and of the byte
+    after it. Counting stops once the total exceeds `most` bytes, so that refusing takes no longer than decoding would.
     """
     at, end = 0, len(body)
     total = end + _beside_tokens(body)

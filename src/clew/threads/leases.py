@@ -76,7 +76,7 @@ def lease_time(head: Head) -> float:
     """Return for how many seconds the lease in this head lasts after it was last renewed.
 
     That is the time from the head's last change to the lease's end. The holder's clock gave both, so it does not matter
-    whether that clock is right. Returns the usual time, `LEASE_TIME`, if the head does not tell.
+    whether that clock is right. Returns the usual time, `LEASE_TIME`, if the end is not after the change.
     """
     assert head.lease is not None  # noqa: S101
     seconds = (head.lease.expires_at - head.updated_at).total_seconds()
@@ -87,8 +87,8 @@ def is_live(lease: Lease | None) -> bool:
     """Return whether a process probably still works under this lease: the time in it has not passed by the clock of
     this machine, and its owner may be alive.
 
-    This is for listings and reports, which cannot wait. It is wrong if the owner's clock and this one are apart, so
-    nothing is taken or deleted because of it: that is for `wait_until_free`.
+    This is for listings and reports, which cannot wait. It is wrong if the owner's clock and this one are apart. So
+    never take or delete a thread because of this result: call `wait_until_free` first.
     """
     return lease is not None and lease.expires_at > now() and not is_over(lease)
 
@@ -114,8 +114,8 @@ _given_up: set[str] = set()
 
 
 def give_up(lease: Lease) -> None:
-    """Remember that this process no longer works under this lease of its own, which the store still names. This process
-    need not wait for its end."""
+    """Remember that this process has stopped working under this lease of its own, although the store still names it.
+    From then on `is_over` returns True for the lease in this process, so nobody here waits for its end."""
     _given_up.add(lease.token)
 
 
@@ -141,13 +141,18 @@ def note_seen(head: Head) -> float:
 
 
 async def wait_until_free(checkpointer: Checkpointer, head: Head) -> None:
-    """Return when no live process can hold the thread under the lease in this head.
+    """Return once no live process can hold the thread under the lease in this head. Raise `ThreadBusy` if one may hold
+    it.
 
     Returns at once if there is no lease, if it is certain that its holder is gone, or if this process has seen the
-    lease unchanged for the whole time that it lasts. If by the time written in it the lease has ended, or if that time
-    is so far ahead that a clock must be wrong, this waits that long and looks at the thread from time to time. A
-    warning says so in the log. Otherwise, or if the lease is renewed or taken meanwhile, raises `ThreadBusy`. After the
-    wait the log may have grown: an append after `head` is then refused, as ever.
+    lease unchanged for the whole time that a lease lasts (usually 30 seconds). Otherwise the end that is written in the
+    lease decides. If that is still to come, raises `ThreadBusy` at once, unless it is more than twice as far ahead as a
+    lease lasts: then a clock must be wrong. If the end has passed or a clock is wrong, logs a warning and waits until
+    this process has seen the lease unchanged for the whole time. Raises `ThreadBusy` if the lease is renewed or taken
+    meanwhile.
+
+    During the wait the holder may have appended and given the lease back. Then `head` is no longer the end of the log,
+    and an append after it raises `Conflict`.
     """
     is_fresh = is_waiting = False
     current: Head | None = head

@@ -26,9 +26,9 @@ async def upkeep(
     """Open an existing thread for maintenance, as an async context manager.
 
     Opening sets the thread's status to running. On exit the status from before is set again, unless the block set
-    another one. It becomes interrupted instead if it was running before (by a process that is gone), or if another
-    process changed the thread just before it was opened. Raises `ThreadBusy` if a live process holds the thread, unless
-    `takeover` is set. `label` says what the maintenance is for.
+    another one. In two cases the status becomes interrupted instead: if it was running before (left so by a process
+    that is gone), or if another process changed the thread between the reading of that status and the opening. Raises
+    `ThreadBusy` if a live process holds the thread, unless `takeover` is set. `label` says what the maintenance is for.
     """
     before = await load(checkpointer, thread_id)
     async with Thread.open(checkpointer, thread_id, label=label, takeover=takeover) as thread:

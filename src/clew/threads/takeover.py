@@ -31,14 +31,17 @@ class Predecessor(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, head: Head) -> Predecessor | None:
-        """Return the process that may still be at work under the lease in this head, which was taken over just now;
-        None if there is certainly none."""
+        """Return the process that may still be at work under the lease in this head: the head from before this process
+        took the thread over, which was just now.
+
+        Returns None if the head has no lease, or if the lease's holder is certainly gone.
+        """
         if head.lease is None or is_over(head.lease):
             return None
         return cls(head.thread_id, str(head.lease.owner), time.monotonic() + lease_time(head))
 
     async def outwait(self) -> bool:
-        """Wait until the lease of this process has ended. Return whether there was something to wait for."""
+        """Wait until the predecessor's lease has ended. Return True then, or False at once if it has ended already."""
         left = self.ends - time.monotonic()
         if left <= 0:
             return False
@@ -53,7 +56,7 @@ class Predecessor(msgspec.Struct, frozen=True):
 
 
 class _Held(Protocol):
-    """The part of `Thread` that is needed here."""
+    """The two attributes of `Thread` that `until_lost` uses."""
 
     @property
     def lost(self) -> LeaseLost | None: ...

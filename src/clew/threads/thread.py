@@ -291,10 +291,11 @@ class Thread:
         await self._open_writer().fence()
 
     async def outwait_predecessor(self) -> bool:
-        """Wait until the process from which this one took the thread by `takeover` has certainly noticed it, unless it
-        is frozen: until its lease would have ended. Return whether there was something to wait for.
+        """If this process took the thread by `takeover`, wait until the lease of the former holder must have ended. By
+        then that holder has noticed the takeover, unless it is frozen. Return True after such a wait.
 
-        Returns at once if the lease was free, had ended, or belonged to a process that is certainly gone.
+        Returns False at once if the thread was not taken by `takeover`, if it had no lease, if its holder was certainly
+        gone, or if that lease must have ended by now.
         """
         return self._predecessor is not None and await self._predecessor.outwait()
 
@@ -417,8 +418,8 @@ class Thread:
             log.info("thread %r: its last holder, %s, is gone; resumed at turn %d", self._thread_id, owner, turn)
 
     async def _keep_lease(self, writer: LogWriter) -> None:
-        """Run as long as the thread is open, and renew the lease if the log did not grow for some seconds, for example
-        because a tool runs for a long time."""
+        """Run as long as the thread is open: every 10 seconds, renew the lease if nothing was appended in the last 5
+        seconds, for example because a tool runs for a long time. After a failed renewal, try again 2 seconds later."""
         usual = pause = RENEW_AFTER.total_seconds()
         while not writer.lost and writer.lease is not None:
             await asyncio.sleep(pause)
@@ -459,7 +460,8 @@ class Thread:
 
 
 async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[Head]:
-    """Yield all heads that match the query, reading one page of them at a time. The query's `limit` does not end it.
+    """Yield all heads that match the query, reading them in pages. The query's `limit` does not end this: it is only
+    the size of a page, if that is larger than `PAGE`.
 
     The caller skips some heads and stops when it has enough, so the number of heads it needs is not known here.
     """

@@ -120,8 +120,9 @@ class LogWriter:
         """Return once the first `through` entries that this writer ever accepted, by default all, are durable.
 
         With `renew`, make at least one append, of the head alone if there are no entries. Only one append runs at a
-        time: other callers wait for it and then check again whether they still need one. If it is `Unavailable`, they
-        raise that too, so that all of them together wait no longer than one call of the store takes to give up.
+        time: other callers wait for it and then check again whether they still need one. If that append raises
+        `Unavailable`, the waiting callers raise it too, so that all of them together wait no longer than one call of
+        the store takes to give up.
         """
         through = self._accepted if through is None else through
         cancelled: asyncio.CancelledError | None = None
@@ -213,12 +214,14 @@ class LogWriter:
         return self.lease is not None and has_ended(self._held)
 
     async def renew(self) -> None:
-        """Extend the lease, in one append with the entries that are not written yet, or with the head alone.
+        """Extend the lease by one append: of the entries that are not written yet, or of the head alone if there are
+        none.
 
-        If the lease may have ended meanwhile, an entry that takes it again is appended. It advances the log, so of this
-        process and another one that takes the lease at this moment only one succeeds. An append of the head alone does
-        not advance the log, and could succeed right before the other process takes the lease. Raises `LeaseLost` if
-        another process has taken over.
+        If the lease of a running thread may have ended already, another process may be taking it right now. Then an
+        entry that takes it again is appended. Such an entry moves the end of the log, and an append succeeds only at
+        the current end, so only one of the two processes succeeds. An append of the head alone does not move the end,
+        so both could succeed. Raises `LeaseLost` if another process has taken over, and `Unavailable` if every try
+        takes longer than the lease lasts.
         """
         if not self.has_run_out or self.fold.status != "running":
             await self.flush(renew=True)

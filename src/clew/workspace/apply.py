@@ -56,9 +56,9 @@ async def apply_plan(
     written so far and the number of files to write.
 
     At any time, each name is either as it was before or as the plan wants it. Cancelling waits until the files being
-    written are done. A restore that stops half-way, for whatever reason, only has to be run again. The first batch of
-    files is fetched before anything is changed, so that a restore of a single batch that cannot succeed changes
-    nothing.
+    written are done. A restore that stops half-way, for whatever reason, only has to be run again. Files are fetched in
+    batches, and the first batch before anything is changed. So if a restore has only one batch and that cannot be
+    fetched, nothing is changed.
     """
     restorer = _Restorer(root, plan, checkpointer, progress)
     try:

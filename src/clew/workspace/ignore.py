@@ -125,13 +125,14 @@ def _pattern(line: str) -> GitIgnoreSpecPattern:
 
 
 def _linear(regex: str) -> str:
-    """Rewrite the regular expression that pathspec made of an ignore pattern, so that a match takes few steps: at most
-    the length of the path times the length of the pattern. Otherwise a pattern with many stars could take practically
-    forever.
+    """Return a faster form of `regex`, a regular expression that pathspec made of an ignore pattern. A match then takes
+    at most as many steps as the length of the path times the length of the pattern. Without this, a pattern with many
+    stars could take practically forever.
 
     The text between two stars may be matched at its first occurrence: if the rest of the pattern does not match after
     that one, it does not match after a later one either. So the match never has to go back, and `(?>…)` keeps it from
-    trying. This needs sets of characters that never match a slash, as in git.
+    trying. That holds only if a set of characters such as `[!a]` never matches a slash. In git it never does, so the
+    result excludes slashes from all sets.
     """
     regex = _SET.sub(lambda found: "(?!/)[" + re.sub(r"([\[&|~])", r"\\\1", found[1]) if found[1] else found[0], regex)
     first, *pieces = regex.split(_STAR)

@@ -208,8 +208,9 @@ class Reader:
 
     def _fact(self, seen: Fact, facts: os.stat_result, began: int) -> Fact:
         """Return the facts that the cache keeps of a file or link. `seen` are the facts from the walk, `facts` its stat
-        result when it was opened, and `began` the time in nanoseconds when reading began. The ctime in the result is
-        `UNTRUSTED` if a later change of the file might leave all of its times as they are."""
+        result when it was opened, and `began` the time in nanoseconds when reading began. If a later change of the file
+        might leave all of its times as they are, the ctime in the result is `UNTRUSTED`. No walk ever sees this value,
+        so the next snapshot reads the file again."""
         elsewhere = facts.st_dev != self._root.facts.st_dev or self._on_network
         trusted = is_settled(facts.st_mtime_ns, facts.st_ctime_ns, began, elsewhere=elsewhere)
         ctime = facts.st_ctime_ns if trusted else UNTRUSTED

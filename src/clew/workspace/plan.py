@@ -132,7 +132,9 @@ async def make_plan(checkpointer: Checkpointer, before: Root | None, target: Roo
 
 
 class _Planner:
-    """Makes one plan, by comparing two snapshots folder by folder."""
+    """Makes the plan of one restore: the list of work that makes a folder equal to a snapshot. `run` compares, folder
+    by folder, the snapshot of the folder as it is now with the snapshot to restore, and returns the plan. It changes
+    nothing in the folder."""
 
     def __init__(self, checkpointer: Checkpointer, limits: Limits) -> None:
         self._checkpointer = checkpointer

@@ -2,7 +2,7 @@
 trees (blobs that each list the content of one folder).
 
 The event loop only stores. Walking, reading and packing are done on OS threads. zstd, blake3 and system calls release
-the interpreter's lock, so two threads keep two cores busy.
+the interpreter's lock, so two OS threads keep two cores busy.
 """
 
 from __future__ import annotations

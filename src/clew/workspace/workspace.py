@@ -33,7 +33,8 @@ class Workspace:
     they lie. Owners, extended attributes and access lists are not kept.
 
     Files are cut into chunks, and each chunk is stored once for all threads of the store. A file that has not changed
-    since the last snapshot is not read again. A folder in which nothing has changed costs one digest.
+    since the last snapshot is not read again. For a folder in which nothing has changed, nothing new is stored: the
+    folder above it names the same digest as before.
     """
 
     def __init__(

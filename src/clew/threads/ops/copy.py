@@ -198,8 +198,8 @@ async def _common(source: Source, head: Head, target: Checkpointer, there: Head,
     """Compare the target's log with the source's. Return the digest, in the source, of the last frame that both have.
 
     Returns None if the source's log does not begin with the whole log of the target. `head` is the source's head and
-    `there` the target's. `verbatim` says that frames are copied byte for byte; then an incomplete copy is compared by
-    bytes only.
+    `there` the target's. Logs whose bytes differ are compared by their entries. `verbatim` says that frames are copied
+    byte for byte; then an incomplete copy with other bytes gives None at once.
     """
     if there.frames > head.frames:
         return None

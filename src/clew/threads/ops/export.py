@@ -278,9 +278,9 @@ async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str
     """Check that the log in an archive can be folded and that the archive's head agrees with it. The file may be
     hostile.
 
-    Returns the digests of the blobs that frames refer to directly. Raises `Corrupt` if a check fails. `scales`
-    estimates the memory that the import takes, and raises `InvalidInput` if that is too much; with None memory is not
-    limited. `name` names the file in errors.
+    Returns the digests of the blobs that frames refer to directly. Raises `Corrupt` if a check fails. `scales` limits
+    the memory that the import takes: each frame is added to it, and it raises `InvalidInput` if the frames take too
+    much. With None there is no limit. `name` names the file in errors.
     """
     direct: set[str] = set()
     head, fold = archive.manifest.head, Fold()
@@ -316,8 +316,9 @@ async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str
 
 
 class _Scales:
-    """Estimates, frame by frame, the memory that an imported thread takes, and compares it with the size of the frames
-    in the file."""
+    """Refuses to import a thread that would take too much memory. Each frame is passed to `add`, which raises
+    `InvalidInput` if the frames so far would take more memory than 50 times the size that they and their blobs have in
+    the file, plus 8 MiB."""
 
     def __init__(self, archive: Archive, name: str, anew: bool) -> None:
         self._archive = archive
@@ -331,8 +332,8 @@ class _Scales:
     def add(self, number: int, frame: Frame) -> None:
         """Add frame `number` to the estimate of the memory that the imported thread takes.
 
-        Raises `InvalidInput` if the frames added so far take too much memory for the number of bytes that they have in
-        the file.
+        Raises `InvalidInput` if all frames added so far would take more memory than 50 times the size that they and
+        their blobs have in the file, plus 8 MiB.
         """
         new = frame.refs - self._seen
         self._seen |= new

@@ -58,15 +58,16 @@ async def gc(
 
     1. Every writer touches a blob before a thread points at it. `put_blobs` touches it, whether or not it was there;
        `append` touches each of its refs, in one step with checking that they exist; `missing_blobs` touches too.
-    2. Candidates are listed first, then the refs of all threads are read. A blob is deleted only if nobody has touched
-       it since one grace period *before* the listing began. `delete_blobs` checks this again, in one step with the
-       deletion, and the time that this run has taken is added to the grace period. Otherwise a run that takes longer
+    2. First the blobs that nobody has touched for a grace period are listed, and after that the refs of all threads are
+       read. The cutoff is the moment one grace period before this run began. `delete_blobs` checks again, in one step
+       with the deletion, that nobody has touched the blob since the cutoff. A store counts back from the time of the
+       deletion, so the time that this run has taken is added to the grace period. Otherwise a run that takes longer
        than the grace period could delete a blob that was touched during the run.
     3. Suppose that a blob is deleted and a thread points at it. The append that made the thread point at it touched the
-       blob, and by (2) did so more than a grace period before the listing began. So the append was made before the refs
-       were read, the thread was listed (a thread that exists throughout is listed), its refs were read, and the blob
-       was kept: a contradiction. If the thread was deleted meanwhile, it points at nothing. If it was forked before it
-       was deleted, the fork put its blobs again, which is a touch.
+       blob, and by (2) did so before the cutoff. So the append was made before the refs were read, the thread was
+       listed (a thread that exists throughout is listed), its refs were read, and the blob was kept: a contradiction.
+       If the thread was deleted meanwhile, it points at nothing. If it was forked before it was deleted, the fork put
+       its blobs again, which is a touch.
     4. If more than the grace period passes between a touch and its append, the blob may be gone. Then the append raises
        `MissingBlob` and writes nothing. So every writer in Clew puts values again before it appends them elsewhere.
     5. A tree protects the blobs below it; they are read from the tree without any key. A writer that points at a tree
@@ -79,8 +80,8 @@ async def gc(
     reachability is computed again, and deleted blobs that a thread reaches by then are put back from memory.
 
     Hidden threads that are still being copied count like all others. Raises `Corrupt` and deletes nothing if a thread
-    or tree cannot be read, since it is unknown what it reaches. `progress` is called with
-    the number of threads and blobs examined so far, and None because their total is unknown.
+    or tree cannot be read, since it is unknown what it reaches. `progress` is called with the number of threads and
+    blobs examined so far, and None because their total is unknown.
     """
     cutoff = Cutoff(grace)
     steps = Steps(progress)
@@ -199,14 +200,16 @@ async def remove_blobs(
     *,
     but: str | None = None,
 ) -> tuple[int, int]:
-    """Delete these blobs, except those touched since `cutoff`. Returns how many were deleted, and how many bytes they
-    took.
+    """Delete these blobs, except those touched since the moment `cutoff`. Returns how many were deleted, and how many
+    bytes they took.
 
-    To touch a blob is to store it or to ask for it as a writer. `cutoff` and `listing` are moments. After `listing` the
-    caller has read which blobs each thread needs, and found that no thread except the one with the id `but` reaches
-    these. A store measures the age of a touch from the time of the deletion, so a slow deletion moves the cutoff
-    forward. That is safe while the cutoff stays before `listing`. Beyond it a thread may already point at a deleted
-    blob; such a blob is put back. `steps` counts the threads and blobs that are examined for this.
+    To touch a blob is to store it or to ask for it as a writer. The caller must have found that no thread needs these
+    blobs, apart from the thread with the id `but`, and must have read the threads after the moment `listing`. `listing`
+    must not be before `cutoff`. `steps` counts the blobs that were handled.
+
+    A thread that begins to need one of these blobs meanwhile does not lose it: the thread's writer touches the blob, so
+    the blob stays. Only if deleting a batch of blobs takes longer than the time from `cutoff` to `listing` is this
+    uncertain. Then the threads are read again, and deleted blobs that one of them needs are put back.
 
     A tree (a blob that points at others) is deleted before the blobs it points at. A tree that stays because it was
     touched keeps all blobs below it. So every tree in the store is complete, even if the deletion is interrupted.
@@ -243,8 +246,8 @@ async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str])
 
 
 class _Deleter:
-    """Deletes blobs, and counts them and their bytes. Puts a deleted blob back if a thread has come to reach it
-    meanwhile."""
+    """Deletes blobs, and counts them and their bytes. If a deletion takes longer than `room` seconds, looks whether a
+    thread has come to need one of the deleted blobs, and puts such blobs back."""
 
     def __init__(self, checkpointer: Checkpointer, cutoff: Cutoff, room: float, steps: Steps, but: str | None) -> None:
         self._checkpointer = checkpointer
@@ -258,8 +261,9 @@ class _Deleter:
     async def delete(self, digests: Sequence[str]) -> set[str]:
         """Delete these blobs, except those that a writer stored or asked for since the cutoff given to this object.
 
-        Returns the digests of the blobs that no longer exist. If the deletion took so long that a thread may have come
-        to reach one of them, this is checked, and a blob that is reached is put back.
+        Returns the digests of the blobs that no longer exist. Deletes in batches. If a batch took longer than the
+        `room` seconds given to this object, a thread may have come to need a deleted blob; this is checked, and such a
+        blob is put back.
         """
         gone = set(digests)
         async for held in _read(self._checkpointer, digests):

@@ -50,10 +50,10 @@ async def prune(
 
     A thread with a live lease is never deleted. If it cannot be seen from here whether a holder is alive, this waits to
     see whether it renews its lease: once, 30 seconds for all such threads. `dry_run` does not wait, and goes by the
-    times that are written in the leases. Before each deletion its lease is taken at exactly the position where
-    the thread was listed, so a thread that was opened or changed meanwhile stays. Hidden threads that are still being
-    copied are neither counted nor deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged
-    thread cannot be listed.
+    times that are written in the leases. Before a thread is deleted, its lease is taken, which fails if the thread was
+    opened or changed since it was listed; such a thread stays. Hidden threads that are still being copied are neither
+    counted nor deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged thread cannot be
+    listed.
     """
     _check(older_than, keep, status, tags, prefix)
     wanted = HeadQuery(prefix=prefix, tags=dict(tags or {}))

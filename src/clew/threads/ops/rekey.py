@@ -86,7 +86,7 @@ async def _is_sealed(checkpointer: Checkpointer, head: Head, key_id: str) -> boo
 
 
 async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
-    """Encrypt one thread again.
+    """Encrypt one thread again with the keyring's first key, and return True.
 
     Returns False, with the thread unchanged, if a process changed it or took its lease meanwhile.
     """
@@ -108,10 +108,11 @@ async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
 
 
 async def _finish(checkpointer: Checkpointer, hidden: Head) -> None:
-    """Replace a thread by its hidden copy, which is complete, and delete the copy.
+    """Replace a thread by its complete hidden copy, and delete the copy. `hidden` is the copy's head, whose tags name
+    the thread.
 
-    If the thread's lease was not taken for `rekey` yet, or the thread has grown since, only the copy is deleted:
-    nothing is lost.
+    If the thread's lease was not taken for `rekey` yet, or the thread has grown since, the thread stays as it is and
+    only the copy is deleted.
     """
     name = hidden.tags[_NAME]
     there = await checkpointer.head(name)

@@ -120,8 +120,8 @@ async def verify_all(
 ) -> AsyncIterator[Verdict]:
     """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each.
 
-    `progress` gets the number done and the total. If some threads are too damaged to be listed, a last verdict with an
-    empty `thread_id` holds the store's own error.
+    `progress` is called with the number of threads verified so far and the number of all. If some threads are too
+    damaged to be listed, a last verdict with an empty `thread_id` holds the store's own error.
     """
     found: list[str] = []
     unlisted: Corrupt | None = None
@@ -376,8 +376,8 @@ async def _one_by_one(
     """Read the frames from `start` up to, but not including, `stop` one at a time, because reading them together failed
     with the error `blame`. Return one item for each frame: its bytes, or the error of reading it.
 
-    If every single read succeeds, the last item gets the error `blame`. If the log's length is not known (`known` is
-    False), failed reads at the end are left out: the log ends before them.
+    If every single read succeeds, the last item gets the error `blame`, so that the damage is reported all the same. If
+    the log's length is not known (`known` is False), failed reads at the end are left out: the log ends before them.
     """
     found: list[_Raw] = []
     failed = 0

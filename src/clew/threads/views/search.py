@@ -1,5 +1,4 @@
-"""Search all threads of a store for a text, without an index: threads with the text in their title first, then all
-others."""
+"""Search the threads of a store for a text, without an index: each thread is read and its messages are searched."""
 
 from __future__ import annotations
 
@@ -62,12 +61,12 @@ async def search(
     unreadable: Unreadable,
     progress: Progress | None = None,
 ) -> AsyncGenerator[Found, None]:
-    """Yield the threads that contain this text, ignoring case and kinds of white space.
+    """Yield those threads that the query lists and that contain this text, ignoring case and kinds of white space.
 
-    Threads with the text in their title come first, then all others, each time the newest first. Rewound messages are
-    searched too. If a thread cannot be read, `unreadable` is called with its head and the error, and the search goes
-    on. `progress` is called with the number of threads searched so far and the number of all threads. Raises
-    `InvalidInput` if `text` is blank.
+    The threads with the text in the title of their head come first, then those that have it only elsewhere; within both
+    groups, the newest first. Rewound messages are searched too. If a thread cannot be read, `unreadable` is called with
+    its head and the error, and the search goes on. `progress` is called with the number of threads searched so far and
+    the number of all threads to search. Raises `InvalidInput` if `text` is blank.
     """
     pattern = pattern_of(text)
     heads = [head async for head in Thread.list(checkpointer, query)]

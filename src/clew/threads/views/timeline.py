@@ -71,7 +71,8 @@ async def read_timeline(
 
     Positions count all turns, also rewound ones, from 0. A negative `start` counts from the end. Takes no lease and
     changes nothing. The log is read from its beginning and checked; only a few frames at a time are in memory, beside
-    the messages themselves. `head` spares reading the head if it is known.
+    the messages themselves. The log is read up to `head`; if that is not given, the thread's head is read from the
+    store first.
     """
     reader, head = await reader_of(store, thread_id, head=head)
     return reader.timeline(start, stop, abandoned=is_crashed(head))
@@ -82,7 +83,8 @@ async def reader_of(
 ) -> tuple[TimelineReader, Head]:
     """Return a `TimelineReader` that has read the thread's whole log, and the thread's head at that time.
 
-    If `reader` has already read an earlier part of this log, only the rest is read. `head` spares reading the head.
+    If `reader` has already read an earlier part of this log, only the rest is read. The log is read up to `head`; if
+    that is not given, the thread's head is read from the store first.
     """
     head = head or await store.head(thread_id)
     if head is None:

@@ -50,9 +50,10 @@ class Totals(msgspec.Struct, kw_only=True):
 
 
 async def add_up(heads: AsyncIterable[Head], zone: tzinfo | None = None) -> Totals:
-    """Add up the turns, tokens and costs in these heads.
+    """Add up the threads with these heads, and return the sums of turns, tokens and costs: of all threads, and of those
+    with the same status, agent or day.
 
-    Days are those of the time zone `zone`, by default this machine's.
+    A thread counts for the day of its last change in the time zone `zone`, by default this machine's.
     """
     totals = Totals()
     async for head in heads:
