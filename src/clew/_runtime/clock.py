@@ -21,8 +21,8 @@ def now() -> datetime:
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A moment since the machine was last started, by two clocks: the wall clock, which may be set to another time, and
-    the steady clock, which stands still while the machine sleeps."""
+    """A moment as two clocks showed it: `wall`, the time of day, which a user or a time server may set, and `steady`,
+    which is never set but may stand still while the machine sleeps. It means nothing after a restart of the machine."""
 
     wall: float
     steady: float
@@ -33,6 +33,6 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def age(self) -> float:
         """Return the seconds that have passed since this moment. If the two clocks give different numbers, return the
-        larger one. Return infinity if a clock went back."""
+        larger one. Return infinity if one of the clocks shows an earlier time now than it did then."""
         wall, steady = time.time() - self.wall, time.monotonic() - self.steady
         return max(wall, steady) if min(wall, steady) >= 0 else math.inf

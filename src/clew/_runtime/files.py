@@ -140,9 +140,12 @@ def size(path: str | Path) -> int:
 
 
 def publish(temporary: Path, path: Path) -> bool:
-    """Sync a finished file to the disk and give it the name `path`, so that the name survives a power cut. Returns False,
-    and leaves everything as it is, if there is a file of that name already. Where the file system has links, the
-    temporary name stays too, and the caller removes it."""
+    """Sync a finished file to the disk and give it the name `path`. Returns True when this is done and the name
+    survives a power cut. Returns False if there is a file of that name already; then neither file is changed.
+
+    The file also keeps the name `temporary`, which the caller removes. Only on a file system without links is it
+    renamed, so that the temporary name is gone.
+    """
     fd = os.open(temporary, os.O_RDWR)
     try:
         sync(fd)

@@ -92,8 +92,8 @@ _look_again = 0.0
 def is_listened_to() -> bool:
     """Return whether the program has set up a tracer. Callers that run very often ask this before they open a span.
 
-    Asking OpenTelemetry takes 1.4 µs, so the answer no is kept for a tenth of a second. A tracer that is set up
-    meanwhile is seen with that delay.
+    Asking OpenTelemetry takes 1.4 µs. So if there was no tracer, this returns False for the next tenth of a second
+    without asking again. A tracer that is set up meanwhile is noticed that much later.
     """
     global _look_again
     if _tracer is not None:

@@ -40,18 +40,19 @@ class Waiting:
 
 
 class Patience:
-    """Ends calls to a server that make no progress for `seconds`.
+    """Ends calls to a server that make no progress for `seconds`. An ended call raises `Unavailable`, in which `where`
+    names the server.
 
-    A store has one object for all its calls. It covers everything a call does: waiting for its turn, connecting,
-    sending, retrying. A call to the store ends if it is older than `seconds` and the server has not shown a sign of life
-    to any call for that long. So a call that waits in a queue goes on while the queue moves, and ends with the others
-    when the server is silent.
+    A store has one such object for all its calls. It covers everything a call does: waiting for its turn, connecting,
+    sending, retrying. A call ends when `seconds` have passed both since it began and since the server last showed a
+    sign of life to any call of the store. So a call that waits in a queue goes on while the queue moves, and ends with
+    the others when the server is silent.
 
-    Each connection has an object of its own, made with `part`, so that one dead connection is noticed while others
-    work. Progress on a connection counts as progress of its store.
+    Each connection has another such object, made with `part`, so that one dead connection is noticed while others work.
+    Progress on a connection counts as progress of its store.
 
-    Progress is what `moved` reports, and what `sign` shows: a function whose value changes while bytes move, such as the
-    number of bytes that were received. It is asked only about calls that take long. `where` names the server in errors.
+    Progress is reported in two ways: somebody calls `moved`, or the value of `sign` has changed. `sign` is a function
+    without arguments whose value changes while bytes move, such as the number of bytes that were received.
     """
 
     def __init__(
@@ -74,19 +75,20 @@ class Patience:
         self._due = 0.0
 
     def part(self, sign: Callable[[], object] | None = None) -> Patience:
-        """Make the object for one connection of this store."""
+        """Return a new `Patience` for one connection of this store. `sign` is a function without arguments whose value
+        changes while bytes move on the connection."""
         return Patience(self.where, self.seconds, whole=self, sign=sign)
 
     def error(self) -> Unavailable:
-        """Make the error of a call that was ended."""
+        """Return the `Unavailable` error that an ended call raises."""
         return Unavailable(
             f"{self.where}: no answer for {self.seconds:g} s. It is overloaded, frozen or cut off. The call may or may not "
             "have taken effect; the same call may be made again."
         )
 
     async def limit(self, work: Awaitable[T]) -> T:
-        """Await this work and return its result. Cancels it and raises `Unavailable` if there is no progress for too
-        long. The end of the work is progress."""
+        """Await this work and return its result. If there is no progress for too long, cancels the work and raises
+        `Unavailable`. When the work returns a result, that counts as progress too."""
         task = asyncio.current_task()
         assert task is not None, "only a task can wait"  # noqa: S101
         before = task.cancelling()
@@ -105,9 +107,9 @@ class Patience:
         return result
 
     async def finish(self, job: Job) -> Any:
-        """Await a job, which cannot be cancelled, and return its outcome. If there is no progress for too long, the job
-        ends with `Unavailable`; what still becomes of it is ignored. If the caller is cancelled, its cancellation is
-        raised when the job has ended, with the error of the job as its `__cause__`."""
+        """Await a job, which cannot be cancelled, and return its outcome. If there is no progress for too long, raises
+        `Unavailable`, although the work of the job may go on; its result is then ignored. If the caller is cancelled,
+        its cancellation is raised when the job has ended, with the error of the job as its `__cause__`."""
 
         def give_up() -> None:
             job.error = self.error()
@@ -146,8 +148,8 @@ class Patience:
 
     @contextmanager
     def uploading(self, size: int) -> Iterator[None]:
-        """Give calls more time while so many bytes are sent in a way whose progress cannot be seen: as many seconds as
-        they take at `SLOWEST_UPLOAD`."""
+        """Give calls more time during the `with` block, in which `size` bytes are sent in a way whose progress cannot
+        be seen. They get one more second for each `SLOWEST_UPLOAD` bytes, and none for less than 64 KiB."""
         if size < _SMALL:
             yield
             return
@@ -171,8 +173,8 @@ class Patience:
             self._arm(asyncio.get_running_loop(), since + self.seconds + self._extra)
 
     def _arm(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
-        """Set the timer for a check at the time `due`. With a `sign`, check four times in that time, so that a call ends
-        soon after the bytes have stopped."""
+        """Set the timer for the next check: at the time `due`, or, with a `sign`, at most a quarter of `seconds` from
+        now. Only a check looks at `sign`, and frequent checks tell more exactly when the bytes have stopped."""
         now = loop.time()
         self._due = due if self._sign is None else min(due, now + self.seconds / 4)
         self._timer = loop.call_later(self._due - now, self._check)
@@ -209,8 +211,8 @@ def unread_and_unsent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 def timeout_seconds(value: object) -> float:
-    """Return as a float the seconds without progress after which calls end, which a URL or a caller gave. Raises
-    `InvalidInput` unless it is a number more than 0 and at most 3600."""
+    """Check the option `timeout`, as a URL or a caller gave it, and return it as a float: the seconds without progress
+    after which a call ends. Raises `InvalidInput` unless it is a number more than 0 and at most 3600."""
     try:
         seconds = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):

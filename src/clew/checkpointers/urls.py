@@ -82,8 +82,8 @@ def truth(given: Mapping[str, str], name: str, shown: str) -> bool:
 
 
 def connection_count(value: object) -> int:
-    """Return as an int the number of connections that a store may open, which a URL or a caller gave. Raises
-    `InvalidInput` unless it is a number from 1 to 1000."""
+    """Check the option `connections`, as a URL or a caller gave it, and return it as an int: the most connections that
+    a store may open. Raises `InvalidInput` unless it is a whole number from 1 to 1000."""
     text = str(value)
     if not (text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= 1000):
         raise InvalidInput(f"connections must be a number from 1 to 1000, not {value!r}")

@@ -110,13 +110,14 @@ class Client:
         thread_id: str | None = None,
         absent: bool = False,
     ) -> Reply | None:
-        """Make a call and return the server's reply, whose status is 200. With `absent`, return None if the server says
-        that the thread does not exist.
+        """Make a call and return the server's reply, whose status is 200. Raises the error that the server reports.
+        With `absent`, return None if the server says that the thread does not exist. `kind` is the content type of
+        `body`; `headers` are sent in addition to those of every call; `thread_id` is named in errors.
 
-        A call that fails is repeated up to as many times as the client's `retries` says, if `safe` says that repeating
-        does no harm. Otherwise it is repeated only if the server has not seen it, or says that it did nothing. It is
-        not repeated if the attempts so far took as long as a call may go without progress. Raises the error that the
-        server reports, or `Unavailable`. `kind` is the content type of `body`. `thread_id` is named in errors.
+        If no answer comes, or the server cannot serve the call for the moment, the call is repeated, at most `retries`
+        times (an argument of the client). With `safe=False`, which says that repeating may do harm, this is done only
+        if the server has not seen the call or says that it did nothing. No attempt begins later than the client's
+        `timeout` after the first one. If no attempt succeeds, raises `Unavailable`.
         """
         all_headers = [*self._headers, *headers, *([("content-type", kind)] if method in ("POST", "PUT") else [])]
         self._active += 1

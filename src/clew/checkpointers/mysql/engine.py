@@ -1,7 +1,7 @@
 """The connection pool of one event loop to one MySQL store, with group commit and reconnection.
 
-Appends that wait at the same time share one transaction. If the server restarts, calls wait for it, counted from the
-moment when it was lost, for as long as they may go without progress. So a restart of the server is only a pause.
+Appends that wait at the same time share one transaction. If a connection breaks, calls keep trying to connect until the
+store's `timeout` has passed since then. So a restart of the server that takes less time is only a pause.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Engine:
     # Requests
 
     async def submit(self, append: Append) -> None:
-        """Queue an append for the next transaction. Returns once the append is durable, or raises the error that says
-        why nothing of it was written. After `Unavailable` it may or may not have been written."""
+        """Queue an append for the next transaction, and return once it is durable. If this raises `Unavailable`, the
+        append may or may not have been written. If it raises any other error, nothing of the append was written."""
         job = new_job(append, self.loop)
         self._appends.append(job)
         if not self._woken:

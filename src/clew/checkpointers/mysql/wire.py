@@ -110,7 +110,8 @@ class Connection:
             raise
 
     def _sign(self) -> object:
-        """Return a value that changes while bytes are sent or received."""
+        """Return a value that changes while bytes are sent or received. The connection's `Patience`, which ends calls
+        without progress, compares it with an earlier value."""
         protocol = self._connection._proto
         if protocol is None or protocol.transport is None:
             return None
@@ -133,9 +134,9 @@ class Connection:
 
 
 async def connect(address: Address, patience: Patience) -> Connection:
-    """Open a connection and set up its database session. `patience` is that of the store, and limits how long this and
-    each statement may go without progress. Raises `Failure` if the server cannot be reached or refuses the connection,
-    and `Unavailable` if it does not answer."""
+    """Open a connection and set up its database session. `patience` is the store's `Patience` object: it limits how
+    long connecting, and later each statement, may go without progress. Raises `Failure` if the server cannot be reached
+    or refuses the connection, and `Unavailable` if it does not answer."""
     tls = tls_context(address)
     try:
         made = await patience.part().limit(

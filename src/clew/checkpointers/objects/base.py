@@ -170,8 +170,8 @@ class BucketCheckpointer(Checkpointer):
         return await self._calls.settle(self._limit(work))
 
     async def _limit(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this coroutine and return its result. Raises `Unavailable` after too long without progress. The first call
-        also tests the bucket, before it runs the coroutine."""
+        """Run this coroutine and return its result. Raises `Unavailable` after as many seconds without progress as the
+        checkpointer's `timeout` allows. The first call also tests the bucket, before it runs the coroutine."""
 
         async def opened() -> T:
             try:

@@ -104,16 +104,17 @@ _request: ContextVar[Patience] = ContextVar("_request")
 
 
 def progress() -> Callable[[], None]:
-    """Return the function with which the driver of a bucket reports that bytes of the current request have moved. Call
-    it on the event loop."""
+    """Return a function without arguments, which the driver of a bucket calls each time that bytes of the current
+    request were sent or received. It must be called on the event loop."""
     request = _request.get(None)
     return (lambda: None) if request is None else request.moved
 
 
 class PatientBucket:
-    """A bucket whose requests are retried if they fail, provided that it has answered before, because the store may be
-    restarting, failing over or overloaded. A request raises `Unavailable` after as many seconds without progress as
-    `patience`, that of the whole checkpointer, allows.
+    """A bucket whose requests are retried if they fail, because the store may be restarting, failing over or
+    overloaded. Nothing is retried before the bucket has answered for the first time. `patience` is the `Patience`
+    object of the whole checkpointer: a request that makes no progress for as many seconds as it allows raises
+    `Unavailable`.
 
     Retries are safe. A conditional put writes only if the object is in a given state. If the first attempt was carried
     out although no answer came, the second is refused. A refused caller reads the object and finds its own write.
@@ -154,8 +155,8 @@ class PatientBucket:
             return
 
     async def _ask(self, request: Callable[[], Awaitable[T]], size: int = 0) -> T:
-        """Make a request that sends `size` bytes, and retry it if it fails. Waits until fewer than `AT_ONCE` others are
-        made."""
+        """Make a request that sends `size` bytes, retry it if it fails, and return its answer. While `AT_ONCE` requests
+        are under way, waits for one of them to end."""
         return await self._patience.limit(self._in_turn(request, size))
 
     async def _in_turn(self, request: Callable[[], Awaitable[T]], size: int) -> T:
@@ -187,7 +188,10 @@ class PatientBucket:
 
 
 class _Retries:
-    """The pauses before a failed request is made again, for up to so many seconds."""
+    """Decides whether a failed request is tried again, and makes the pauses between the attempts. `seconds`, counted
+    from the construction of this object, is how long new attempts may begin; with 0 the request is not tried again. The
+    first pause is `PAUSE` seconds. Each further one is twice as long, at most `LONGEST_PAUSE`. `where` names the bucket
+    in errors."""
 
     def __init__(self, where: str, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -195,9 +199,8 @@ class _Retries:
         self._pause = PAUSE
 
     async def wait(self, error: Transient) -> None:
-        """Wait before a request that failed with `error` is tried again, longer each time. Raises `Unavailable`, with
-        the text of `error`, if the request may not be tried any more: when the time is over, or at once if the store has
-        never answered."""
+        """Wait, longer each time, and return when the request that failed with `error` is to be tried again. If the
+        next attempt would begin too late, raises `Unavailable`, with the text of `error`, at once."""
         if time.monotonic() + self._pause > self._end:
             raise Unavailable(
                 f"{self._where} cannot be reached or does not answer ({error}). "

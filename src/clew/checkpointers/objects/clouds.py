@@ -1,9 +1,12 @@
 """The driver for buckets on S3, Google Cloud Storage and Azure, through the package obstore.
 
-obstore makes requests in threads of its own. Two things follow from that. A thread that has handed over its result still
-needs the interpreter for a moment; if the interpreter ends before, the process is aborted. So every future that comes
-from obstore is remembered for as long as obstore holds it, and a process that ends waits for the last ones. And a forked
-child does not have these threads: a request there would never end, so it is refused.
+obstore makes requests on OS threads of its own. Two things follow from that:
+
+- Such an OS thread still needs the interpreter for a moment after it has handed over a result. If the interpreter ends
+  in that moment, the process is aborted. So every future that comes from obstore is remembered for as long as obstore
+  holds it, and a process that ends waits until obstore holds none, at most two seconds.
+- A forked child process does not have these OS threads, so a request there would never end. It raises `UsageError`
+  instead.
 """
 
 from __future__ import annotations
@@ -96,7 +99,8 @@ _threads_of: int | None = None
 
 
 async def _settled(future: Awaitable[T]) -> T:
-    """Wait for a future of obstore, and remember it until obstore lets go of it."""
+    """Wait for a future of obstore and return its result. The future is remembered for as long as obstore holds it, so
+    that the process can wait for that before it ends."""
     global _threads_of
     if _threads_of is None:
         _threads_of = forks.generation
@@ -108,7 +112,7 @@ async def _settled(future: Awaitable[T]) -> T:
 
 
 async def _each(stream: AsyncIterable[T]) -> AsyncIterator[T]:
-    """Yield the items of a stream of obstore. Each item is a future that has to be remembered."""
+    """Yield the items of a stream of obstore. Each is awaited with `_settled`."""
     items = aiter(stream)
     while True:
         try:
@@ -128,7 +132,8 @@ def _check_process(where: str) -> None:
 
 
 def _leave() -> None:
-    """Wait until no thread of obstore needs the interpreter any more, or for two seconds."""
+    """Wait until no OS thread of obstore needs the interpreter any more, at most two seconds. Called when the process
+    ends."""
     if _threads_of != forks.generation:
         return
     from obstore.store import MemoryStore

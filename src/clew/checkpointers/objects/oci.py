@@ -212,10 +212,12 @@ def _client(
     timeout: float,
 ) -> Any:
     """Make a client of Oracle's SDK, whose module is `oci`. The client's retries and circuit breaker are off, because
-    the checkpointer retries by itself. `auth` selects the credentials; `profile` and `config_file` are used only if it
-    is `config`. `region` and `endpoint` replace the defaults. `timeout` is how many seconds to wait for the next bytes of
-    an answer. Raises `InvalidInput`, which names the bucket with
-    `where`, if the credentials cannot be used."""
+    the checkpointer retries by itself. Raises `InvalidInput` if the credentials cannot be used.
+
+    `auth` selects the credentials; `profile` and `config_file` are used only if it is `config`. `region` and
+    `endpoint`, if given, replace the SDK's defaults. `timeout` is how many seconds to wait for the next bytes of an
+    answer. `where` names the bucket in errors.
+    """
     given: dict[str, Any] = {
         "timeout": (min(CONNECT_TIMEOUT, timeout), timeout),
         "retry_strategy": oci.retry.NoneRetryStrategy(),

@@ -333,8 +333,9 @@ def _network_error(error: Exception) -> str:
 
 
 class _Json:
-    """Encodes requests and decodes answers for the OpenSearch client. Request bodies are given as JSON in bytes
-    already. Bodies larger than `_LARGE` bytes are sent in several parts, so that they do not block the event loop."""
+    """Passes request bodies to the OpenSearch client, and decodes answers from JSON. Request bodies are JSON as bytes
+    already, so they are not encoded here. One of more than `_LARGE` bytes becomes a file object, which the client sends
+    in several parts, so that it does not block the event loop."""
 
     mimetype = "application/json"
 

@@ -179,8 +179,9 @@ class Listing:
 
 
 def _columns(hit: Answer) -> dict[str, str]:
-    """Return the fields of a search result that were read from columns of the index, as a document has them: columns of
-    bytes come in the alphabet of base64 for URLs, without padding."""
+    """Return the fields of a search result that were read from columns of the index, by name, in the form that the
+    fields of a document have. The head needs a change: a column gives it as URL-safe base64 without padding, a document
+    as standard base64 with padding."""
     found = {name: str(value) for name, (value, *_) in hit.get("fields", {}).items()}
     if HEAD in found:
         head = found[HEAD].replace("-", "+").replace("_", "/")

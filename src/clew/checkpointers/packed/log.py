@@ -172,11 +172,11 @@ class PackedLogs(Generic[S]):
 
     async def append(self, append: Append) -> None:
         """Add frames, refs and a head to a thread in one atomic step. Raises `Conflict` if the log does not have
-        exactly `append.at` frames or is another log, and `MissingBlob` if a ref names a blob that does not exist. Does
-        nothing if the log already holds exactly these frames at that position.
+        exactly `append.at` frames, or has another `log_id` than the head of the append. Raises `MissingBlob` if a ref
+        names a blob that does not exist. Does nothing if the log already holds exactly these frames at that position.
 
-        These checks use what is remembered of the log. If it does not allow the append, or the store refuses the write,
-        the thread's record (its one object or document) is read again, and the checks are made with that.
+        The checks are first made with what is remembered of the log. If they fail, or the store refuses the write, the
+        thread's record (its one object or document) is read again, and the checks are repeated with that.
         """
         key = thread_key(append.thread_id)
         async with self.locks[key]:

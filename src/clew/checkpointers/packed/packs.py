@@ -129,14 +129,17 @@ def pack_table(pack: Pack, data: bytes) -> PackTable:
 
 
 def merged_with(sizes: Sequence[int], new: int) -> int:
-    """Return how many of the newest packs should be merged into a new pack of `new` bytes. `sizes` are the sizes of the
-    existing packs in bytes, from old to new.
+    """Return how many of the newest packs should be merged with `new` bytes of new frames into one pack. `sizes` are
+    the sizes of the existing packs in bytes, from old to new.
 
-    The level of a pack is log₄ of its size. A new pack takes in the packs before it that are of a lower level; together
-    with three packs of its own level it becomes one of the next level. So there are at most three packs of each level,
-    levels fall from old to new, and a byte rises one level each time it is written again. A log of n bytes therefore
-    has at most 3·log₄(n) packs, and each of its bytes is written at most log₄(n) times. All this ends at packs of
-    `LARGEST` bytes: packs are not merged into one that is larger, so a longer log has more packs.
+    The level of a pack is log₄ of its size in bytes, rounded down. The new pack takes in the newest packs that are of a
+    lower level than itself. If there are none, it takes in the three newest if all of them are of its own level. Both
+    steps are repeated with the packs that are left, and with the level that the new pack then has, until none is taken
+    in. Packs are not merged if the
+    result would have more than `LARGEST` bytes.
+
+    So a log of n bytes has at most 3·log₄(n) packs, and each of its bytes is written at most log₄(n) times. A log that
+    is much longer than `LARGEST` has more packs.
     """
     total, first = new, len(sizes)
     while True:

@@ -1,7 +1,7 @@
 """The connection pool of one event loop to one PostgreSQL store, with group commit and reconnection.
 
-Appends that wait at the same time share one transaction. If the server restarts, calls wait for it, counted from the
-moment when it was lost, for as long as they may go without progress. So a restart of the server is only a pause.
+Appends that wait at the same time share one transaction. If a connection breaks, calls keep trying to connect until the
+store's `timeout` has passed since then. So a restart of the server that takes less time is only a pause.
 """
 
 from __future__ import annotations
@@ -71,11 +71,12 @@ class Engine:
     overtakes another. Every statement is idempotent, appends included, so it may be sent again after a broken
     connection.
 
-    The connections are kept here and not by psycopg_pool, which was measured with the same statements and a commit to
-    disk for each transaction. With the same sharing of transactions, an append through psycopg_pool takes 1.2 to 1.8
-    times the processor time of the client. Its appends a second, in four rounds beside other programs that used the
-    same disk, were 0.73 to 1.16 of ours with 1 thread, 0.83 to 1.01 with 16, and 0.88 to 1.05 with 64: no round showed
-    it level everywhere, but an idle machine may. With a transaction for each append, 64 threads reach 0.19 to 0.25.
+    The connections are kept here and not by psycopg_pool. Both were measured with the same statements and a commit to
+    disk for each transaction. If appends share transactions in the same way, psycopg_pool takes 1.2 to 1.8 times the
+    processor time of the client for each append. It then makes 0.73 to 1.16 times as many appends a second with 1
+    thread, 0.83 to 1.01 times with 16, and 0.88 to 1.05 times with 64. These are the ranges of four rounds beside other
+    programs that used the same disk; on an idle machine both may be equally fast. With a transaction for each append,
+    psycopg_pool makes 0.19 to 0.25 times as many appends with 64 threads.
     """
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
@@ -102,8 +103,8 @@ class Engine:
     # Requests
 
     async def submit(self, append: Append) -> None:
-        """Queue an append for the next transaction. Returns once the append is durable, or raises the error that says
-        why nothing of it was written. After `Unavailable` it may or may not have been written."""
+        """Queue an append for the next transaction, and return once it is durable. If this raises `Unavailable`, the
+        append may or may not have been written. If it raises any other error, nothing of the append was written."""
         job = new_job(append, self.loop)
         self._appends.append(job)
         if self._crowded or not self._idle:
@@ -288,8 +289,9 @@ class Engine:
                 return
 
     def _connected(self, task: asyncio.Task[None]) -> None:
-        """Go on after an attempt to connect has ended. If it failed, no further attempt is begun for a second while
-        others are under way; when the last of them has failed too, all waiting calls fail."""
+        """Called when an attempt to connect has ended: sends waiting requests. If the attempt failed, and no other
+        connection is open or being opened, all waiting calls fail with its error. If it failed and there is another, no
+        further attempt begins for a second."""
         self._connecting.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

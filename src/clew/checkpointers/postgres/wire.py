@@ -194,8 +194,10 @@ class Connection:
 async def connect(
     conninfo: str, loop: asyncio.AbstractEventLoop, patience: Patience, lost: Callable[[Connection], None]
 ) -> Connection:
-    """Open a connection. `patience` limits how long this and each statement may go without progress. Raises `Failure` if
-    the server cannot be reached or refuses the connection, and `Unavailable` if it does not answer."""
+    """Open a connection. `conninfo` is libpq's connection string, and `loop` the running event loop. `patience` is the
+    connection's own `Patience` object: it limits how long connecting, and later each statement, may go without
+    progress. If the connection breaks later, `lost` is called with it. Raises `Failure` if the server cannot be reached
+    or refuses the connection, and `Unavailable` if it does not answer."""
     try:
         connection = await patience.limit(psycopg.AsyncConnection.connect(conninfo, autocommit=True))
     except psycopg.Error as error:

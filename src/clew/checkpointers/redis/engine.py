@@ -64,7 +64,8 @@ class _Line:
         self.patience = patience.part(self._sign)
 
     async def talk(self, commands: Sequence[Command], refusal: type[Exception]) -> list[Any]:
-        """Send commands and return the answers. An answer that is an error of the type `refusal` is returned too."""
+        """Send commands and return the answers, in order. If the server refuses a command, with an error of the type
+        `refusal`, that error is returned as its answer. Every other error is raised."""
         connection = self.connection
         answers: list[Any] = []
         await connection.send_packed_command(_pack(commands), check_health=False)
@@ -76,7 +77,8 @@ class _Line:
         return answers
 
     def _sign(self) -> object:
-        """Return a value that changes while bytes are sent or received."""
+        """Return a value that changes while bytes are sent or received. The connection's `Patience`, which ends calls
+        without progress, compares it with an earlier value."""
         reader, writer = self.connection._reader, self.connection._writer
         return None if reader is None or writer is None else unread_and_unsent(reader, writer)
 

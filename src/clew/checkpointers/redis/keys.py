@@ -4,7 +4,8 @@ A namespace is spread over 64 shards. Each shard has its own hash tag (the part 
 therefore its own slot. A thread lives in the shard that the thread's key, a digest of its id, decides. Everything that a
 call about the thread needs is there too:
 
-    clew:{<ns>.<n>}:<thread key>:head   hash    n frames, log id, r refs, t ttl, u and c places in the listing, h the head
+    clew:{<ns>.<n>}:<thread key>:head   hash    fields: `n` and `r`, the numbers of frames and refs; `log`, the log's id;
+                                                `t`, the ttl; `u` and `c`, the places in the two listings; `h`, the head
     clew:{<ns>.<n>}:<thread key>:log    list    the frames
     clew:{<ns>.<n>}:<thread key>:refs   set     digests, 32 bytes each
     clew:{<ns>.<n>}:updated             zset    of the shard's threads, in the order of `updated_at`

@@ -103,8 +103,13 @@ class Listing:
         return sorted(place for place in places if place >= complete_to), complete_to
 
     async def _ask_shards(self, size: int) -> list[bytes]:
-        """Return the newest places of each shard, joined into one text each. Listings that are lost are made again. If
-        no shard has any, threads are looked for once: a store that lost every listing looks like a new one."""
+        """Return one value for each shard (part of the namespace): its newest places (positions in the listing), at
+        most `size`, joined from the newest to the oldest.
+
+        Listings that were lost are made again from the keys of the threads, then all shards are asked again. A store
+        that lost every listing looks like a new one. So if the store looks new, threads are looked for too, but only
+        once for a checkpointer. Raises `Unavailable` if listings are lost again each time.
+        """
         newest, oldest = self._bounds()
         calls = []
         for number in range(SHARDS):
@@ -122,7 +127,8 @@ class Listing:
         raise Unavailable(f"{self._where}: listings of threads are lost again as soon as they are made. Try again.")
 
     async def _is_new(self) -> bool:
-        """Return whether no shard has a listing, or ever had one as far as can be seen."""
+        """Return True if no shard has a listing or the key that says that the shard has had threads. This is so in a
+        new store, and in a store that lost all these keys."""
         return not any(
             await self._engine.commands([("EXISTS", *self._layout.listings(number)) for number in range(SHARDS)])
         )
@@ -143,12 +149,13 @@ class Listing:
         return (b"(" + min(below) if below else b"+"), oldest
 
     async def _follow(self, places: list[bytes], complete_to: bytes, batch: int) -> AsyncIterator[Head]:
-        """Yield the matching heads of the threads at these places (positions in the listing), from the last place to
-        the first, each thread once. Heads that were read together are sorted by the places that their threads have by
-        then. `batch` is how many heads are read first; each further batch is larger, up to a limit.
+        """Yield the heads of the threads at these places (positions in the listing) that match the query, each thread
+        once. `places` are sorted from the oldest to the newest, and are followed from the newest.
 
-        A thread that has meanwhile moved to an older place is yielded there, or not at all if that place is older than
-        `complete_to`. Places at which there is no thread any more are removed from the store's listings.
+        Heads are read in batches: `batch` of them first, then more each time, up to a limit. Each batch is sorted by
+        the places that its threads have when their heads are read. A thread that has moved to an older place meanwhile
+        is yielded when that place is reached, or not at all if it is older than `complete_to`. Places that threads have
+        left are removed from the store's listings.
         """
         start = self._query.start()
         given: set[bytes] = set()
@@ -193,8 +200,9 @@ class Listing:
         return [found[key] for key in keys]
 
     async def _repair(self, places: Sequence[bytes]) -> None:
-        """Remove these places from the listings, except those that a thread has again. Remembers an error for each
-        thread that has lost its head but not the rest."""
+        """Remove these places, which threads have left, from the listings. A place that a thread has taken again
+        meanwhile stays. For each thread whose head is missing while other data of it is there, remembers an error,
+        which `heads` raises at the end."""
         calls = []
         for place in places:
             *thread, updated, created, _ = self._layout.thread(place[_MOMENT:_POSITION].hex())

@@ -42,9 +42,12 @@ class Recovery:
         return self._scanned_at is not None
 
     async def check(self, *, recent: bool = False) -> int:
-        """Do as `run`, and return the number of threads that were put back. With `recent`, do nothing and return 0 if
-        that was done within the last minute. Raises `Corrupt` if of some threads only a part is there: it is unknown
-        what they refer to."""
+        """Put every thread that exists into both listings of its shard, and return the number of threads that were
+        missing in one. With `recent`, do nothing and return 0 if this checkpointer did so within the last minute.
+
+        Raises `Corrupt` if the head of a thread is missing while other data of it is there: gc must not delete blobs
+        then, because it is unknown which blobs such a thread refers to.
+        """
         if recent and self._scanned_at is not None and time.monotonic() - self._scanned_at < FRESH:
             return 0
         restored, broken = await self.run()
@@ -54,8 +57,9 @@ class Recovery:
         return restored
 
     async def run(self) -> tuple[int, list[str]]:
-        """Put every thread that exists into both listings of its shard. Returns the number of threads that were missing
-        in one of them, and the keys of the threads whose head is missing while other data of them is there."""
+        """Put every thread that exists into both listings of its shard: by update and by creation. Returns the number
+        of threads that were missing in one of them, and the keys of the threads whose head is missing while other data
+        of them is there."""
         began = time.monotonic()
         known: set[str] = set()
         broken: list[str] = []
@@ -73,8 +77,8 @@ class Recovery:
         return restored, broken
 
     async def _restore(self, keys: list[str], broken: list[str]) -> int:
-        """Put the threads with these keys into their listings. Returns how many were missing in one. Adds the keys of
-        those that have lost their head to `broken`."""
+        """Put the threads with these keys into both listings of their shards. Returns how many were missing in one of
+        the two. Adds to the list `broken` the keys of threads that have lost their head."""
         shards = self._layout.by_shard(keys)
         calls = []
         for number, members in shards.items():

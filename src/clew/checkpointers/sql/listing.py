@@ -38,8 +38,9 @@ async def list_heads(
 ) -> AsyncIterator[Head]:
     """Yield the heads that match the query, as `Checkpointer.heads` promises. `where` names the store in errors.
 
-    `select` returns the rows that match a query, in its order. `select_keys` returns only the keys of the threads, and
-    `select_by_keys` the rows of the threads with these keys. Each must be a single statement.
+    The other arguments are functions that each run a single SQL statement. `select` returns the rows that match a
+    query, in its order; a row is a stored head and its thread's id. `select_keys` returns only the threads' keys, in
+    the same order. `select_by_keys` returns the rows of the threads with the given keys, in any order.
     """
     listing = Listing(where)
     first = query if query.limit is not None else msgspec.structs.replace(query, limit=FIRST)

@@ -48,9 +48,9 @@ def library() -> str:
 
 
 def connect(path: Path, options: str = "mode=rw") -> apsw.Connection:
-    """Open a connection to an existing SQLite file. Raises `apsw.CantOpenError` if there is no such file. A statement
-    waits up to `LOCK_WAIT` seconds while another process has locked the database. `options` are those of SQLite's file
-    URLs."""
+    """Open a connection to an existing SQLite file. `options` are the parameters of SQLite's file URL; those by default
+    open the file for reading and writing. Raises `apsw.CantOpenError` if there is no such file, or if it cannot be
+    opened in this way. A statement waits up to `LOCK_WAIT` seconds while another process has locked the database."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(f"{path.as_uri()}?{options}", flags=flags, statementcachesize=_CACHED_STATEMENTS)
     if options == "mode=rw" and connection.readonly("main"):  # which SQLite falls back to if opening it to write fails
@@ -78,7 +78,7 @@ def connect_to_read(path: Path) -> apsw.Connection:
 
 
 def is_read_only(path: Path) -> bool:
-    """Return whether this process may not write an existing file, or nothing else into its folder."""
+    """Return True if this process may not write to this existing file, or may not write in its folder."""
     return not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
 
 
@@ -126,9 +126,9 @@ def use_wal(connection: apsw.Connection, where: str) -> None:
 def check_writable(connection: apsw.Connection) -> None:
     """Raise `apsw.ReadOnlyError` if nothing can be written through this connection. Changes nothing.
 
-    If a file beside the database cannot be opened for writing, even once, SQLite opens it read-only and does not try
-    again: for this connection, or for all connections of the process to this database as long as one of them is open. So
-    this is checked on the first connection, and on the one that writes.
+    If SQLite once fails to open a file beside the database for writing, it opens that file read-only and does not try
+    again. This affects the one connection, or all connections of the process to this database until the last of them is
+    closed. So the first connection is checked, and the connection that writes.
     """
     connection.set_busy_timeout(0)
     try:

@@ -83,8 +83,9 @@ _TABLES = {"heads", "frames", "refs", "blobs", "blob_data"}
 
 
 def create(path: Path) -> None:
-    """Create an empty store. It appears under its name only when it is complete, so that a store is never an empty file.
-    Does nothing if the file exists by then. Raises `Corrupt` if a write-ahead log is there without its database."""
+    """Create an empty store. It appears under its name only when it is complete, so that a store is never an empty
+    file. If another process has created the file meanwhile, that file stays. Raises `Corrupt` if a write-ahead log is
+    there without its database."""
     if files.size(f"{path}-wal"):
         raise Corrupt(
             f"{path} is gone, but {path.name}-wal beside it still holds a part of it. Restore the store from a copy, or "
@@ -102,17 +103,19 @@ def create(path: Path) -> None:
 
 
 def check(connection: apsw.Connection, where: str) -> None:
-    """Raise `InvalidInput` or `NewerFormat` unless the database is empty or is a store that this version of Clew can
-    use. Changes nothing. `where` names the database in errors."""
+    """Check that the database is empty or is a store that this version of Clew can use. Raises `InvalidInput` if it is
+    the database of another program, `Corrupt` if it is a store whose tables or marks are lost, and `NewerFormat` if a
+    later version of Clew made it. Changes nothing. `where` names the database in errors."""
     _version(connection, where)
 
 
 def migrate(connection: apsw.Connection, where: str) -> None:
     """Bring a database to the current version and into WAL mode: create all tables in an empty one, and the indexes of
-    version 2 in a store of version 1. Raises `InvalidInput`, `Corrupt` or `NewerFormat`, as `check` does.
+    version 2 in a store of version 1. Raises the same errors as `check` if the database is not a store that can be
+    used, and `Unavailable` if it cannot be changed to WAL mode.
 
-    The change is one transaction. Several processes may do this at the same time, and processes that have the store open
-    can go on. `where` names the database in errors.
+    The change is one transaction. Several processes may do this at the same time, and processes that have the store
+    open can go on. `where` names the database in errors.
     """
     version = _version(connection, where)
     if version == 0:
