@@ -78,7 +78,7 @@ class Agent:
     """
 
     def __new__(cls, *args: Any, provider: str | Sequence[str] | None = None, **settings: Any) -> Self:
-        """Make an `Agent` or, with a `provider`, a `ProviderAgent`. The other arguments are those of `__init__`."""
+        """Make an `Agent` or, with a `provider`, a `ProviderAgent`, which works through an outside coding agent."""
         if provider is None or cls is not Agent:
             return super().__new__(cls)
         kind: type[Self] = find("provider", _KINDS, "clew.agents", "an agent of a provider")
@@ -132,10 +132,10 @@ class Agent:
         the model can end its run only by calling a tool with its answer. `finish` can also be your own tool, whose result
         is the answer. An agent among the `tools` works on a thread of its own, which is resumed with this agent's.
 
-        The model is warned when exactly `warn_turns` turns are left, and before the last one; 0: never. When the share
-        `compact_at` of the context window is used (give `context_window` for a model that Clew does not know), a summary
-        replaces the earlier messages. The same is done if the vendor refuses the conversation as too long; with
-        `on_overflow="unwind"` the last turn is removed then instead.
+        `max_turns` limits the turns for one prompt. The model is warned when exactly `warn_turns` turns are left, and
+        before the last one; 0: never. When the share `compact_at` of the context window is used (give `context_window` for a
+        model that Clew does not know), a summary replaces the earlier messages. The same is done if the vendor refuses the
+        conversation as too long; with `on_overflow="unwind"` the last turn is removed then instead.
 
         `takeover=True` takes a thread from a process that still holds it. `durability="exit"` records nothing before the
         run ends. Then tools of effect `once` are refused, unless `allow_repeats=True` allows to repeat them after a crash.
@@ -371,7 +371,7 @@ class Agent:
         return f"{self.name or 'run'}-{secrets.token_hex(6)}"
 
     async def _run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
-        """Ask `prompt` or, if it is None, resume the thread. `emit` gets each event; `how` are further fields of `Job`."""
+        """Ask `prompt` or, if None, resume the thread. `emit` gets each event; `how` are options such as `max_turns`."""
         return await self._run(Job(thread_id, prompt, **how), emit)
 
     @property

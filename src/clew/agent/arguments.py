@@ -112,8 +112,8 @@ def check_redact(redact: Any) -> None:
 
 
 def check_signals(value: object) -> None:
-    """Raise `InvalidInput` unless `handle_signals` is True, False, or a function that returns a command for a thread's
-    id."""
+    """Raise `InvalidInput` unless the argument `handle_signals` is True, False or a function. The function is not
+    called here. It is to take a thread's id, and to return the command that resumes that thread."""
     if not isinstance(value, bool) and not callable(value):
         raise InvalidInput(
             "handle_signals is True, False, or a function from the thread's id to the command that resumes it, "

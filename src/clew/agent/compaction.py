@@ -109,8 +109,9 @@ async def _summary_of(
     """Ask the model for a summary of these messages. Return its response, and the cost in dollars or None if the cost
     is not known.
 
-    If the model refuses the request as too long, the request is made again with fewer of the messages: their total
-    length is limited to a quarter of the limit before. Raises `ContextTooLong` if even the shortest request is refused.
+    The messages are sent as one text of limited length; if they are longer, some from the middle are left out. If the
+    model refuses the request as too long, it is asked again with a quarter of that limit, and so on. Raises
+    `ContextTooLong` if even the shortest request is refused.
     """
     told = [_told(message) for message in messages]
     longest = _LONGEST

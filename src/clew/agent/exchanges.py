@@ -77,10 +77,10 @@ class Spent(msgspec.Struct, frozen=True):
         return Spent(usage, cost, max(0.0, self.seconds - other.seconds))
 
     def unless_lost(self, lost: bool) -> Spent:
-        """Return this amount. If a model call was `lost` and no tokens are counted, return it with unknown usage and
-        cost.
+        """Return this amount. But if `lost` is True and the amount has no tokens, return it with usage and cost None,
+        for unknown.
 
-        A lost call is one whose response never came: it may have been charged nevertheless.
+        `lost` says that a model call got no response. The vendor may have charged for such a call nevertheless.
         """
         return Spent(None, None, self.seconds) if lost and self.usage == Usage() else self
 
@@ -214,10 +214,11 @@ def _exchange_at(state: Checkpoint, places: list[int], number: int) -> ExchangeS
 
 
 def _join(first: ExchangeSpan, following: ExchangeSpan) -> ExchangeSpan:
-    """Return a copy of the exchange `first` that ends as `following` does, because both prompts are answered together.
+    """Return a copy of the exchange `first` for the case that its prompt and the next one are answered together.
+    `following` is the exchange of the next prompt.
 
-    The copy has the messages and the cost of `first`, and the status and the reason of `following`. Its `answered_with`
-    are the messages of `following` up to the answer.
+    The copy keeps the messages and the cost of `first`. It gets the status and the reason of `following`, and in
+    `answered_with` the messages of `following` up to the answer.
     """
     return msgspec.structs.replace(
         first,
@@ -316,9 +317,10 @@ def _spent(state: Checkpoint, record: _Record, place: int) -> Spent:
     """Return what has been spent so far on the last exchange of a thread. `place` is the index of its prompt in the
     history.
 
-    For an exchange that has not ended, this is the amount in its record plus what the thread has spent since the record
-    was written. If other prompts were asked since then and rewound, usage and cost are None: the thread's totals
-    include what those prompts cost.
+    For an exchange that has ended, and for every exchange of a provider, this is the amount in its `record`. For an
+    open exchange of the built-in agent, what the thread has spent since the record was written is added. If other
+    prompts were asked since then and rewound, usage and cost are None: the thread's totals include what those prompts
+    cost.
     """
     if record.end >= 0 or record.thread is None:
         return record.spent
@@ -358,19 +360,18 @@ def _id_in(fact: Fact) -> str:
 
 
 def begun(place: int, provider: str, model: str, prompt_id: str) -> StateSet:
-    """Return the entry that opens an exchange with a provider. It must be recorded together with the prompt, which is
-    at the index `place` of the history.
+    """Return the entry that records that a provider begins to work on a prompt. It holds the provider, the model and
+    the prompt's id, and no costs: those come from the provider, and are recorded by `ended`.
 
-    The entry does not say what the thread has spent before, because what a provider spends is known only from the
-    provider.
+    `place` is the index of the prompt in the thread's history. The entry must be recorded together with the prompt.
     """
     return _kept(place, _Record(provider, model, prompt_id=prompt_id))
 
 
 def joined(place: int, model: str, prompt_id: str) -> StateSet:
     """Return the entry that ends the exchange of a prompt which is answered together with the next prompt. `place` is
-    the index of the prompt in the thread's messages. The cost of both exchanges is recorded with that of the next
-    prompt."""
+    the index of the prompt in the thread's history. The entry holds no cost: what both prompts cost is recorded at the
+    end of the next prompt's exchange."""
     return ended(place, place + 1, OWN, model, prompt_id, JOINED, "", Spent())
 
 
@@ -417,12 +418,13 @@ class OpenExchange(msgspec.Struct, frozen=True):
 
     @staticmethod
     def on(found: ExchangeSpan, start: Spent) -> OpenExchange:
-        """Return what a run needs to know to go on with an exchange that was read from the log. `start` is what this
-        run has spent so far on other exchanges.
+        """Return an `OpenExchange` with which a run goes on with an exchange that was read from the log. `start` is
+        what this run has spent so far on other exchanges.
 
-        If the model has not responded in the exchange yet, earlier runs count as having spent only time on it, no
-        tokens and no dollars. If they had asked the model, the result has `was_lost=True`, because that call may have
-        been charged.
+        The field `before` of the result is what the log says that earlier runs spent on the exchange. If the built-in
+        agent worked on it and its model has not responded yet, only their seconds are taken, and tokens and dollars are
+        0. If an earlier run had asked the model nevertheless, `was_lost` is True: the vendor may have charged for that
+        call.
         """
         unanswered = found.provider == OWN and not any(type(message) is Assistant for message in found.messages)
         before = Spent(seconds=found.spent.seconds) if unanswered else found.spent
@@ -440,10 +442,12 @@ class OpenExchange(msgspec.Struct, frozen=True):
         )
 
     def begun(self, now: Spent, thread: Checkpoint) -> StateSet:
-        """Return the entry that says that work on the exchange is under way.
+        """Return the entry that says that work on this exchange is under way. It is recorded with the prompt, and again
+        when a later run goes on with the exchange.
 
-        It is recorded with the prompt, and again when a later run goes on with the exchange. `now` is what the run has
-        spent so far, and `thread` the present state of the thread.
+        `now` is what this run has spent so far on all exchanges; the entry holds what of that, and of earlier runs, was
+        spent on this one. It also holds the totals of the whole thread, of which `thread` is the present state. If the
+        run is killed, what was spent after this entry is computed from them.
         """
         spent = self._spent(now)
         record = _Record(

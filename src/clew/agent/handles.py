@@ -105,10 +105,12 @@ def write_handle(
 
 
 def read_handle(text: str, *, key: str | bytes | None = None, now: datetime | None = None) -> Handle:
-    """Read a handle or a bare session id. Raises `InvalidInput`, with the reason, if it is refused.
+    """Read a handle or a bare session id, and return its fields. Raises `InvalidInput`, with the reason, if it is
+    refused.
 
-    With `key`, only a handle that was signed with this key is accepted. An expired handle is refused, signed or not.
-    `now` is the time that the expiry is compared with; the default is the current time.
+    With `key`, only a handle that was signed with this key is accepted. Without it, signatures are not checked. An
+    expired handle is refused, signed or not. `now` is the time that the expiry is compared with; the default is the
+    current time.
     """
     if not isinstance(text, str):
         raise InvalidInput(f"a handle is a text, and not of type {type(text).__name__}.")

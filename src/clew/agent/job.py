@@ -63,9 +63,10 @@ async def run_job(
     """Carry out the job, which is one run, and return its result. If the prompt already has an answer on record, that
     is the result and no model is asked.
 
-    `where` is the agent's store. With `takeover`, the thread is taken from a process that still holds it. `began` is
-    called once, after the thread was opened or its recorded answer was found. `emit` is called with each event. Wrong
-    arguments raise an error before the thread is opened.
+    `where` is the agent's store. `durability` says when entries are stored, and `redact` removes secrets from them.
+    With `takeover`, the thread is taken from a process that still holds it. `began` is called once, after the thread
+    was opened or its recorded answer was found. `emit` is called with each event. Wrong arguments raise an error before
+    the thread is opened.
     """
     if job.max_turns is not None:
         settings = msgspec.structs.replace(settings, max_turns=job.max_turns)

@@ -106,19 +106,25 @@ class Journal:
                 await self.keep_lease()
 
     async def record_end(self, ending: StatusChanged) -> None:
-        """Record how the run ended. If the store could not be reached at the last write, only take the entry into the
-        thread's state: it is then written together with the release of the lease, so that a run waits for such a store
-        once more and not twice."""
+        """Record how the run ended.
+
+        If the last write failed because the store could not be reached, nothing is written here. The entry is kept in
+        memory then, and is written together with the release of the lease. So the end of a run waits for an unreachable
+        store once, and not twice.
+        """
         if self.thread.unreachable_since is not None:
             return self.hold(ending)
         with self.wait():
             return await self._patiently(self.thread.append(*self._completed((ending,))))
 
     async def _patiently(self, writing: Awaitable[None]) -> None:
-        """Await this write. If the store is unavailable, for example because it restarts, try to write again for up to
-        `PATIENCE` seconds, or half of that when the run is ending; then raise `Unavailable`. The entries are kept in
-        memory meanwhile. The seconds are counted from the first write that failed, so that the writes of a run do not
-        wait one after the other."""
+        """Await this write. If the store is unavailable, for example because it restarts, try again until it has been
+        unavailable for `PATIENCE` seconds, or for half of that when the run is ending. Then raise `Unavailable`. The
+        entries are kept in memory meanwhile.
+
+        The seconds are counted from the first write that failed. So several writes that fail share them, and do not
+        wait one after the other.
+        """
         began, pause = time.monotonic(), _FIRST_PAUSE
         while True:
             try:

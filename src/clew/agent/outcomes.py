@@ -140,9 +140,11 @@ def answer_in(thread_id: str, state: Checkpoint, settings: Settings, prompt: Ask
     to be asked or finished, or if its id is a random one, by which it cannot be recognized (`is_exact` is False).
 
     A program that is run again gives all prompts of its session again. If one of them ended by waiting for a person or
-    by a limit, and the program had gone on with another prompt, it gets the same result as before. A prompt that failed
-    or was cut off is asked again. Raises `InvalidInput` if the id is on record with another text, or with an answer
-    that no longer fits `output=`.
+    by a limit, and the program had gone on with another prompt, the program gets the same result as before. A prompt
+    that failed or was cut off is asked again.
+
+    Raises `InvalidInput` if the id is on record with another text. Raises it too if the recorded answer no longer fits
+    `output=` and other prompts came later, so that the model cannot be asked to correct it.
     """
     if not prompt.is_exact:
         return None

@@ -192,10 +192,19 @@ class OwnSession(Session):
         keep_stopped: bool = True,
         must_exist: bool = False,
     ) -> None:
-        """`folder` is the folder that the session works in. If the thread's id is made from the first prompt, this
-        folder goes into the id too. `resume` is the argument of the same name of `agent.session`; `clear_done` is its
-        `delete_when_done`, and `keep_stopped` its `keep_when_stopped`. With `must_exist`, a prompt to a thread that the
-        store does not have raises `ThreadNotFound` instead of creating the thread."""
+        """Make a session on the thread with this id. Without an id, `resume` decides: if False, the thread is new and
+        gets a random id; if True, its id is made from the agent's name, the first prompt and `folder`, the folder that
+        the session works in.
+
+        With `resume`, a prompt is also recognized by its position in the session when the program is run again.
+
+        Only a thread whose id was made from the first prompt can be deleted when the session is left. It is deleted if
+        its last run is done, unless `clear_done` is False. If its last run was interrupted or failed, it is deleted
+        only if `keep_stopped` is False.
+
+        With `must_exist`, a prompt to a thread that the store does not have raises `ThreadNotFound` instead of creating
+        the thread.
+        """
         self._agent = agent
         self._thread_id = thread_id
         self._is_script = resume

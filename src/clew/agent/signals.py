@@ -25,11 +25,13 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def stops_for(
     thread_id: str, handle_signals: bool | Callable[[str], str], *, is_named: bool
 ) -> AbstractContextManager[None]:
-    """Return the context manager in which a run reacts to signals, as the agent's `handle_signals` says.
+    """Return a context manager for a run. The first SIGINT or SIGTERM inside of it stops the run; then the process
+    prints how to go on with the thread, and exits. If `handle_signals` is False, the context manager does nothing, and
+    signals act as usual.
 
-    With False, signals are left alone. With True, a stopped run prints how to resume it. If `is_named`, the program
-    finds the same thread when it is run again, so the advice is to do that; else it is to resume by the thread's id. A
-    function takes the thread's id and returns the text to print instead.
+    If `handle_signals` is a function, the printed text is what it returns for the thread's id. If it is True, the text
+    depends on `is_named`, which says whether the program uses the same thread when it is run again. If so, the text
+    says to run the program again. If not, the text is the Python call that resumes the thread by its id.
     """
     if handle_signals is False:
         return nullcontext()

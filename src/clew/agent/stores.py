@@ -56,8 +56,11 @@ class LastRun(Generic[S]):
 
     async def or_newest(self, name: str, store: Store, settings: S) -> Ran[S]:
         """Return the thread that `resume` goes on with when it is given no id, with the store and the settings to use.
+
         It is the thread that this agent object ran last; raises `ThreadNotFound` if that was deleted since. If the
-        object has run nothing, it is the newest thread in `store` of an agent named `name`."""
+        object has run nothing, it is the newest thread in `store` of an agent named `name`, and the result has this
+        `store` and these `settings`; raises `UsageError` if there is no such thread, or if several are unfinished.
+        """
         if self.ran is None:
             return Ran(await store.newest_thread(name), store, settings)
         await self.ran.store.check(
@@ -88,7 +91,13 @@ class Store:
     def given(
         cls, checkpointer: Checkpointer | str | EllipsisType | None, data_dir: str | os.PathLike[str] | None
     ) -> Store:
-        """Return the store for the arguments `checkpointer=` and `data_dir=` of an agent. Only one of them may be given."""
+        """Make the `Store` of an agent from the agent's arguments `checkpointer=` and `data_dir=`. It is opened later,
+        on first use.
+
+        `checkpointer` is a store, its URL, None to keep everything in memory, or `...` if the user gave none.
+        `data_dir` is the folder for a store of files, or None if the user gave none. If neither was given, the default
+        store is used. Raises `InvalidInput` if both were given.
+        """
         if data_dir is None:
             return cls(checkpointer)
         if checkpointer is not ...:

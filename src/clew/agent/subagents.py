@@ -58,8 +58,9 @@ def child_id(parent: str, name: str, key: str) -> str:
 
 
 def handed_up_key(asked: Question) -> str:
-    """Return the key of the recorded step in which a parent keeps the answer to a question of its child. If the child
-    only passes on a question of its own sub-agent, the key ends with the key that the child uses for that question."""
+    """Return the key of the recorded step in which a parent keeps the answer to the question `asked` of its child:
+    `clew:child:` and the question's id. If the child only passes on a question of its own sub-agent, that id ends with
+    the key of the step in which the child keeps the same answer."""
     return f"clew:child:{asked.id}"
 
 

@@ -181,10 +181,11 @@ class _Settlement:
         raise _Ask(question)
 
     async def _reconcile(self, tool: AnyTool, call: Call) -> ToolResult | NotDone:
-        """Ask the tool's `reconcile` whether the call happened.
+        """Ask the tool's `reconcile` whether the call happened. Return the call's result if it did, or `NOT_DONE`,
+        after which the call may be run. Raises `OutcomeUnknown` if `reconcile` fails.
 
-        If it did not, and a process that was just replaced may still be inside the call, wait until that one has
-        noticed, and ask again: only then may the call be run.
+        If this process has just taken the thread from another one, that process may still be inside the call. So after
+        a first `NOT_DONE`, wait until the other process must have noticed that it lost the thread, and ask again.
         """
         found = await ask_reconcile(tool, call.call.arguments, self._context(call, call.key, call.attempt))
         if found is NOT_DONE and await self._journal.thread.outwait_predecessor():

@@ -175,14 +175,22 @@ async def way_of(store: Checkpointer, head: Head, state: Checkpoint | None = Non
 
 
 def with_prompt(way: Way, prompt: str) -> Way:
-    """Return a copy of `way`, which says what is needed to go on with a thread, for a user who asks this new prompt. A
-    higher limit of turns is left out, because the turns of a new prompt are counted from zero."""
+    """Return a copy of `way` for a user who wants to go on with the thread by asking this new prompt. A `Way` says what
+    a user has to give to go on with a thread.
+
+    In the copy, `prompt` is the new prompt, or a placeholder if it is too long for a command. `max_turns` is None,
+    because no higher limit of turns is needed: the turns of a new prompt are counted from zero.
+    """
     return msgspec.structs.replace(way, prompt=shown_prompt(prompt), max_turns=None)
 
 
 def at_provider(way: Way, provider: str, model: str) -> Way:
-    """Return a copy of `way`, which says what is needed to go on with a thread, with this provider and model in it. It
-    is for a thread that was to move to that provider, and on which nothing was done there yet."""
+    """Return a copy of `way` whose command goes on at this provider with this model. A `Way` says what a user has to
+    give to go on with a thread.
+
+    This is for a thread that was to move to the provider, and on which nothing was done there yet. The copy asks
+    neither for a higher `max_turns` nor for tools of the Python program that made the thread.
+    """
     return msgspec.structs.replace(way, provider=provider, model=model, max_turns=None, is_program=False, tools=())
 
 
@@ -244,8 +252,8 @@ def _more_budget(state: Checkpoint) -> Budget | None:
     """Return a larger budget for a thread if its budget is used up, or if it limits dollars and the cost is not known;
     else None.
 
-    Each limit that is used up becomes the amount spent so far plus the old limit, rounded up. Other
-    limits stay. A limit for an amount that is not known is left out.
+    In the result, each limit that is used up is the amount spent so far plus the old limit, rounded up. Limits that are
+    not used up stay as they were. If the cost is not known, the result has no limit for dollars.
     """
     budget = setup_of(state).budget
     if budget.exceeded(state) is None:

@@ -65,17 +65,16 @@ class Files:
             when_killed(lambda: unkept(journal.thread.checkpoint))
 
     async def bring(self, *, always: bool = False) -> dict[str, tuple[Any, Any]]:
-        """Restore the files on record if the folder is empty, as on another machine, or if `always` is set. Return what
-        differs from the record.
-
-        The result is a dict from a name to the recorded value and the present one. `files` stands for the digest of the
-        files, and `files_turn` for the number of the last turn and of the turn after which the files were recorded.
+        """Restore the files on record if the folder is empty, as on another machine, or if `always` is set. Return a dict
+        that says what differs from the record; it is empty if nothing does.
 
         A folder that is not empty is left as it is, unless `always` is set or an earlier restore into it was killed
-        half way. If it is left, a snapshot of it is taken to compare it with the recorded one.
+        half way. If it is left, a snapshot of it is taken. If that differs from the recorded one, the dict has the key
+        `files`, with the recorded digest and the present one.
 
-        If the files on record may be older than the conversation, a note for the model that says so is stored before
-        the first file is restored.
+        If the folder is not left as it is, and the files on record may be older than the conversation, the dict has the
+        key `files_turn`, with the number of the last turn and of the turn after which the files were recorded. A note
+        for the model that says so is then stored before the first file is restored.
         """
         state = self._thread.checkpoint
         changing = state.changing

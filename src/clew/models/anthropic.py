@@ -96,9 +96,9 @@ class AnthropicModel:
         return _with_cache_hints(body) if self._cache else body
 
     def _most_output(self, options: Mapping[str, Any]) -> int:
-        """Return how many tokens a response may have at most if the request does not say so; the API requires a limit.
-        If `options` allow as many tokens for thinking or more, the limit is raised above that, to leave room for an
-        answer."""
+        """Return how many tokens a response may have at most, for a request that sets no limit; the API requires one.
+        Usually this is a fixed number, or the model's own limit if that is lower. If `options` allow at least as many
+        tokens for thinking, the result is larger than what they allow, to leave room for an answer."""
         usual = min(_USUAL_OUTPUT, output_limit(self._model) or _LEAST_OUTPUT)
         thinking = options.get("thinking")
         budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None

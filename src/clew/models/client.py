@@ -110,8 +110,9 @@ class Clients(Generic[_C]):
     """The clients of a vendor's SDK, one for each event loop, because connections belong to the loop in which they were
     opened.
 
-    If the user gives a client (`given`), that one is used in all loops, with its own retries turned off, and the user
-    closes it. Raises `MissingExtra` if the SDK is not installed.
+    `package` is the SDK, and `make` makes a client from the imported package. If the user gives a client (`given`),
+    that one is used in all loops instead, with its own retries turned off, and the user closes it. `what` says in error
+    messages what needs the SDK. `Clients(…)` raises `MissingExtra` if the SDK is not installed.
     """
 
     def __init__(self, package: str, what: str, make: Callable[[Any], _C], given: Any = None) -> None:

@@ -105,8 +105,13 @@ def _limit_name(base_url: str) -> str:
 def openai_vendor(
     model: str, name: str, client: AsyncOpenAI | None, settings: dict[str, Any], max_retries: int
 ) -> Vendor[AsyncOpenAI]:
-    """Return what calls OpenAI's SDK for a model of either API. `name` is how the user names the model, for errors;
-    the other parameters are those of `OpenAIChatModel`."""
+    """Return a `Vendor` for a model of OpenAI's Chat Completions or Responses API: an object that makes calls through
+    OpenAI's SDK and retries those that fail, at most `max_retries` times each.
+
+    `model` is the vendor's name of the model, and `name` is how the user names it, for error messages. The SDK's client
+    is `client` if the user gave one. Otherwise it is made with `settings`, such as `api_key` and `base_url`. Raises
+    `InvalidInput` if there are both a client and settings.
+    """
     return Vendor(
         "openai",
         "AsyncOpenAI",

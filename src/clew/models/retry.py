@@ -57,13 +57,15 @@ async def call(
     advice: Callable[[int | None], str] = lambda status: "",
 ) -> AsyncGenerator[ModelEvent, None]:
     """Make a model call: yield the events of each attempt, up to the response of the first that succeeds, and a
-    `Retrying` after each one that failed.
+    `Retrying` after each one that failed. `attempt` makes one attempt.
 
     Retried are the HTTP statuses 408, 409, 429 and 5xx, timeouts, failed connections, and streams that end without
-    their end event, at most `max_retries` times. The vendor's `Retry-After` is honoured; otherwise the pause doubles
-    each time, with a random part so that many callers spread out. All other errors are raised at once. A vendor may
-    refuse thinking of earlier turns because the model, the account or the conversation before it changed. Then the next
-    attempt leaves the thinking out, which is reported as a `Retrying` but not counted as a retry.
+    their end event, at most `max_retries` times. The pause before a retry is the one that the vendor asks for in
+    `Retry-After`. If it asks for more than `LONGEST_WAIT` seconds, the call is not retried. If it asks for none, the
+    pause doubles each time, with a random part so that many callers spread out. All other errors are raised at once.
+
+    A vendor may refuse thinking of earlier turns because the model, the account or the conversation before it changed.
+    Then the next attempt leaves the thinking out, which is reported as a `Retrying` but not counted as a retry.
 
     Errors are raised as `ModelError`. Its `is_free` is True only if every attempt was certainly refused, so that none
     was charged. `secrets` returns keys to remove from error texts, and `advice` returns what to check after an HTTP
@@ -108,8 +110,12 @@ def _error(
     advice: Callable[[int | None], str],
     is_free: bool,
 ) -> ModelError:
-    """Return the error to raise for a call whose last attempt ended in this failure. `attempts` is how many attempts
-    were made in all. `is_free` says that certainly none of them was charged."""
+    """Return the error to raise for a call whose last attempt ended in this failure: `ContextTooLong`,
+    `ModelUnavailable` or, for all other failures, `ModelRefused`.
+
+    Its message has the texts `model` and `reason`, and for `ModelRefused` what `advice` returns for the HTTP status.
+    `attempts` is how many attempts were made in all. `is_free` says that certainly none of them was charged.
+    """
     status = failure.status
     if failure.kind == "too-long":
         return ContextTooLong(model, reason, status=status, is_free=is_free)

@@ -381,8 +381,8 @@ class Journal(Protocol):
         `Stopped`."""
 
     async def outwait_predecessor(self) -> bool:
-        """If the thread was just taken from a process that may still be at work, wait until that one has noticed.
-        Return whether there was something to wait for."""
+        """If this process has just taken the thread from another one that may still be at work, wait until that process
+        must have noticed that it lost the thread. Return True after such a wait, or False if no wait was needed."""
 
     def recorded(self, key: str) -> Any:
         """Return the recorded value of the step with this key, or a `Missing`. It must not wait: it is called on the

@@ -102,8 +102,8 @@ class Tool(Generic[P, R]):
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Tool[..., R]:
-        """Return the tool bound to `instance`, when a decorated method is looked up on an object. Other tools are
-        returned as they are."""
+        """Return the tool of a decorated method, bound to `instance`, when it is looked up on that object. If it is
+        looked up on the class, or if the tool is not made from a method, the tool is returned unchanged."""
         if instance is None or not self.unbound:
             return cast("Tool[..., R]", self)
         return Tool(

@@ -425,8 +425,9 @@ def bare_function(fn: Any) -> Any:
 
 
 def read_hints(fn: Callable[..., Any], what: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the types of a function's parameters, by name. The return type is not read. Raises `InvalidInput` if an
-    annotation cannot be evaluated; `what` names the tool in the message."""
+    """Return the types of a function's parameters, by name. The return type is not read. `namespace` holds names that
+    annotations may use besides the global names of the function's module. Raises `InvalidInput` if an annotation cannot
+    be evaluated; `what` names the tool in the message."""
     inner = bare_function(fn)
     annotations = {name: hint for name, hint in getattr(inner, "__annotations__", {}).items() if name != "return"}
     known = getattr(inner, "__globals__", {})

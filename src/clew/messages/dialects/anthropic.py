@@ -144,8 +144,10 @@ def _as_user(turn: Said, notes: Notes) -> list[Piece]:
 
 
 def _fit(runs: list[_Run], notes: Notes) -> list[_Run]:
-    """Join consecutive messages of one side (user or model), and put a line of the user first if the model begins.
-    Remove thinking at the end of responses, and white space at the end of the last one: the API refuses both."""
+    """Return the messages so that user and model alternate and the user begins, as the API wants it. Consecutive
+    messages of one side are joined, and a line of the user is put first if the model begins. Thinking at the end of a
+    response is removed, and so is white space at the end of the last message if that is a response: the API refuses
+    both. What is added or removed is noted in `notes`."""
     runs = _join(runs)
     for run in runs:
         if run.role == "assistant":
@@ -223,7 +225,7 @@ def _read_message(message: dict[str, Any], where: str) -> list[Message]:
 
 def _read_user(blocks: list[Block]) -> list[Message]:
     """Split the blocks of one user message of the API into tool messages, for the tool results among them, and user
-    messages, for the rest. Images and files that `detach` moved out of results are put back into them."""
+    messages, for the rest. Images and files that `write` had to put after a result are moved back into it."""
     messages: list[Message] = []
     at = 0
     while at < len(blocks):

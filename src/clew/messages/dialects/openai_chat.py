@@ -225,10 +225,11 @@ def _read_completion(payload: dict[str, Any]) -> tuple[Message, ...]:
 
 
 def _join_tools(messages: list[Message]) -> Iterator[Message]:
-    """Join consecutive tool messages to one.
+    """Yield the messages, with consecutive tool messages joined to one.
 
-    If the user message after them holds nothing but blocks that `detach` moved out of their results, the blocks are put
-    back into the results and that user message is left out.
+    The API accepts no images and files inside tool results, so `write` sends them in a user message after the results.
+    If the user message after the tool messages holds nothing else, its blocks are put back into the results, and that
+    user message is left out.
     """
     results: list[ToolResult] = []
     for message in messages:

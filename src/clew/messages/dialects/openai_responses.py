@@ -137,8 +137,8 @@ class _Writer:
         return fields
 
     def respond(self, turn: Response) -> None:
-        """Write a response: the model's own items, then the results of its tool calls, then opaque items that the model
-        did not say."""
+        """Write a response: the model's own items, then the results of its tool calls, then items from opaque blocks
+        that are not the model's, such as the output of an unknown kind of tool."""
         self._open = None
         strays = [piece for piece in turn.pieces if _is_stray(piece)]
         for piece in turn.pieces:
@@ -331,7 +331,8 @@ def _read_item(item: Item, where: str, identified: bool) -> tuple[Side, list[Blo
 
 
 def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[Block]]:
-    """Return who says a message item, and its blocks. The parameters are those of `_read_item`.
+    """Return who says a message item, and its blocks. `where` names the item in errors. `identified` is True if the
+    item before this one is a model's message with an id.
 
     A message with a part of an unknown kind is kept whole as one `Opaque` block, so that its id and order are kept.
     """
@@ -352,11 +353,12 @@ def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[
 
 
 def _begin(blocks: list[Block], item: Item, side: Side, identified: bool) -> list[Block]:
-    """Store the vendor's fields of a message item, such as its id, in the extra of its first block, and return the
-    blocks.
+    """Return the blocks of a message item. The vendor's fields of the item, such as its id, are stored in the extra of
+    the first block, if there are such fields.
 
-    With `identified`, the item before is a model's message with an id. Then a model's message without an id stores its
-    fields even if there are none, so that it is not written as a part of that message.
+    `identified` is True if the item before this one is a model's message with an id. When it is written again, it takes
+    in the texts that follow it, up to a block that has such stored fields. So if this item is a model's message without
+    an id, its fields are then stored even if there are none, to keep the two messages apart.
     """
     fields = beside(item, _MESSAGE)
     if item["role"] == "developer":

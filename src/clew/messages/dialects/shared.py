@@ -274,11 +274,8 @@ def is_image_type(media_type: object) -> bool:
 
 
 def image_form(image: Image) -> Form | None:
-    """Return the form in which to send an image: "data", else "url", else "file_id", whichever the image has first.
-
-    "data" is chosen only if the APIs of all dialects accept the type of its bytes. Returns None if the image has none
-    of them.
-    """
+    """Return the form in which to send an image: "data" if it has bytes of a type that the APIs of all dialects accept,
+    else "url" if it has a valid URL, else "file_id" if it has the id of an uploaded file, else None."""
     if image.data and image_type(image) in IMAGE_TYPES:
         return "data"
     return _other_form(image)
@@ -329,7 +326,8 @@ Its value is the text of the arguments as the model wrote it, kept if Clew would
 def write_arguments(call: ToolCall, fields: dict[str, Any], at: At, notes: Notes) -> str:
     """Return a tool call's arguments as JSON text. `fields` are the call's extra fields.
 
-    The model's own text, under `RAW` in `fields`, is returned if it still means the same; otherwise `RAW` is removed.
+    The text that the model wrote itself is in `fields` under `RAW`, if it differs from Clew's. It is returned if it
+    still stands for the call's arguments; otherwise `RAW` is removed from `fields`, and the arguments are written anew.
     Adds a loss to `notes` if the arguments are not JSON values.
     """
     text = arguments_text(call.arguments)
