@@ -53,7 +53,7 @@ __all__ = ["ProviderAgent", "Ready"]
 
 
 class Ready(NamedTuple):
-    """A provider that can be used, as far as this machine's files show, with its installed program."""
+    """A provider and its installed program, as `ProviderAgent.ready` returns them when the provider can be used."""
 
     provider: Provider
     program: Program
@@ -100,16 +100,16 @@ class ProviderAgent(Agent):
         name, by which `resume` finds its threads. `system_prompt` is added to the program's own. With
         `permissions="read"` the program changes nothing, with `"edit"` it may change files in its working folder, with
         `"full"` it may use all its tools. `workspace` is a folder to work in that is snapshotted after each prompt, and
-        brought along to other machines. With `restore_files` its recorded files are put back before each prompt even if
-        the folder is not empty. `cwd` is a folder to work in without snapshots.
+        brought along to other machines. With `restore_files` the workspace's recorded files are put back before each
+        prompt even if the folder is not empty. `cwd` is a folder to work in without snapshots.
 
         `checkpointer` is a store or its URL, by default the default store; None keeps nothing beyond this process.
         `data_dir` is a folder to keep everything in, in place of a `checkpointer`. `budget` limits what a thread spends
         in all, and `timeout` the seconds of each prompt. `env` is the whole environment of the program, by default that
         of this process, and `options` are further command line arguments for it. `redact` removes secrets from what is
         recorded. `takeover` takes a thread from a process that still holds it. With `handle_signals`, SIGTERM and
-        Ctrl+C end the prompt, and then this process once the end is on record; a function given there returns the text
-        that is printed then. Any argument in `others` raises `InvalidInput`.
+        Ctrl+C end the prompt, and then this process, which prints how to resume the thread; a function given there
+        takes the thread's id and returns that advice. Any argument in `others` raises `InvalidInput`.
 
         With several providers the first that is installed and logged in is used. If a provider is missing, not logged
         in, or at its limit, in the first prompt or later, the next one takes over with the whole conversation.
@@ -367,11 +367,12 @@ class ProviderAgent(Agent):
         self._store.enter()
 
     async def check_origin(self, thread_id: str, origin: Handle | None) -> None:
-        """Check that a session made from the handle `origin` has something to continue. Nothing is written to the
-        thread.
+        """Check that a session made from the handle `origin` has something to continue. Does nothing if `origin` is
+        None. Nothing is written to the thread.
 
-        Either the store must have a thread of this id, or the provider that the handle names must have the conversation
-        on this machine. Otherwise raises `ThreadNotFound` or `SessionNotFound`. Does nothing if `origin` is None.
+        The store must have a thread of this id, or the provider that the handle names must have the conversation on
+        this machine. If neither is so, raises `SessionNotFound`; `ThreadNotFound` if the handle names no outside
+        provider.
         """
         if origin is None:
             return

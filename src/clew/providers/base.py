@@ -228,9 +228,9 @@ class Provider(ABC):
 
     @abstractmethod
     def install_session(self, key: str, folder: Path) -> None:
-        """Put the conversation in the export folder `folder` where the program looks for it, under this key even if it
-        had another. It will belong to the provider's working folder. A different conversation that has this key on this
-        machine is kept under another name, unless it is only a beginning of the exported one."""
+        """Put the conversation in the export folder `folder` where the program looks for it. It gets this key, even if
+        it was exported under another one, and belongs to the provider's working folder. A different conversation that
+        has this key on this machine is kept under another name, unless it is only a beginning of the exported one."""
 
     @abstractmethod
     def read(self, folder: Path) -> Conversation:

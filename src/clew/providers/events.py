@@ -115,13 +115,15 @@ class Reader(Protocol):
 
 
 class Watch(Protocol):
-    """Finds what a program has begun but not printed yet. Its methods may block and are not async, so they are called
-    in another OS thread than the event loop's."""
+    """Finds tool calls that a program has begun to run but not printed yet. The methods may block and are not async, so
+    they are called in another OS thread than the event loop's."""
 
     def look(self) -> Iterable[bytes]:
-        """Return what the program has newly begun, as lines in the form that it prints, to be given to the reader. Each
-        line is returned once. The list is empty if there is nothing new or nothing can be seen. Called many times a
-        second while the program works, and once more after it has ended."""
+        """Look for tool calls that the program has begun to run since the last look, for example in the program's
+        database. Returns lines in the form in which the program prints them, to be passed to `Reader.read`: one for
+        each such call, and before it one for each finished part of the same response. No line is returned twice.
+        Returns no lines if there is no new call, or if calls cannot be looked up. Called many times a second while the
+        program works, and once more after it has ended."""
 
     def close(self) -> None:
         """Release what the watch holds, such as a connection to a database. Called once, after the last `look`."""

@@ -74,9 +74,9 @@ def bring(source: Path, target: Path, fill: Callable[[Path, Path], object] = shu
     """Bring `target`, a copy of `source`, up to date. Returns whether it had to be written. `fill(source, draft)`
     writes the content of the copy to the temporary file `draft`; by default it copies the bytes.
 
-    A copy gets the modification time of its original; equal times show later that it is up to date. If the original was
-    changed a moment ago, it could change again without getting another time. Then the copy does not get that time, so
-    that it is written again next time.
+    The copy gets the modification time of the original, and counts as up to date while the two times are equal. If the
+    original was changed less than 20 milliseconds ago, the copy does not get that time, because a further change could
+    leave the time as it is. The next call then writes the copy again.
     """
     seen = source.stat().st_mtime_ns
     if target.exists() and target.stat().st_mtime_ns == seen:

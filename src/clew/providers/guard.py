@@ -65,8 +65,9 @@ def _table() -> dict[int, int]:
 
 
 def _below(root: int) -> list[int]:
-    """Return the ids of all processes below `root`: its children, their children and so on. On Linux these are all that
-    the program ever started, because this process becomes the parent of those whose parent has ended."""
+    """Return the ids of all processes below `root`: its children, their children and so on. If `root` is this process,
+    these are on Linux all running processes that the program ever started: this process becomes the parent of those
+    whose parent has ended."""
     parents = _table()
     below = {root}
     while more := {pid for pid, parent in parents.items() if parent in below and pid not in below}:

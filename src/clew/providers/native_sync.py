@@ -95,13 +95,17 @@ def _waits(state: Checkpoint) -> bool:
 def beyond(
     then: Sequence[Message], now: Sequence[Message], asked: Sequence[Message], *, is_answered: bool = True
 ) -> tuple[Message, ...]:
-    """Return the messages in a provider's own session that the thread lacks.
+    """Return the messages that a provider's own session has and the thread lacks.
 
     `then` are the messages that the session held when it was last stored, and `now` are those that it holds now.
-    `asked` are the prompts that were recorded in the thread between these two moments. In `now` they are recognised by
-    their words, and left out together with their answers, which are on record too. With `is_answered=False` the answer
-    to the last prompt in `asked` is not on record, so that answer is returned. If the program has compacted or rewound
-    the session meanwhile, prompts of `then` that are still in `now` are left out too.
+    `asked` are the prompts that were recorded in the thread between these two moments. Messages of `now` are returned,
+    except for the following. The messages at the beginning that are the same in `then` and `now` are left out. So is
+    every exchange whose prompt is in `asked`, because the thread has it; prompts are recognised by their words. If the
+    program has compacted or rewound the session, so that the messages of `then` are no longer all at the beginning of
+    `now`, exchanges whose prompt is in `then` are left out too.
+
+    With `is_answered=False` the thread has no answer to the last prompt in `asked`. Then everything that follows this
+    prompt in its exchange is returned.
     """
     same = 0
     while same < min(len(then), len(now)) and then[same] == now[same]:
@@ -120,8 +124,8 @@ def beyond(
 
 
 def _exchanges(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """Group messages by exchange: yield a list of each prompt and everything that follows it. Messages before the first
-    prompt form a list of their own."""
+    """Group messages by exchange: yield lists that each hold a prompt and everything that follows it up to the next
+    prompt. Messages before the first prompt form a list of their own."""
     exchange: list[Message] = []
     for message in messages:
         if type(message) is User and exchange:
@@ -133,9 +137,14 @@ def _exchanges(messages: Iterable[Message]) -> Iterator[list[Message]]:
 
 
 def _texts(asked: Sequence[Message]) -> list[set[str]]:
-    """Return for each prompt in `asked` a set of texts: those under which the program's session may hold the prompt.
-    They are the prompt alone, and the prompt after a note of Clew's, because Clew sends a note and its prompt as one
-    message. Notes are in `asked` too, each before its prompt."""
+    """Return a list with a set of texts for each prompt in `asked`, in order. The program's session may hold the prompt
+    as any of these texts.
+
+    `asked` are user messages of a thread: prompts, and notes that Clew put before some of them. The program gets a note
+    and the prompt after it as one message. So the set of such a prompt has two texts: that of the prompt alone, and
+    that of the note followed by the prompt. Any other prompt has one text. In all texts each run of white space is
+    replaced by one space.
+    """
     texts: list[set[str]] = []
     told = ""
     for message in asked:

@@ -84,8 +84,8 @@ class Placement:
         return await self._install(known, "") if covers and known.native else await self._write(state, "")
 
     async def _go_on(self, known: ProviderKey, state: Checkpoint, covers: bool) -> Placed:
-        """Choose the session in which the thread continues, and return it. `known` is the last record of the provider's
-        session, and `covers` says whether that session holds all of the thread.
+        """Put the session in place in which the thread continues, and return its key and what did not fit. `known` is
+        the last record of the provider's session, and `covers` says whether that session holds all of the thread.
 
         The session on this machine is continued if it is up to date. Otherwise the stored copy is installed if it holds
         all of the thread; if it does not, a session is written anew from the thread's messages.
@@ -173,9 +173,10 @@ class Placement:
         )
 
     async def unsettled(self, key: str) -> tuple[ToolCall, ...]:
-        """Return the tool calls in the last exchange of the program's session that have no result. They may have been
-        stopped before they were recorded, since some programs report a call only when it has ended. The result is empty
-        if the session cannot be read: the program itself reports that."""
+        """Return the tool calls in the last exchange of the program's session of this key that have no result. They may
+        have been stopped before they were recorded, since some programs report a call only when it has ended. The
+        result is empty if the session is not on this machine or cannot be read; the program itself reports a damaged
+        one."""
         folder = staging_folder(self._provider, key)
         try:
             if not await asyncio.to_thread(self._provider.export, key, folder):
@@ -276,9 +277,9 @@ def _mark(folder: Path, log_id: str, messages: int, said: int) -> None:
 
 
 def _marked(folder: Path) -> tuple[()] | tuple[str, int, int]:
-    """Return what `_mark` wrote into a file beside `folder`, which is Clew's copy of a session. It is the id of the
-    thread's log, how many messages of the thread the session covered, and how many messages the session itself held.
-    The tuple is empty if nothing was written."""
+    """Return three values from a small file beside `folder`, which is Clew's copy of a session: the id of the thread's
+    log, how many messages of the thread the session covered, and how many messages the session itself held. They were
+    written when the session was last stored. The tuple is empty if the file does not exist or is damaged."""
     try:
         log_id, messages, said = folder.with_suffix(".mark").read_text().split()
     except (FileNotFoundError, ValueError):
@@ -325,8 +326,9 @@ def _only_went_on(state: Checkpoint) -> bool:
 
 
 def _without_last_prompts(conversation: Conversation, taken_back: int) -> Conversation:
-    """Return the conversation without its last message if that is a prompt which the thread took back in order to ask
-    it again. `taken_back` is the number of messages that were taken back; if it is 0, nothing is removed."""
+    """Return the conversation without its last message if `taken_back` is not 0 and that message is a prompt; otherwise
+    unchanged. `taken_back` is the number of messages at the end of the thread that were taken back: a prompt among them
+    is asked again, and would then be in the conversation twice."""
     messages = conversation.messages
     if taken_back and messages and type(messages[-1]) is User:
         messages = messages[:-1]

@@ -1,8 +1,8 @@
 """Runs a provider's program so that neither side can hang the other and no process outlives this one; also finds
 programs on the PATH and says why one cannot be run.
 
-The program is not started directly but by a small process, the guard, which kills everything that it started when it
-ends or when this process dies.
+The program is not started directly but by a small process, the guard. When the program ends, the guard kills every
+process that the program left running. When this process dies, the guard kills the program too.
 """
 
 from __future__ import annotations

@@ -104,8 +104,9 @@ class PromptSender:
         self._files = Files(journal, workspace, emit)
 
     async def send(self, prompt: str, prompt_id: str, key: str, timeout: float | None) -> RunResult:
-        """Send the prompt, record it under `prompt_id`, and return the result. `key` is the provider's id of the
-        conversation if the thread has none on record. An error of the provider is raised once all is recorded."""
+        """Send the prompt, record it under `prompt_id`, and return the result. After `timeout` seconds the program is
+        interrupted. `key` is the provider's id of the conversation, used if the thread has none on record. An error of
+        the provider is raised once all is recorded."""
         self._prompt_id = prompt_id
         began = time.monotonic()
         await take_in(self._journal, self._store, self._provider.place, natively=self._redact is None)
@@ -141,7 +142,7 @@ class PromptSender:
         return result
 
     async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> RunResult:
-        """Record, and return as the result, that a budget is spent and the provider not asked. `reason` says which."""
+        """Record that a budget is spent, so that the provider is not asked. Returns a result with this `reason`."""
         await self._journal.record(StatusChanged("interrupted", reason))
         return RunResult(
             prompt=prompt,
@@ -173,8 +174,9 @@ class PromptSender:
         )
 
     async def _begin(self, before: Checkpoint, placed: Placed, told: User | None, prompt: str) -> None:
-        """Record in one write the note `told`, the prompt, and all that must be durable before the program starts.
-        `before` is the thread's state before this prompt, and `placed` is the provider's session that will be used."""
+        """Record the prompt before the program starts, together with the note `told` if there is one, changed settings,
+        the key of a new session, and the start of the model call, in one write. `before` is the thread's state before
+        this prompt, and `placed` is the provider's session that will be used."""
         entries: list[Logged] = [*self._started(before)]
         known = self._thread.checkpoint.providers.get(self._provider.name)
         if known is None or known.key != placed.key:
@@ -216,8 +218,9 @@ class PromptSender:
         yield now
 
     async def _attempt(self, job: Job, recorder: Recorder, timeout: float | None) -> BaseException | None:
-        """Run the program and record its events. Returns the error that stopped it from outside, such as a timeout, or
-        None. After such an error the reader is still asked what the run used, unless the lease is lost."""
+        """Run the program and record its events. Returns the error that stopped the program from outside, such as a
+        timeout; None if there was none. After such an error what the run used is still recorded as far as it is known,
+        unless the lease is lost."""
         reader: Reader | None = None
         try:
             reader = await asyncio.to_thread(self._provider.reader, job)
@@ -266,9 +269,9 @@ class PromptSender:
     ) -> RunResult:
         """Record that the exchange ended after `seconds`, with the status and reason in `standing`. Returns its result.
 
-        What the exchange cost is recorded first, then the session that the program keeps and the files, then the
-        thread's status. If the prompt failed with `problem`, as much as possible is recorded. The caller raises the
-        problem later, with a note of what could not be recorded.
+        Records first what the exchange cost, then a copy of the program's session, the files, and the thread's status.
+        An error in this is raised; but if the prompt failed before with `problem`, the error is only added to `problem`
+        as a note.
         """
         status, reason = standing
         try:
@@ -324,8 +327,9 @@ class PromptSender:
         return refused and state.in_flight and not (state.partial or recorder.children or recorder.may_be_charged)
 
     async def _keep_files(self, problem: BaseException | None) -> str:
-        """Store the files of the workspace. If that fails, the error is raised; but if the prompt failed before with
-        `problem`, the error becomes a note of that problem and is returned as text."""
+        """Record the files of the workspace. Returns "" if that succeeds. If it fails and the prompt succeeded
+        (`problem` is None), raises the error. If it fails after the prompt failed with `problem`, returns a text that
+        says what is not recorded and why, and also adds this text to `problem` as a note."""
         if problem is None:
             await self._files.keep()
             return ""
@@ -334,12 +338,9 @@ class PromptSender:
         return unkept
 
     async def _keep(self, recorder: Recorder, prompt: str, key: str) -> str:
-        """Store a copy of the program's own session, and what sub-agents did. Returns a warning if the program did not
-        keep this exchange in its session; otherwise an empty text.
-
-        The answer is not lost if the session lacks it or cannot be read: the conversation can be written into a new
-        session from the record.
-        """
+        """Store what sub-agents did, and a copy of the program's own session. Returns a warning if the program did not
+        keep this exchange in its session; otherwise "". The answer is not lost if the session lacks it or cannot be
+        read: the conversation can be written into a new session from the record."""
         for call_id, messages in recorder.children.items():
             await self._keep_child(call_id, messages)
         if isinstance(recorder.ending, Finished) and not await self._has_kept(recorder.ending, prompt, key):
@@ -441,8 +442,9 @@ def standing_of(
 
 
 def error_of(provider: str, ending: Finished | Failed | None, model: str, key: str) -> ClewError:
-    """Return the error to raise for a prompt that failed. `ending` is how the program says that it ended; None if it
-    said nothing. `key` is the provider's id of the conversation."""
+    """Return the error to raise for a prompt that failed, such as `NotLoggedIn`, `ProviderLimited` or `ProviderError`.
+    Its type depends on `ending`, which is how the program says that it ended; None if it said nothing. `provider`,
+    `model` and `key`, the provider's id of the conversation, are named in the error where they matter."""
     failed = ending if isinstance(ending, Failed) else Failed("failed", "its program ended without a word")
     if failed.kind == "login":
         return NotLoggedIn(provider, failed.reason)

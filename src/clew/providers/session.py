@@ -97,8 +97,9 @@ class ProviderSession(Session):
         return Run(lambda emit: self.ask(prompt, timeout, emit, prompt_id))
 
     async def ask(self, prompt: str, timeout: float | None, emit: Emit, prompt_id: str | None = None) -> RunResult:
-        """Ask a prompt and return its result. This is what `send` runs; its docstring explains `timeout` and
-        `prompt_id`. Events are passed to `emit` as they happen."""
+        """Ask a prompt and return its result; `send` runs this. After `timeout` seconds, by default the agent's own
+        `timeout`, the program is interrupted. If the thread has an answer for `prompt_id`, that answer is returned and
+        no program is started. Events are passed to `emit` as they happen."""
         self._agent.enter()
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
@@ -127,9 +128,10 @@ class ProviderSession(Session):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Continue where the session was stopped. Without a `prompt` the provider is told to go on. `prompt_id` and
-        `timeout` are those of `send`. Awaiting the returned run raises `ThreadNotFound` if nothing was asked in this
-        session yet.
+        """Continue where the session was stopped. Without a `prompt` the provider is told to go on. If the thread has
+        an answer for the `prompt_id`, which needs a `prompt`, that answer is returned and no program is started. After
+        `timeout` seconds, by default the agent's own `timeout`, the program is interrupted. Awaiting the returned run
+        raises `ThreadNotFound` if nothing was asked in this session yet.
 
         `answer` and `max_turns` raise `UsageError`: providers ask no questions that could be answered later, and count
         no turns.

@@ -80,12 +80,13 @@ class Branch(NamedTuple):
 
 
 def branch(found: Rows, path: Path) -> Branch:
-    """Return the message rows on the path from the root to the last message of the file, in this order. `found` are all
-    rows of the file, and `path` is its path.
+    """Return the message rows of the conversation that Claude Code would continue. `found` are all rows of the file at
+    `path`.
 
-    Each row names its parent. Results of tool calls that ran in parallel are not on that path, because each is a child
-    of its own call's row; they are included too. Raises `Corrupt`, naming the file, if a damaged line interrupts the
-    chain of parents.
+    These are the rows from the root to the last message of the file, in this order: each row names its parent, the row
+    before it. Results of tool calls that ran in parallel are not in this chain, because each is a child of its own
+    call's row; they are included too. The result has no rows if the file has no messages. Raises `Corrupt`, naming the
+    file, if a damaged line interrupts the chain.
     """
     said = [row for row in found.rows if is_said(row)]
     if not said and found.damaged:
@@ -285,8 +286,9 @@ _NO_MODEL = "unknown"
 
 
 def session_bytes(conversation: Conversation, key: str, cwd: str) -> bytes:
-    """Return the conversation as the content of a session file under this key. `cwd` is used if the conversation names
-    no folder. The row ids are derived from the key, so a conversation that has a date always gives the same bytes."""
+    """Return the conversation as the content of a session file under this key. `cwd` is the working folder that the
+    rows name if the conversation names none. The row ids are derived from the key, so a conversation that has a date
+    always gives the same bytes."""
     return b"".join(msgspec.json.encode(row) + b"\n" for row in _rows(conversation, key, cwd))
 
 

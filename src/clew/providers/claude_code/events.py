@@ -265,8 +265,8 @@ def _since(before: Spent | None, total: Spent, main: Usage | None) -> Spent:
 
 
 def _minus(total: Spent, before: Spent | None) -> Spent | None:
-    """Return `total` minus `before`, count by count. Returns `total` itself if the tokens of one of them are unknown,
-    and None if any count would be negative: then they are not totals of the same session."""
+    """Return `total` minus `before`, count by count. Returns `total` itself if `before` is None or the tokens of one of
+    them are unknown. Returns None if any count would be negative: then they are not totals of the same session."""
     if before is None or total.usage is None or before.usage is None:
         return total
     pairs = zip(msgspec.structs.astuple(total.usage), msgspec.structs.astuple(before.usage), strict=True)

@@ -260,10 +260,11 @@ def standing(place: Place, key: str, folder: Path) -> Standing:
 
 def _standing(place: Place, key: str, folder: Path) -> Standing:
     """Return how the session of this key on this machine compares with the copy in `folder`, which must have the same
-    key. The result is explained at `standing`.
+    key. `absent`: it is not on this machine. `behind`: it is a beginning of the copy. `same`: it equals the copy.
+    `ahead`: it continues the copy. `apart`: anything else.
 
     Session file and side files are compared byte by byte: they only grow, so the shorter one is older. The to-do list
-    is left out, because its files change in place and do not show which side is older.
+    is not compared, because its files change in place and do not show which side is older.
     """
     path = locate(place, key)
     if path is None:

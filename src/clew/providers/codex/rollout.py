@@ -341,8 +341,8 @@ Part = dict[str, Any]
 
 def said_parts(message: Part) -> list[Part]:
     """Return the parts of a message's content, such as texts and pictures, without those that the program itself added.
-    Of a response of the model all parts are returned. Of a developer message, only parts that are marked as the user's
-    are."""
+    All parts of a model's response are returned. Of a developer message, only the parts that are marked as the user's
+    are returned."""
     content = message.get("content")
     if isinstance(content, str):
         content = [{"type": "input_text", "text": content}]

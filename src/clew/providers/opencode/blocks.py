@@ -113,10 +113,10 @@ def _output(state: dict[str, Any]) -> tuple[Text | Json | Image | File | Opaque,
 
 
 def output_text(result: ToolResult, at: tuple[int, int], losses: list[Loss]) -> str:
-    """Return a tool result as the text that opencode stores. Images and files that opencode can attach to a result are
-    left out, because the caller attaches them. Those that it cannot attach, and all files of a result that is an error,
-    are described in words, and each of these is added to `losses`. `at` gives the indexes of the result's message and
-    block."""
+    """Return a tool result as the text that opencode stores. Images and files that opencode can attach to the result
+    are not in the text, because the caller attaches them. Others are described in words in the text, and so are all
+    images and files of a result that is an error; each of these is added to `losses`. `at` gives the indexes of the
+    result's message and block."""
     words = []
     for block in result.content:
         if isinstance(block, Text):

@@ -469,8 +469,8 @@ class _Writer:
 
 
 def _says_more(block: Block) -> bool:
-    """Return whether opencode cannot store the additional fields that a vendor gave this block. Only those of thinking
-    can be stored, if they are in the form of opencode or the Responses API."""
+    """Return whether this block has additional fields, given by a vendor, that opencode cannot store. It can store only
+    those of a thinking block, and only in the form of opencode or the Responses API."""
     extra = None if isinstance(block, Opaque) else block.extra
     return bool(extra) and not (isinstance(block, Thinking) and set(extra or ()) <= {"opencode", "openai-responses"})
 

@@ -313,9 +313,10 @@ class RunningCalls:
         return found
 
     def _changes(self, connection: sqlite3.Connection) -> list[bytes]:
-        """Return the lines for running tool calls in the newest messages that were not returned before, and for
-        finished parts that come before them, in order. All are read by one query, so that they belong to the same
-        moment."""
+        """Return lines, in the form that opencode prints, for the tool calls that are running now and for the finished
+        parts that come before them in the same message, in order. Parts that an earlier call of this method returned
+        are left out. Only the newest messages are searched. They are read by one query, so that the lines belong to the
+        same moment."""
         rows = select(
             connection,
             "SELECT id, message_id, data FROM part WHERE message_id IN (SELECT id FROM message WHERE session_id = ? "

@@ -107,9 +107,9 @@ def _clear(connection: sqlite3.Connection, session: str) -> None:
 
 
 def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str, str]) -> None:
-    """Delete the sessions that were copied to new keys, except those in `coming`, the keys that are to be written next.
-    `aside` maps the old keys to the new ones. Rows that are never exported, such as the link by which others can read
-    the session, are moved to the copies."""
+    """Delete the sessions that were copied to new keys, except those that will be written again next, whose keys are in
+    `coming`. `aside` maps the old keys to the new ones. Rows of a deleted session that are never exported, such as the
+    link by which others can read it, are moved to its copy."""
     tables = [table for table in sorted(PRIVATE) if columns_of(connection, table)]
     for session in aside.keys() - coming:
         for table in tables:
@@ -155,8 +155,8 @@ class _Rows:
 
 
 def _keep_aside(connection: sqlite3.Connection, key: str, coming: set[str]) -> dict[str, str]:
-    """Copy a session and the sessions of its sub-agents, with all their rows, to new keys, as opencode does for a fork.
-    Returns the new keys by the old ones.
+    """Copy a session and the sessions of its sub-agents, with their messages and to-do lists, to new keys, as opencode
+    does for a fork. Returns the new keys by the old ones.
 
     The link by which others can read a session is not copied if the session is in `coming`, the keys that are to be
     written next: then it stays with the original.

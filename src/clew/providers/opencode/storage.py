@@ -154,7 +154,8 @@ def rows_of(folder: Path, sheet: Sheet) -> Iterator[tuple[str, Row]]:
 
 def tree(connection: sqlite3.Connection, key: str) -> list[str]:
     """Return the keys of a session and of its sub-agents' sessions, at any depth. The session itself comes first, then
-    level by level in the order in which they began. The list is empty if the session does not exist."""
+    the sessions of its sub-agents, then those of their sub-agents, and so on; each level is in the order in which its
+    sessions began. The list is empty if the session does not exist."""
     return [
         row[0]
         for row in connection.execute(
@@ -283,11 +284,13 @@ def _put_piece(path: Path, data: bytes, folder: Path, outputs: Path) -> None:
 
 
 def _first_stale(connection: sqlite3.Connection, session: str, last: Sheet | None, folder: Path) -> tuple[int, _Spot]:
-    """Find out which of a session's numbered files (pieces) in an export folder must be written again. Returns the
-    number of the first such piece, and the time and id of the message with which it begins.
+    """Find out which of a session's numbered files (pieces) in an export folder must be written again: one piece and
+    all after it. Returns the number of that piece, and the time and id of the message with which it begins. `last` is
+    the session's entry in the manifest of the earlier export; None if there was none.
 
-    All rows that changed since the last export are in that piece or after it. If rows before it were deleted,
-    everything is written again, from number 0; so too if `last`, the manifest's entry from an earlier export, is None.
+    It is the first piece in which a message or part was changed since that export; the last piece if nothing was
+    changed. Number 0, so that all is written again, is returned if there was no earlier export, if pieces are missing
+    or damaged, or if rows before the changed piece were added or deleted.
     """
     paths = pieces(folder, session)
     if last is None or len(paths) != last.pieces:

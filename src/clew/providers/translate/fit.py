@@ -204,9 +204,9 @@ def _between_tags(block: Block) -> Block:
 
 
 def _side_of(call: ToolCall, source: str, target: str) -> str:
-    """Return the name of the agent whose tool was called. Usually that is `source`, the agent that has the
-    conversation. In a thread that was moved before, a call may belong to a tool of an earlier agent, which is
-    recognised by the tool's name."""
+    """Return the name of the agent whose tool was called. That is `source`, the agent that has the conversation, unless
+    neither `source` nor `target` has a tool of this name and another agent has one. Then it is that other agent: it
+    made the call before the thread was moved to `source`."""
     known = [side for side, forms in SIDES.items() if any(form.name == call.name for form in forms)]
     if source in known or target in known or not known:
         return source
