@@ -176,7 +176,8 @@ def encode_frame(
     keys: Keyring | None = None,
     now: int | None = None,
 ) -> EncodedFrame:
-    """Encode these groups of entries, each made by `encode_entries`, as one frame.
+    """Encode these groups of entries, each made by `encode_entries`, as one frame. Large values move to blobs, which
+    the result holds too.
 
     `previous` is the digest of the frame before it, and `number` is the new frame's own number. A random nonce makes
     every frame different. With `keys` the frame is encrypted for this thread and number, and cannot be decrypted as any

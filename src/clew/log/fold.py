@@ -45,8 +45,8 @@ def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> C
 
 
 def count_kept(entries: Iterable[Entry | FoldedState]) -> int:
-    """Return how many of these entries leave their content, such as a message or a result, in the state. Others, such
-    as intents, only change it."""
+    """Return how many of these entries are of a kind whose content, such as a message or a result, becomes part of the
+    state. Intents, for example, do not count."""
     return sum(map(_KEPT.__contains__, map(type, entries)))
 
 

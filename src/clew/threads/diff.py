@@ -224,8 +224,8 @@ def _spend(old: Checkpoint, new: Checkpoint) -> list[Logged]:
 
 
 def _lost(kept: Checkpoint, new: Checkpoint) -> Iterator[str]:
-    """Yield the name of each field of `new` that differs in `kept`, the state after saving. Some names come with a
-    reason."""
+    """Yield the name of each field of `new` that would be lost, because `kept`, the state after saving, has another
+    value there. Some names come with a reason. Messages in the history and spend that only `kept` has do not count."""
     if not new.messages and new.history and not _is_part(new.history, kept.history):
         yield "history, as view= says that the model sees nothing of it (view=((0, len(history)),) is all of it)"
     elif not _same(kept.messages, new.messages):

@@ -226,8 +226,8 @@ class Thread:
 
     @property
     def unreachable_since(self) -> float | None:
-        """The value of `time.monotonic` at the start of the first write that found the store `Unavailable`, if no write
-        has succeeded since. None otherwise."""
+        """The time, by `time.monotonic`, since which the store has been `Unavailable`: when the first write that failed
+        so began. None if no write has failed so, or one has succeeded since."""
         return self._open_writer().unreachable_since
 
     @property
@@ -255,9 +255,11 @@ class Thread:
         return self._open_writer().fold.messages
 
     async def append(self, *entries: Logged) -> None:
-        """Record these entries together, after all earlier ones.
+        """Record these entries together, after all earlier ones. The `durability` given to `open` says when they are
+        durable.
 
-        After `Unavailable` they are kept and are sent with the next append or `flush`: do not append them again.
+        After `Unavailable` they are kept and are sent with the next append or `flush`: do not append them again. Raises
+        `LeaseLost` if another process has taken over.
         """
         writer = self._writer or self._open_writer()
         if not NAMING.isdisjoint(map(type, entries)):

@@ -197,10 +197,10 @@ class _Check:
         )
 
     def _take(self, seen: Seen) -> None:
-        """Record a frame's problems and fold its entries, unless a frame before it is damaged.
+        """Record a frame's problems, and fold its entries.
 
-        After damage, folding starts again at the next folded state (an entry that holds the thread's whole state). One
-        that differs from the fold of the frames before it is a problem too.
+        After a damaged frame nothing is folded until the next folded state (an entry that holds the thread's whole
+        state). A folded state that differs from the fold of the frames before it is a problem too.
         """
         self._problems += seen.problems
         if isinstance(seen.error, WrongKey) and seen.error.key_id is not None:

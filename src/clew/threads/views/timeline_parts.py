@@ -193,7 +193,8 @@ class DraftCall:
     def built(self, status: CallStatus, inherited: bool) -> TimelineCall:
         """Return the call as a `TimelineCall` with this status.
 
-        `inherited` says that the call was made before this log began. Then the result does not say when it began.
+        `inherited` says that the call was made before this log began. Then the `TimelineCall` has no start time and no
+        duration.
         """
         began = self.begun if self.begun is not None and not inherited else self.asked
         return TimelineCall(
