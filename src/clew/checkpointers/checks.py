@@ -98,10 +98,10 @@ class Guard:
         """Mark the guarded object as closed. Returns True if the caller now has to close the object's files and
         connections.
 
-        Returns False if there is nothing to close: the object was closed before, it belongs to a parent process, or the
-        event loop on which it was first used is another one and is closed, which ended its connections. If that other
-        loop is not closed, this raises `UsageError` and marks nothing. Pass `on_any_loop=True` for an object whose
-        connections belong to no event loop: then loops are not compared.
+        Returns False if there is nothing to close. There are three such cases: the object was closed before; it belongs
+        to a parent process; it was first used on another event loop that is closed by now, which ended its connections.
+        Raises `UsageError`, and marks nothing, if it was first used on another event loop that is not closed. With
+        `on_any_loop`, for an object whose connections belong to no event loop, loops are not compared.
         """
         first = not self._closed and not self.is_inherited
         elsewhere = first and not on_any_loop and self._loop not in (None, asyncio.get_running_loop())

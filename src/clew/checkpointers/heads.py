@@ -175,8 +175,8 @@ def micros(moment: datetime) -> int:
 
 
 def grace_micros(untouched_for: timedelta) -> int:
-    """Return this length of time in microseconds. The result is 2**62 for any longer time, so that a moment in
-    microseconds minus the result still fits into 64 bits."""
+    """Return this length of time in microseconds, but at most 2**62, so that a moment in microseconds minus the result
+    still fits into 64 bits."""
     return min(untouched_for // _MICROSECOND, 2**62)
 
 

@@ -67,7 +67,7 @@ class MySQLCheckpointer(Checkpointer):
 
         `prefix` is the text with which the names of all its tables start (default `clew_`). `connections` is the
         maximum number of connections (default 8). `timeout` is how many seconds a call may go without progress (default
-        10). All may also be options of the URL.
+        10). All three may also be options of the URL.
         """
         check_namespace(namespace)
         try:

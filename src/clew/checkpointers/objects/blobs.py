@@ -2,9 +2,10 @@
 To touch a blob is to set its time of last use to now.
 
 Buckets have no conditional delete, so deleting a blob takes two steps. First its record is replaced by a dead record,
-with a conditional put that fails if the blob was touched since. From then on the blob is absent for everyone. For a
-minute the dead record belongs to the process that wrote it, which deletes it within a third of that time. A process
-that puts the same blob meanwhile waits; after the minute it may replace the dead record.
+with a conditional put that fails if the blob was touched since. From then on the blob is absent for everyone. Then the
+process that wrote the dead record deletes it. If it cannot do so within 20 seconds, it leaves the dead record to a
+later cleanup. For a minute nobody else may replace or delete a dead record, so a process that puts the same blob
+meanwhile waits.
 
 The bytes of a large blob are in an object of their own, under a name that no other put ever uses, so deleting them
 never hits the bytes of a later put.

@@ -42,7 +42,7 @@ class OCICheckpointer(BucketCheckpointer):
     selects the credentials: `config` takes them from a profile of the SDK's configuration file; `instance` and
     `resource` use the principal that OCI gives to the machine or the function in which this runs. Alternatively pass a
     configured `ObjectStorageClient` as `client`. A call without progress for `timeout` seconds, 10 by default, raises
-    `Unavailable`. How much of an upload was sent cannot be seen, so an upload has one more second for each MiB.
+    `Unavailable`. The progress of an upload cannot be seen, so it gets one more second for each MiB.
     """
 
     def __init__(

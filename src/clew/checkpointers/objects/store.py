@@ -34,8 +34,8 @@ class ObjectCheckpointer(BucketCheckpointer):
     Credentials are given as arguments, or come from the environment variables of the cloud's own tools or the machine's
     metadata service. `endpoint` is the address of a server other than the cloud's own. Plain http is allowed only to this
     machine, unless `allow_http=True`. `options` are passed unchanged to obstore's `S3Store`, `GCSStore` or `AzureStore`.
-    A call without progress for `timeout` seconds, 10 by default, raises `Unavailable`. How much of an upload was sent
-    cannot be seen, so an upload has one more second for each MiB.
+    A call without progress for `timeout` seconds, 10 by default, raises `Unavailable`. The progress of an upload
+    cannot be seen, so it gets one more second for each MiB.
     """
 
     def __init__(

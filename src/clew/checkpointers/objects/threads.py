@@ -141,8 +141,8 @@ class ObjectPacks:
         return f"{self.folder}/{thread}/{pack.name}"
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of these packs are to be merged with `new` bytes of new frames into one pack; these are
-        always the newest packs. Packs hold the older frames of a thread, and are given from old to new."""
+        """Return how many of these packs, counted from the newest, are to be merged with `new` bytes of new frames into
+        one pack. A pack holds older frames of a thread; `packs` are sorted from old to new."""
         return merged_with([pack.size for pack in packs], new)
 
     async def write(

@@ -164,8 +164,8 @@ class DocumentPacks:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of these packs are to be merged with `new` bytes of new frames into one pack; these are
-        always the newest packs. Packs hold the older frames of a thread, and are given from old to new.
+        """Return how many of these packs, counted from the newest, are to be merged with `new` bytes of new frames into
+        one pack. A pack holds older frames of a thread; `packs` are sorted from old to new.
 
         The number is what `merged_with` returns for the sizes of the packs. It is lower, down to 0, if the merged pack
         would otherwise have more than `LARGEST` bytes.

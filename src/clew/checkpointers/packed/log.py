@@ -114,8 +114,8 @@ class Packs(Protocol):
     the key of that thread, which is the hash of its id. Reading a pack that does not exist raises `PackGone`."""
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of these packs are to be merged with `new` bytes of new frames into one pack; these are
-        always the newest packs. Packs hold the older frames of a thread, and are given from old to new."""
+        """Return how many of these packs, counted from the newest, are to be merged with `new` bytes of new frames into
+        one pack. A pack holds older frames of a thread; `packs` are sorted from old to new."""
 
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]

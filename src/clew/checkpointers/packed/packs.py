@@ -135,8 +135,7 @@ def merged_with(sizes: Sequence[int], new: int) -> int:
     The level of a pack is log₄ of its size in bytes, rounded down. The new pack takes in the newest packs that are of a
     lower level than itself. If there are none, it takes in the three newest if all of them are of its own level. Both
     steps are repeated with the packs that are left, and with the level that the new pack then has, until none is taken
-    in. Packs are not merged if the
-    result would have more than `LARGEST` bytes.
+    in. Packs are not merged if the result would have more than `LARGEST` bytes.
 
     So a log of n bytes has at most 3·log₄(n) packs, and each of its bytes is written at most log₄(n) times. A log that
     is much longer than `LARGEST` has more packs.

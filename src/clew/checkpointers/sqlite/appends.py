@@ -131,8 +131,9 @@ class Appender:
         """Return the log that this append extends, or None if the log already holds exactly the frames of this append
         at the same position. Raises `Conflict` or `MissingBlob` if the append may not be written.
 
-        `waiting` are frames of earlier appends that are not inserted yet. If the check has to read frames, it inserts
-        them first and empties the list.
+        `waiting` are the rows of frames of earlier appends that are not inserted yet. If the append is not at the end
+        of the log, stored frames have to be compared with it; then this first inserts the rows in `waiting` and empties
+        that list.
         """
         log = self._find(db, append.namespace, append.key)
         at, frames = append.at, append.frames

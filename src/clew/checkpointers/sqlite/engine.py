@@ -216,8 +216,9 @@ class Engine:
                     self._checkpoint(self._connection)
 
     def _gather(self) -> tuple[list[Job], bool]:
-        """Wait until there are requests, and return those in the queue. Takes no more once it has `MAX_BATCH` or more.
-        The second value returned is False once `stop` was called."""
+        """Wait until there are requests in the queue, take them, and return them. The queue holds lists of requests; no
+        further list is taken once there are `MAX_BATCH` requests or more. The second value returned is False once
+        `stop` was called."""
         batch: list[Job] = []
         jobs = self._queue.get()
         while jobs is not None:
