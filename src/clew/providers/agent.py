@@ -403,8 +403,8 @@ class ProviderAgent(Agent):
         await adopt_into(journal, self.store, source, origin.resume_key)
 
     async def take_in(self, journal: Journal) -> None:
-        """Append to the thread that `journal` writes to what the user did directly in its provider's program, without
-        Clew, since the last prompt."""
+        """Add to the thread of `journal` what the user did directly in the provider's program, without Clew, since the
+        last prompt."""
         await take_in(journal, self.store, self._provided.place, natively=self._redact is None)
 
     async def trajectory_and_key(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:

@@ -45,9 +45,9 @@ log = logging.getLogger("clew.providers")
 
 
 async def take_in(journal: Journal, store: Checkpointer, place: Place, *, natively: bool = True) -> bool:
-    """Append to the thread that `journal` writes to the messages that its provider's session on this machine has and
-    the thread lacks, and put a copy of that session into `store`. Returns whether there were any. With `natively=False`
-    no copy is stored. `place` says where the provider keeps its sessions.
+    """Find the messages that the provider's session on this machine has and the thread of `journal` lacks. Append them
+    to the thread, and put a copy of the session into `store`. Returns whether there were such messages; if not, nothing
+    is changed. With `natively=False` no copy is stored. `place` says where the provider keeps its sessions.
 
     A session that cannot be read is left alone and False is returned: the program itself reports the problem when it is
     used.
@@ -79,9 +79,9 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
 
 
 async def take_in_thread(store: Checkpointer, thread_id: str, place: Place) -> bool:
-    """Open the thread with this id, and append to it the messages that its provider's session on this machine has and
-    the thread lacks, as `take_in` does. Returns whether there were any. It is called before an agent that does not know
-    providers, such as the built-in one, continues the thread. `place` says where the provider keeps its sessions."""
+    """Open the thread with this id, and append the messages that the provider's session on this machine has and the
+    thread lacks. Returns whether there were such messages. It is called before an agent that does not know providers,
+    such as the built-in one, continues the thread. `place` says where the provider keeps its sessions."""
     async with Thread.open(store, thread_id) as thread, Journal(thread) as journal:
         return await take_in(journal, store, place)
 
@@ -173,8 +173,9 @@ def _plain(text: str) -> str:
 
 
 def _entries(messages: Sequence[Message], place: int, source: Provider, model: str) -> Iterator[Logged]:
-    """Yield the log entries for messages of exchanges that were asked in the program of the provider `source` itself,
-    not through Clew. `place` is the index that the first message gets in the thread. A tool call without a result is
+    """Yield the log entries that add `messages` to a thread, and after each exchange an entry that records its end. The
+    messages come from the session of the provider `source`: from exchanges that the user had in the program itself, not
+    through Clew. `place` is the index that the first message gets in the thread. A tool call without a result is
     recorded as one that may have begun. `model` is recorded for an exchange whose last message names no model."""
     for exchange in _exchanges(messages):
         asked = place
@@ -190,10 +191,10 @@ def _entries(messages: Sequence[Message], place: int, source: Provider, model: s
 
 
 def _ended(asked: int, end: int, exchange: Sequence[Message], source: Provider, model: str) -> StateSet:
-    """Return the log entry that records the end of an exchange that was asked in the program of the provider `source`
-    itself. The entry has no cost, because the exchange was not paid for through Clew and counts for no budget. `asked`
-    is the index in the thread of the first message of the exchange, and `end` is the index of its last message plus
-    one. `model` is recorded if the last message names none."""
+    """Return the log entry that records the end of an exchange which the user had in the provider's program itself, not
+    through Clew. `source` is that provider. The entry has no cost, because the exchange was not paid for through Clew
+    and counts for no budget. `asked` is the index in the thread of the first message of the exchange, and `end` is the
+    index of its last message plus one. `model` is recorded if the last message names none."""
     last = exchange[-1]
     status = "done" if type(last) is Assistant and not tool_calls(last) else "interrupted"
     answered_by = last.model if isinstance(last, Assistant) and last.model else model
@@ -262,10 +263,10 @@ async def take_back(journal: Journal, place: int) -> None:
 async def move(
     journal: Journal, store: Checkpointer, target: Provider, name: str = "", *, natively: bool = True
 ) -> Placed:
-    """Write the conversation of the thread that `journal` writes to for another provider, where its program finds it.
-    Record in the thread that it continues there. Returns the key under which the program has the conversation, and what
-    did not fit. `name` is the agent's name to record. With `natively=False` no copy of the program's files is put into
-    `store`."""
+    """Move the thread of `journal` to the provider `target`. The conversation is written where that provider's program
+    finds it, and the thread records that it continues there. Returns the key under which the program has the
+    conversation, and what did not fit. `name` is the agent's name to record. With `natively=False` no copy of the
+    program's files is put into `store`."""
     thread = journal.thread
     before = thread.checkpoint
     placement = Placement(target, store, thread)

@@ -116,8 +116,8 @@ class Placement:
 
     async def then_and_now(self, state: Checkpoint) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
         """Return the messages that the session held when it was last stored, and those that it holds on this machine
-        now. Both are empty if the two cannot be compared: the thread was rewound or forked since, or the session was
-        changed otherwise than by adding to it."""
+        now. Both may be empty if nothing was added meanwhile. Both are empty if the two cannot be compared: the thread
+        was rewound or forked since, or the session was changed otherwise than by adding to it."""
         known = state.providers.get(self._provider.name)
         if known is None or not _in_line(known, state, self._log_id):
             return (), ()
@@ -216,9 +216,10 @@ class Placement:
         await journal.record(ProviderKey(self._provider.name, key, thread=_DISOWNED))
 
     async def capture(self, journal: Journal, key: str, *, natively: bool = True) -> bool:
-        """Store a copy of the program's session as it is now, and record how much of the thread it holds in the thread
-        that `journal` writes to. Returns False if the program has no session of this key. With `natively=False` the
-        content stays on this machine: only the key, and how much of the thread the session holds, are recorded."""
+        """Store a copy of the program's session as it is now. The thread of `journal` records the copy, and that the
+        session holds all of the thread's messages so far. Returns False if the program has no session of this key. With
+        `natively=False` the content stays on this machine: only the key, and how much of the thread the session holds,
+        are recorded."""
         folder = staging_folder(self._provider, key)
         if not await asyncio.to_thread(self._provider.export, key, folder):
             return False

@@ -140,7 +140,7 @@ def _hash(codes: list[int]) -> str:
 
 
 def session_files(place: Place, key: str) -> Iterator[Path]:
-    """Yield the paths of all session files of this key, even of those without a message. Claude Code has a project
+    """Yield the paths of all session files of this key, also of files without a message. Claude Code has a project
     folder for each working folder, and each project folder can have one such file. `place` says where the project
     folders are."""
     return (path for project in _projects(place) if (path := project / f"{key}.jsonl").is_file())

@@ -89,7 +89,8 @@ def contents(path: Path, start: int = 0) -> bytes:
 
 def unpacked(path: Path) -> Path:
     """Make sure that a rollout (Codex's file of one conversation) is a plain file that can be appended to, and return
-    its path. A compressed file is decompressed and deleted, as Codex does too before it continues a conversation."""
+    the path of the plain file. A compressed file is replaced by a decompressed one, as Codex does too before it
+    continues a conversation."""
     if path.suffix != ".zst":
         return path
     plain = path.with_suffix("")
@@ -249,7 +250,7 @@ def new_key() -> str:
 
 
 def born_at(key: str) -> datetime | None:
-    """Return the time at which a key was made, which is a part of a UUID of version 7; None for any other key."""
+    """Return the time at which a key was made, in UTC, which a UUID of version 7 holds; None for any other key."""
     if not is_key(key) or key[14] != "7":
         return None
     return datetime.fromtimestamp(int(key[:8] + key[9:13], 16) / 1000, UTC)

@@ -267,8 +267,8 @@ class RunningCalls:
     while opencode works. If the database has not changed, a `look` takes microseconds."""
 
     def __init__(self, path: Path, session: str) -> None:
-        """Note the newest message of the session, so that only later ones are searched. `path` is the path of
-        opencode's database, which need not exist yet."""
+        """Note the newest message of the session, so that only later ones are searched. `session` is its key. `path` is
+        the path of opencode's database, which need not exist yet."""
         self._path = path
         self._session = session
         self._connection: sqlite3.Connection | None = None
