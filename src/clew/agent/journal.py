@@ -141,8 +141,9 @@ class Journal:
             writing = self.thread.flush()
 
     def _is_too_long(self, began: float, pause: float) -> bool:
-        """Return whether writes have failed for too long to try again after this pause. `began` is when the first
-        attempt of the current write began."""
+        """Return whether a write that failed must be given up instead of being tried again after `pause` seconds:
+        because writes would then have failed for more than `PATIENCE` seconds, or half of that when the run is ending.
+        `began` is when the first attempt at this write began."""
         since = self.thread.unreachable_since
         waited = time.monotonic() + pause - (began if since is None else min(began, since))
         return waited > (PATIENCE / 2 if self.ending else PATIENCE)
@@ -181,7 +182,8 @@ class Journal:
         return self._spent.unless_lost(self._lost)
 
     def begin_exchange(self, place: int, prompt_id: str, model: str) -> StateSet:
-        """Begin work on a new prompt, whose message will be at index `place` of the history.
+        """Make a new prompt the one that this run works on. Its message will be at index `place` of the history, and
+        `model` is the name of the model that will be asked.
 
         Returns the entry that must be recorded right after the prompt.
         """
@@ -230,10 +232,12 @@ class Journal:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Make the request to the model inside this context, after the start of the model call was recorded.
+        """Return a context in which the caller makes its request to the model. The start of the model call must be on
+        record before.
 
-        If the vendor certainly did not charge for a request that it refused, the refusal is recorded with the next
-        entries. Otherwise a call without a response counts as possibly charged. The error is raised again.
+        If the vendor refuses the request and certainly does not charge for it, that is recorded together with the next
+        entries. If nothing is recorded, a call without a response counts as possibly charged. In either case the error
+        is raised again.
         """
         try:
             yield

@@ -44,8 +44,9 @@ class Left(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, in_doubt=(*self.in_doubt, *more))
 
     def note(self, prompt: str) -> User | None:
-        """Return a message for the model that says what was left unfinished, to be put before `prompt`, the next
-        prompt. Return None if there is nothing to tell."""
+        """Return a message for the model that says what was left unfinished. It is put before the next prompt,
+        `prompt`. If that has the same words as the stopped prompt, the message says that it is asked again. Return None
+        if there is nothing to tell."""
         parts = []
         if self.prompt and self.prompt != prompt:
             parts.append(f"The program was stopped while it worked on this prompt: {self.prompt[:_LONGEST_TEXT]!r}.")

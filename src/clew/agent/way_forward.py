@@ -123,7 +123,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
     def words(self, store: str = "") -> str:
         """Return the text to print after `To go on`: the command or, for a thread of a Python program, that program and
-        the call in Python."""
+        the call in Python. `store` is the store's URL for the command."""
         if not self.is_program:
             return f": {self.command(store)}"
         return f" in {self.program}: {self.command()}"

@@ -323,10 +323,10 @@ class _ResultConverter:
 
 
 def _is_list(value: Any) -> bool:
-    """Return whether an object can be shown to the model as a list of its members.
+    """Return whether an object is shown to the model as a list of its members, and not by its `str`.
 
-    A sequence or a set can. Iterating over a table gives only column names, and over an e-mail only header names. Such
-    an object is neither a sequence nor a set and has a `str` of its own, which is shown instead.
+    True for a sequence or a set. For any other collection it is True only if the type has no `str` of its own. A table
+    or an e-mail has one: iterating over it would give only the names of its columns or headers.
     """
     if isinstance(value, Sequence | Set | ValuesView):
         return True

@@ -223,11 +223,12 @@ def _pieces(message: Message, index: int, dialect: str, reread: Reread, notes: N
 
 
 def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, notes: Notes) -> Block | None:
-    """Return the block. If it is opaque (of a kind that was unknown), read its JSON again first, because this version
-    may know its kind.
+    """Return the block, unless it is opaque (of a kind that was unknown). Then its JSON is read again by `reread`,
+    because this version may know its kind, and the block that this gives is returned.
 
-    Returns None if an opaque block belongs to another dialect or is invalid. `inside` is True for a block in a tool
-    result, and `at` is the block's place. If the block is lost or changed, that is added to `notes`.
+    Returns None if an opaque block does not belong to `dialect`, which is being written, or is invalid. `inside` is
+    True for a block in a tool result, and `at` is the block's place. If the block is lost or changed, that is added to
+    `notes`.
     """
     if not isinstance(block, Opaque):
         return block

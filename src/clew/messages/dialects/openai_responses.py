@@ -168,10 +168,11 @@ class _Writer:
                 self._place(_easy(written.part["text"]), at)
 
     def _output(self, piece: Piece) -> None:
-        """Write a text of the model as one of three: a new message item with an id, a part of the message item before
-        it, or a message without an id.
+        """Write a text of the model in one of three ways.
 
-        Only a message to which the API gave an id may hold parts. Any other holds a single text.
+        If its block holds the id of a message item, and that id was not used yet, the text begins a message with this
+        id. If the block holds no fields of a message, and the item before is a message with an id, the text becomes a
+        further part of that message. Otherwise it becomes a message without an id, which holds only this text.
         """
         at = piece.at
         written = write_part(piece, self._notes)
