@@ -147,8 +147,8 @@ async def _keep(store: Checkpointer, thread_id: str, job: Job) -> None:
 
 
 class _Watched:
-    """Runs a session and passes its events to a view. Knows the command that resumes the thread if a signal stops the
-    run."""
+    """Runs the job's session and passes its events to the view. If a signal stops the run, its method `stopped` returns
+    the command that resumes the thread."""
 
     def __init__(self, view: View, job: Job, url: str | None) -> None:
         self._view = view
@@ -182,11 +182,12 @@ def _comes_of_prompt(event: Event) -> bool:
 
 async def _add_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, url: str | None) -> None:
     """Add notes to the error `missing`, each with another way to go on with the job's thread: in the program that made
-    the thread, with the module that has the missing tools, or without these tools.
+    the thread, with the module that has the missing tools, or without these tools. The last is left out if a call of
+    such a tool has no result yet.
 
-    The commands in the notes repeat the options that were given. If a limit of the thread is used up, they raise it,
-    because the run would otherwise end at once. A sub-agent's thread cannot go on by itself, so the first note then has
-    the command for its parent.
+    The commands in the notes repeat the options that were given. If a limit of the thread is used up, they set a higher
+    one, because the run would otherwise end at once. A sub-agent's thread cannot go on by itself, so the first note
+    then has the command for its parent.
     """
     assert job.before is not None  # noqa: S101 - a new thread has no tools of a program
     way, recorded, setup = way_on(job.thread_id, job.before), setup_of(job.before), job.setup

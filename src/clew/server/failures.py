@@ -78,8 +78,8 @@ def failure_of(error: Exception) -> Failure:
 
 
 def log_failure(error: BaseException) -> None:
-    """Write the class of an error, and the last 8 places in the code through which it came, to the log. The message of
-    the error is left out, because it may contain a tenant's data."""
+    """Write an error to the log: its class, and the last 8 lines of its traceback as file, line number and function.
+    The message of the error is left out, because it may contain a tenant's data."""
     places = [f"{place.filename}:{place.lineno} {place.name}" for place in traceback.extract_tb(error.__traceback__)]
     logger.error(msgspec.json.encode({"event": "error", "kind": type(error).__name__, "at": places[-8:]}).decode())
 

@@ -74,8 +74,8 @@ class Router:
             return self._failed(request, error)
 
     def _find(self, path: str) -> tuple[dict[str, Route], list[str]]:
-        """Return the routes for the path of a request, by their method, and the segments of this path that stand where
-        the routes have a name in braces, in order. Raises `Refused` if no route has such a path."""
+        """Find the routes for the path of a request. Returns them as a dict by method, and a list of those segments of
+        the path that stand where the routes have a name in braces. Raises `Refused` if no route fits the path."""
         if path in self._plain:
             return self._plain[path], []
         node: Any = self._tree

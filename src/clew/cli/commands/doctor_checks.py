@@ -174,10 +174,11 @@ _APART = 2.0
 
 
 async def check_store(url: str | None) -> AsyncIterator[Finding]:
-    """Check that the store answers, returns what was written, and is private, and that its clock is right. Yields a
-    finding for each.
+    """Check that the store answers and returns what was written to it, and that its newest thread is not from the
+    future. For a store on a disk, also check free space, file permissions and the disk's clock. Yields a finding for
+    each check.
 
-    If the store cannot be opened, the only finding says so.
+    If the store fails with an error, the last finding has that error.
     """
     where = shown_url(url)
     try:

@@ -76,10 +76,11 @@ async def _remove(
     url: str | None,
 ) -> None:
     """Delete the threads that `given` names and, with `children`, the threads of their sub-agents. With `purge`, their
-    large values are deleted too.
+    large values are deleted too. `url` is the URL of the store, for messages.
 
-    Before the first deletion it checks that all of these threads exist and that no live process holds one. Then it asks
-    the user, unless `yes` is set. `tell` is called with the result of each deletion.
+    Before the first deletion it checks that all of these threads exist, and raises `ThreadBusy` if a live process holds
+    one. Then it asks the user, unless `yes` is set, and exits the command if the answer is no. After each deletion,
+    `tell` is called with the object that --json prints for it.
     """
     named = await find_any(store, given)
     doomed = dict.fromkeys([*named, *[child for name in named for child in await _below(store, name, children)]])

@@ -161,8 +161,9 @@ class Follower:
         self._reader = timelines.TimelineReader(thread_id)
 
     async def catch_up(self, head: Head) -> bool:
-        """Show the frames that were appended since the last call, up to the last one that `head` knows of. The first
-        call shows the last turns of the thread instead. Returns whether there was anything new."""
+        """Show the frames that were appended since the last call, up to the last one that `head` counts. The first call
+        shows the thread's last turns instead; the view decides how many. Returns True if there were new frames, else
+        False."""
         reader = self._reader
         if head.frames == reader.frames:
             return False
@@ -260,8 +261,9 @@ class PrintView:
         self._shown[turn.position] = _with_result(turn)
 
     def _stream(self, entry: log.Streamed, turn: int) -> None:
-        """Print streamed text and thinking as they come, with the number `turn` above them. When the response is
-        complete, they are not printed again."""
+        """Print the text and the thinking in `entry`, a part of a response that is still being received. A heading with
+        the turn's number, `turn`, is printed before the first part. A part is not printed again when the response is
+        complete."""
         for block in entry.blocks:
             if isinstance(block, messages.Text | messages.Thinking):
                 kind = "text" if isinstance(block, messages.Text) else "thinking"

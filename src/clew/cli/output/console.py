@@ -28,8 +28,8 @@ def console() -> Console:
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
-            """Raise the `BrokenPipeError` again, where rich would exit with 1. `report_errors` then ends the command
-            silently."""
+            """Raise the `BrokenPipeError` that rich is handling; rich itself would end the process with code 1 here.
+            `report_errors`, which wraps every command, then ends the command without a message."""
             raise
 
     made = Output(highlight=False)
@@ -103,8 +103,9 @@ def agreed(question: str, yes: bool) -> bool:
 
 
 def _answer(shown: str) -> str:
-    """Print `shown`, and read a line from the user. Ctrl+C ends this at once; the signal handler of an event loop would
-    run only after the answer."""
+    """Print `shown` on the standard error, and return the line that the user enters. Ctrl+C raises `KeyboardInterrupt`
+    at once. To that end, the signal handler of a running event loop, which would wait for the line, is replaced
+    meanwhile."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sys.stderr.write(shown)

@@ -185,8 +185,8 @@ class LiveView:
             self._held.append(text)
 
     def _remark(self) -> None:
-        """Print the text that was held back because it could have been the final answer. More output followed, so it
-        was not."""
+        """Print the text that was held back because it could have been the final answer. Called when more output
+        follows, which shows that it was not."""
         held, self._held = "".join(self._held), []
         if held.strip():
             self._stream(held.strip(), "text", "")

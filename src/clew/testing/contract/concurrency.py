@@ -1,5 +1,5 @@
 """Tests that every store has to pass for concurrent use: one of several writers wins, a half-written append is never
-visible, and a cancelled append either happens or does not."""
+visible, and a cancelled append is written as a whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tests that every store on a server has to pass for a server that is there and says nothing: every call ends."""
+"""Tests that every store on a server has to pass for a silent server, which accepts connections and does not answer:
+every call must end."""
 
 from __future__ import annotations
 
