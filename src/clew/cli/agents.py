@@ -118,8 +118,8 @@ def _check_folder(setup: Setup, tools: dict[str, Any]) -> None:
 
 
 async def _tools(setup: Setup, stack: AsyncExitStack) -> dict[str, Any]:
-    """Return the agent's tools by name: those given with --tool and --mcp and, if there is a workspace, the built-in
-    tools for files. A built-in tool is left out if a given tool has its name.
+    """Return the tools of the agent that `setup` describes, by name: those given with --tool and --mcp and, if there is
+    a workspace, the built-in tools for files. A built-in tool is left out if a given tool has its name.
 
     Connects to the MCP servers; closing `stack` disconnects them. Raises `InvalidInput` if two given tools have the
     same name.

@@ -58,7 +58,11 @@ def find_native(session: str, provider: str | None, place: Place) -> Native | No
 
 
 def native_session(session: str, provider: str | None) -> Native:
-    """Find a coding agent's session on this machine as `find_native` does. Raises `SessionNotFound` if there is none."""
+    """Find a coding agent's session on this machine by its id, the beginning of its id, or its file. Searches the
+    sessions of `provider`, or of all providers if that is None.
+
+    Raises `SessionNotFound` if there is none, and `InvalidInput` if sessions of several providers match.
+    """
 
     found = find_native(session, provider, provider_registry.default_place())
     if found is None:

@@ -120,8 +120,8 @@ def check_timeout(timeout: float | None) -> None:
 
 
 def merged(before: Setup, asked: Asked) -> Setup:
-    """Return a thread's setup, its stored options, changed by the options that were given now. Raises `InvalidInput`
-    for options that cannot work, before anything starts.
+    """Return a thread's new setup: `before`, the options that are stored with the thread, changed by `asked`, the
+    options that the user gave now. Raises `InvalidInput` for options that cannot work, before anything starts.
 
     Tools, MCP servers and the turn limit stay in the setup while a provider works on the thread, although the provider
     ignores them: they are used again when the thread returns to the built-in agent.
@@ -143,8 +143,8 @@ def merged(before: Setup, asked: Asked) -> Setup:
 
 
 def _given(asked: Asked) -> dict[str, Any]:
-    """Return the fields of `Setup` (a thread's stored options) that the given options set, with their values. Raises
-    `InvalidInput` for a wrong value."""
+    """Convert the options that the user gave to fields of `Setup`, a thread's stored options. Returns the values by the
+    names of the fields; options that were not given are left out. Raises `InvalidInput` for a wrong value."""
     from clew.cli.agents import check_server
 
     for server in asked.mcp or ():
@@ -198,8 +198,8 @@ def _check_own(setup: Setup, asked: Asked) -> None:
 
 
 def folder_of(given: str, option: str) -> str:
-    """Return the absolute path of the folder that the user gave with `option`. It may not exist yet. Raises
-    `InvalidInput` if the path is a file."""
+    """Return the absolute path of the folder `given`, which need not exist yet. `option` is the option with which the
+    user gave it. Raises `InvalidInput`, which names the option, if the path is not a folder."""
     path = os.path.abspath(os.path.expanduser(given))
     if os.path.exists(path) and not os.path.isdir(path):
         raise InvalidInput(f"{option} {given} is a file, not a folder.")
@@ -207,8 +207,8 @@ def folder_of(given: str, option: str) -> str:
 
 
 def changes(before: Setup, now: Setup) -> list[str]:
-    """Describe what differs between two setups, which are the stored options of a thread: one line for each difference,
-    such as `model: a → b`."""
+    """Describe how the setup `now` differs from the setup `before`. A setup is the options that are stored with a
+    thread. Returns a line for each difference, such as `model: a → b`; options without effect are not compared."""
     names = {"tools": "tools", "mcp": "MCP servers", "system": "system prompt", "max_turns": "turns", "name": "agent"}
     found = []
     before, now = _used(before), _used(now)

@@ -286,8 +286,9 @@ def _who(job: Job) -> str:
 
 
 async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | None) -> Ended:
-    """Return the summary of a run that has ended. Turns, tokens and cost in it are totals of the whole thread; it also
-    has the command that goes on with the thread."""
+    """Return the summary of the run of `job` that has ended with `result`. Turns, tokens and cost in it are totals of
+    the whole thread; it also has the command that goes on with the thread. `url` is the URL of the store, for that
+    command."""
     head = await store.head(result.thread_id)
     if head is None:
         raise ThreadNotFound(result.thread_id)

@@ -52,8 +52,9 @@ def run_demo(folder: Path, view: View, *, effect: Effect = "once") -> Report:
 
 
 def _run(role: Role, folder: Path, view: View, effect: Effect) -> Process:
-    """Run the worker process of one role (undisturbed, killed or resumed) until it ends. Raises `DemoFailed` if it did
-    not end as planned."""
+    """Run the worker process of one role (undisturbed, killed or resumed) in `folder` until it ends, and show it on
+    `view`. `effect` is what the payment tool declares about running twice. Raises `DemoFailed` if the process did not
+    end as planned."""
     process = run_worker(
         folder,
         lambda pid: view.began(role, pid),

@@ -73,7 +73,8 @@ class PlainView:
 
 
 def outcome(role: Role, process: Process) -> str:
-    """Describe in a line how a process of the demo ended."""
+    """Describe in a line how a process of the demo ended. `role` says which of the three it was: undisturbed, killed or
+    resumed."""
     turns, calls = len(process.all(TurnFinished)), len(process.all(Asked))
     if role == "killed":
         [bank] = [line for line in process.lines if isinstance(line, InBank)]

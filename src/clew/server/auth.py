@@ -89,8 +89,8 @@ class Tokens:
 
 
 def new_token(namespace: str, scopes: Iterable[str], label: str = "") -> tuple[str, str]:
-    """Make a new token. Returns its secret, which is shown to the user once and not stored, and its line for the token
-    file."""
+    """Make a new token, which grants `scopes` in `namespace`. `label` is its name in the access log. Returns its
+    secret, which is shown to the user once and not stored, and its line for the token file."""
     secret = f"clew_{secrets.token_urlsafe(32)}"
     token = _token(secret, namespace, scopes, label)
     return secret, msgspec.json.encode(token).decode()

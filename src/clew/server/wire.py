@@ -107,7 +107,8 @@ def tags(request: Request, name: bytes) -> set[str]:
 
 
 def encoded(request: Request, value: msgspec.Struct, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with this value in its body: as msgpack if the client accepts that, else as JSON."""
+    """Return a response with this value in its body: as msgpack if the client accepts that, else as JSON. `headers` are
+    added to the response."""
     if MSGPACK.encode() in request.headers.get(b"accept", b""):
         return Response(msgspec.msgpack.encode(value), MSGPACK, headers=headers)
     return Response(msgspec.json.encode(value), JSON, headers=headers)

@@ -112,9 +112,11 @@ def _target(
     thread_id: str, now: Checkpoint, then: Checkpoint, asked: _Asked
 ) -> tuple[WorkspaceSnapshot | None, Path | None]:
     """Return the snapshot to restore, and the folder to restore it into; None for both if the files stay as they are.
+    `now` is the thread's present state, and `then` its state at the turn or frame to go back to. `asked` has the
+    options that the user gave.
 
-    `now` is the thread's present state, `then` its state at the turn or frame to go back to. Raises `InvalidInput` if
-    only the files are to go back and `then` has none, or if the folder of the files is not known.
+    Raises `InvalidInput` if only the files are to go back and `then` has none, or if the folder of the files is not
+    known.
     """
 
     if asked.conversation or (now.workspace is None and not asked.files):

@@ -106,8 +106,8 @@ def _print_json(found: thread_search.Found) -> None:
 
 
 async def _by_index(store: Checkpointer, text: str, query: checkpointers.HeadQuery, limit: int, shown: _Shown) -> bool:
-    """Search with the store's own index, and print at most `limit` threads that also match `query`. Returns False,
-    having printed nothing, if the store has no index."""
+    """Search for `text` with the store's own index, which gives at most `limit` threads. Those that match `query` are
+    printed with `shown`. Returns True; or False, having printed nothing, if the store has no index."""
 
     if not isinstance(store, opensearch.OpenSearchCheckpointer):
         return False
@@ -143,9 +143,10 @@ async def _by_scan(
 
 @contextmanager
 def _working(out: Console) -> Iterator[Progress]:
-    """A context manager that shows a progress bar while its block runs: below the results on a terminal, else on the
-    standard error. It gives a function that moves the bar; the caller passes it how many threads were searched so far,
-    and how many there are."""
+    """A context manager that shows a progress bar while its block runs. If the console `out`, to which results are
+    printed, is a terminal, the bar is below the results; otherwise it is on the standard error. The value of the `with`
+    statement is a function that moves the bar. It takes two numbers: how many threads were searched so far, and how
+    many there are."""
     if not out.is_terminal:
         with working("Searching") as tick:
             yield tick

@@ -87,7 +87,7 @@ class Pen:
         self._out.print(rich_text.Text(label + words, style), soft_wrap=True)
 
     def text(self, text: str, style: str = "", indent: int = 2) -> None:
-        """Print a text of several lines, each of them indented."""
+        """Print a text of several lines, each with `indent` spaces in front."""
         for line in clean(text).strip("\n").expandtabs(4).split("\n"):
             self.line(line, style, indent)
 

@@ -85,7 +85,7 @@ class Forms:
         return hmac.new(self._secret, who, sha256).hexdigest()[:40]
 
     def holds(self, headers: Mapping[bytes, bytes], given: str) -> bool:
-        """Return whether `given`, the proof in a form that was sent, is right, and the browser does not name another
-        site as the sender."""
+        """Return whether a form that was sent is from a page of this service: `given`, the proof in the form, must be
+        right, and `headers`, those of the request, must not name another site as the sender."""
         same = headers.get(b"sec-fetch-site", b"same-origin") in (b"same-origin", b"none")
         return same and hmac.compare_digest(self.proof(headers).encode(), given.encode("utf-8", "replace"))

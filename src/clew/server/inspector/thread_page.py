@@ -107,8 +107,9 @@ def facts_html(head: Head, timeline: Timeline) -> Markup:
 
 
 def resume_html(viewer: Viewer, way: Way) -> Markup:
-    """Return the HTML of the box that shows how to go on with a thread. It has a shell command, or a Python call if
-    only the program that made the thread can go on with it."""
+    """Return the HTML of the box that shows how to go on with a thread. `way` says what is needed for that, such as an
+    answer or a higher limit. The box has a shell command, or a Python call if only the program that made the thread can
+    go on with it."""
     return part("thread_parts.html", "resume_box", _resume(viewer, way))
 
 

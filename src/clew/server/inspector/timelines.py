@@ -34,10 +34,12 @@ class Readers:
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
     async def read(self, store: Checkpointer, namespace: str, thread_id: str) -> tuple[TimelineReader, Head]:
-        """Return a reader that has read the whole log of a thread, and the thread's head at that moment.
+        """Return a reader that has read the whole log of a thread, and the thread's head at that moment. `namespace` is
+        the namespace of `store`, because two namespaces may have threads with the same id.
 
-        Reads only the frames that are new since the last call. Raises `ThreadNotFound` if there is no such thread. An
-        error while reading, such as `Corrupt`, is raised too, and removes the thread from the cache.
+        If the thread is in the cache, only the frames that are new since the last call are read. Raises
+        `ThreadNotFound` if there is no such thread. An error while reading, such as `Corrupt`, is raised too, and
+        removes the thread from the cache.
         """
         head = await store.head(thread_id)
         if head is None or is_part(head):

@@ -376,7 +376,8 @@ class _Changing:
         _each_once([head.thread_id for head in found], self._always_matching(query, self._versions.keys() - moved))
 
     def _always_matching(self, query: HeadQuery, thread_ids: Iterable[str]) -> set[str]:
-        """Return those of these threads that match the query with their newest head and with the head before it."""
+        """Return the ids of those threads in `thread_ids` that match the query with their newest head and with the head
+        before it."""
         return {name for name in thread_ids if all(map(query.matches, self._versions[name][-2:]))}
 
 

@@ -209,9 +209,9 @@ async def _send(wire: Wire, answer: Answer, body: Body, fault: Fault, connection
 
 
 async def _send_words(wire: Wire, answer: Answer, body: Body, fault: Fault, connection: Connection) -> None:
-    """Send the events of a streamed response up to the last one that carries content, and leave the stream open. `body`
-    is the body of the request; does nothing if it does not ask for a stream. `fault` says how many seconds to wait
-    before each event."""
+    """Send the events of a streamed response up to the last one that carries content, and leave the stream open. Does
+    nothing if `body`, the body of the request, does not ask for a stream. `answer` is the response, and `wire` has the
+    functions that write it in the vendor's form. `fault` says how many seconds to wait before each event."""
     if not body.get("stream"):
         return
     await connection.start(EVENTS)

@@ -145,8 +145,9 @@ def _deltas(answer: Answer) -> Iterator[tuple[dict[str, Any], str | None]]:
 
 
 def openai_error(problem: Problem, overflow: tuple[str, str]) -> dict[str, Any]:
-    """Return the body of an error for both OpenAI APIs. `overflow` is used only if the request was too long. It holds
-    the error message, and the name of the request's field that the error blames."""
+    """Return the body of the HTTP response for the error `problem`, in the form of both OpenAI APIs. `overflow` is used
+    only if the error is that the request was too long. It holds the error message, and the name of the request's field
+    that the error blames."""
     kind, code, message, param = "invalid_request_error", None, problem.message, None
     if problem.overflow:
         message, param, code = message or overflow[0], overflow[1], "context_length_exceeded"

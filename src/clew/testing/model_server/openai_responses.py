@@ -239,9 +239,9 @@ def _error(problem: Problem) -> dict[str, Any]:
 
 
 def _stream_error(problem: Problem, answer: Answer, body: Body, sent: int) -> Event:
-    """Return the event that ends a stream with an error. It holds the response with the status `failed` and the error
-    inside. `sent` is the number of events that were sent before it on this stream, from which its sequence number
-    follows."""
+    """Return the event that ends a stream with the error `problem`. It holds the response `answer` with the status
+    `failed` and the error inside. `body` is the body of the request. `sent` is how many events were sent before on this
+    stream; it is also the event's sequence number."""
     error = _error(problem)["error"]
     code = error["code"] if problem.overflow or problem.status == 429 else "server_error"
     failed = {**_begun(answer, body), "status": "failed", "error": {"code": code, "message": error["message"]}}

@@ -34,8 +34,8 @@ def signature_of(text: str) -> str:
 
 
 def refusal(messages: Sequence[Message], dialect: Dialect) -> str | None:
-    """Return the error message with which this vendor would refuse the conversation, or None if no known rule is
-    broken."""
+    """Return the error message with which the vendor of this dialect would refuse the conversation. Returns None if the
+    conversation breaks no known rule."""
     return next(_refusals(messages, dialect), None)
 
 
