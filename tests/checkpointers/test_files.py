@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
+import random
 import shutil
 import signal
 import stat
@@ -57,6 +59,9 @@ def thread_file(path: Path, thread_id: str = "thread") -> Path:
 
 def blob_file(path: Path, digest: str) -> Path:
     return space(path) / "blobs" / digest[:2] / digest
+
+
+SECTOR = 512
 
 
 async def three_appends(path: Path, last: bytes = b"three") -> list[int]:
@@ -208,14 +213,55 @@ async def test_refs_that_were_damaged_are_corrupt(path: Path) -> None:
             await store.refs("thread")
 
 
-async def test_a_record_whose_end_was_zeroed_is_corrupt_and_is_not_cut(path: Path) -> None:
-    """Its length is all there, so it may have been acknowledged."""
+async def test_zeros_that_are_no_whole_sector_are_corrupt_and_are_not_cut(path: Path) -> None:
+    """A disk writes sectors whole. So this is no append that a power cut left, and it may have been acknowledged."""
     ends = await three_appends(path)
     file = thread_file(path)
     whole = file.read_bytes()
-    for size in (ends[1] + 10, ends[1] + HEADER, ends[2] - 1):
-        file.write_bytes(whole[:size] + bytes(ends[2] - size))
+    assert ends[1] < SECTOR < ends[2]
+    for start, stop in ((ends[1] + 10, SECTOR), (ends[1], SECTOR - 1), (SECTOR, ends[2] - 1), (ends[2] - 1, ends[2])):
+        file.write_bytes(whole[:start] + bytes(stop - start) + whole[stop:])
         await assert_corrupt_and_untouched(path, ends[1])
+
+
+async def test_a_last_record_that_lost_sectors_opens_at_the_last_whole_append(path: Path) -> None:
+    """As a power cut leaves it where the length of a file reaches the disk before all sectors do."""
+    ends = await three_appends(path, random.Random(1).randbytes(3000))
+    file = thread_file(path)
+    whole = file.read_bytes()
+    sectors = [*range(SECTOR, ends[2], SECTOR)]
+    pieces = [*zip([ends[1], *sectors], [*sectors, ends[2]], strict=True)]
+    assert len(pieces) > 6
+    for lost in [*itertools.combinations(pieces, 1), *itertools.combinations(pieces, 2), pieces[1:], pieces[:-1]]:
+        torn = bytearray(whole)
+        for start, stop in lost:
+            torn[start:stop] = bytes(stop - start)
+        file.write_bytes(torn)
+        async with FileCheckpointer(path) as store:
+            assert [head.frames async for head in store.heads()] == [2]
+        await assert_at_the_second_append(path)
+        assert Path(f"{file}.torn").read_bytes() == torn[ends[1] :], "what is cut off is kept"
+    async with FileCheckpointer(path) as store:
+        await store.delete("thread")
+    assert not list(path.rglob("*.torn"))
+
+
+async def test_sectors_lost_in_a_record_before_the_last_are_corrupt_and_are_not_cut(path: Path) -> None:
+    ends = await three_appends(path, random.Random(1).randbytes(3000))
+    async with FileCheckpointer(path) as store:
+        await append(store, "thread", b"four", at=3)
+    file = thread_file(path)
+    whole = file.read_bytes()
+    for start in range(SECTOR, ends[2] - SECTOR, SECTOR):
+        damaged = whole[:start] + bytes(SECTOR) + whole[start + SECTOR :]
+        file.write_bytes(damaged)
+        async with FileCheckpointer(path) as store:
+            with pytest.raises(Corrupt):
+                await store.read("thread")
+            assert await store.read("thread", start=3) == [b"four"]
+        assert file.read_bytes() == damaged
+    file.write_bytes(whole[: ends[1]] + bytes(SECTOR) + whole[ends[1] + SECTOR : -1])
+    await assert_corrupt_and_untouched(path, ends[1])
 
 
 @pytest.mark.parametrize("garbage", [b"x", b"CLW\x02", b"not a record " * 20, bytes(40) + b"x"])

@@ -34,6 +34,7 @@ from blake3 import blake3
 
 __all__ = [
     "HEADER",
+    "MAGIC",
     "NO_MARK",
     "SMALLEST",
     "TRAILER",
@@ -52,7 +53,8 @@ NO_MARK = bytes(16)
 """Sixteen zero bytes. The first record of a file has them in the place where others name the checksum of the record
 before."""
 
-_MAGIC = b"CLW"
+MAGIC = b"CLW"
+"""The bytes that every record begins with."""
 _START = struct.Struct("<3sBQQ16s")
 _FIELDS = struct.Struct("<3sBQQ16sQIII16s16s")
 _TRAILER = struct.Struct("<Q16s")
@@ -122,7 +124,7 @@ class Header(NamedTuple):
         if len(data) < HEADER:
             raise BadRecord("a record's header is cut short")
         fields, mark = data[: _FIELDS.size], data[_FIELDS.size :]
-        if data[:3] != _MAGIC or _sum(fields) != mark:
+        if data[:3] != MAGIC or _sum(fields) != mark:
             raise BadRecord("a record's header fails its check")
         _, version, stated, at, before, length, frames, refs, head, table_sum, frames_sum = _FIELDS.unpack(fields)
         if stated != offset:
@@ -176,7 +178,7 @@ def pack(
         frames_sum.update(frame)
     length = SMALLEST + len(table) + sum(map(len, frames))
     stated = (offset, at, before, length, len(frames), len(refs), len(head), _sum(table), frames_sum.digest(_SUM))
-    fields = _FIELDS.pack(_MAGIC, VERSION, *stated)
+    fields = _FIELDS.pack(MAGIC, VERSION, *stated)
     header = Header(*stated, _sum(fields))
     return b"".join([fields, header.mark, table, *frames, header.trailer]), header
 
@@ -193,7 +195,7 @@ def begins(data: bytes, *, at: int, offset: int, before: bytes) -> bool:
     """Return whether `data` is the start of a header that was cut short, as a crash leaves it at the end of a log. The
     other arguments are what this header must say: the number of the record's first frame (`at`), the record's place in
     the file (`offset`), and the mark (header checksum) of the record before it (`before`)."""
-    start = _START.pack(_MAGIC, VERSION, offset, at, before)
+    start = _START.pack(MAGIC, VERSION, offset, at, before)
     return len(data) < HEADER and data[: len(start)] == start[: len(data)]
 
 

@@ -4,6 +4,12 @@ The caller opens and locks the file. The positions of records are remembered, so
 the length of the log. Before they are used, the bytes at the end of the last known record are compared with those that
 were there before. If they differ, everything is forgotten: another process has deleted the thread and made it again,
 perhaps even under the same inode number.
+
+A power cut may leave a file with the length of its last record but only some of its sectors; the others are zeros then.
+Such a record was not acknowledged: an append returns only after its sync. So a last record that fails its check and has
+sectors of zeros does not count, and the next append cuts it off. The bytes that are cut off stay in a file beside, since
+a damaged disk could leave the same. A record that fails its check in any other way, or has another after it, is damage:
+it raises `Corrupt`, and nothing is cut.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -33,10 +40,14 @@ from clew.checkpointers.files.envelope import (
 from clew.checkpointers.heads import Head, thread_key
 from clew.errors import Corrupt, NewerFormat
 
-__all__ = ["Log", "Span"]
+__all__ = ["TORN", "Log", "Span"]
 
 log = logging.getLogger("clew.checkpointers.files")
 
+TORN = ".torn"
+"""What is appended to the name of a thread's file for the file that keeps the bytes of its last incomplete record."""
+_SECTOR = 512
+"""Bytes that a disk writes whole or not at all."""
 _CHUNK = 4 * 2**20
 """The most bytes that are read with one call, from several records that follow each other. A single record that is
 larger is also read with one call."""
@@ -82,6 +93,7 @@ class Log:
         record: then the thread does not exist."""
         self.frames = 0
         self.log_id = ""
+        self._has_gaps = False
 
     def head(self) -> Head | None:
         """Return the head as of the last call of `refresh`, or None if the file holds no complete record, that is, no
@@ -96,6 +108,7 @@ class Log:
         in the size.
         """
         with self._lock:
+            self._has_gaps = False
             size = os.fstat(fd).st_size
             known = self.end and size >= self.end and _read(fd, self.end - TRAILER, TRAILER) == self._trailer
             if not known:
@@ -113,6 +126,8 @@ class Log:
         bytes could reappear after a power cut, behind a new record that is shorter.
         """
         if size > self.end:
+            if self._has_gaps:
+                _keep(self.path + TORN, _read(fd, self.end, size - self.end))
             log.warning("%s: cut off %d bytes of an append that a crash left unfinished", self.path, size - self.end)
             os.ftruncate(fd, self.end)
             os.fsync(fd)
@@ -185,7 +200,12 @@ class Log:
         except BadRecord:
             return
         if (header.length, header.mark) == (length, mark) and self._follows(fd, header):
-            self._load(fd, header)
+            try:
+                self._load(fd, header)
+            except Corrupt:
+                if _has_gaps(_read(fd, header.offset, length), header.offset, header):
+                    return
+                raise
             self._push([header])
 
     def _follows(self, fd: int, header: Header) -> bool:
@@ -199,9 +219,10 @@ class Log:
         """Go through the records after the last known one, up to the end of the file or an incomplete record, and
         remember them.
 
-        A record is incomplete if the file ends before the length that the record declares, or if only the start of a
-        header or only zeros are left: the remains of an append that was never acknowledged. Anything else that is not a
-        record is damage. Damage raises `Corrupt` and is never cut off.
+        A record is incomplete if the file ends before the length that the record declares, if only the start of a
+        header or only zeros are left, or if it is the last one and has lost whole sectors: the remains of an append
+        that was never acknowledged. Anything else that is not a record is damage. Damage raises `Corrupt` and is never
+        cut off.
         """
         offset, at, before = self.end, self.frames, self._mark
         headers: list[Header] = []
@@ -212,18 +233,31 @@ class Log:
             except BadRecord as error:
                 if envelope.begins(data, at=at, offset=offset, before=before) or _only_zeros(fd, offset, size):
                     break
+                if _has_gaps(_read(fd, offset, size - offset), offset, None):
+                    self._has_gaps = True
+                    break
                 raise self._corrupt(offset, str(error)) from None
             if (header.at, header.before) != (at, before):
                 raise self._corrupt(offset, "a record does not go on where the one before it ends")
             if header.end > size:
                 break
             if _read(fd, header.end - TRAILER, TRAILER) != header.trailer:
+                if header.end == size and _has_gaps(_read(fd, offset, header.length), offset, header):
+                    self._has_gaps = True
+                    break
                 raise self._corrupt(offset, "a record's trailer fails its check")
             headers.append(header)
             offset, at, before = header.end, header.at + header.frames, header.mark
-        if headers:
-            self._load(fd, headers[-1])
-            self._push(headers)
+        while headers:
+            try:
+                self._load(fd, headers[-1])
+                break
+            except Corrupt:
+                last = headers.pop()
+                if last.end != size or not _has_gaps(_read(fd, last.offset, last.length), last.offset, last):
+                    raise
+                self._has_gaps = True
+        self._push(headers)
 
     def _look_back(self, fd: int, frame: int) -> None:
         """Find the records before the first known one, going backwards, and remember them. Stops at the record that
@@ -322,6 +356,48 @@ def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[int, memoryvie
         for offset, end in zip(bounds[here:there], bounds[here + 1 : there + 1], strict=True):
             yield offset, data[offset - bounds[here] : end - bounds[here]]
         here = there
+
+
+def _has_gaps(data: bytes, offset: int, header: Header | None) -> bool:
+    """Return whether `data`, which is at this offset and reaches to the end of the file, is a single record that fails
+    its check and of which whole sectors are zeros. `header` is the record's header, or None if that is not sound: then
+    zeros must be in its place, and no other record may follow."""
+    if header is not None:
+        with suppress(BadRecord):
+            header.read(data)
+            return False
+    elif any(_is_record(data, place, offset) for place in _places(data)):
+        return False
+    start = 0
+    while start < len(data):
+        if header is None and start >= HEADER:
+            return False
+        stop = (offset + start) // _SECTOR * _SECTOR + _SECTOR - offset
+        if not any(data[start:stop]):
+            return True
+        start = stop
+    return False
+
+
+def _places(data: bytes) -> Iterator[int]:
+    """Yield where a record may begin in these bytes."""
+    place = data.find(envelope.MAGIC)
+    while place >= 0:
+        yield place
+        place = data.find(envelope.MAGIC, place + 1)
+
+
+def _is_record(data: bytes, place: int, offset: int) -> bool:
+    with suppress(BadRecord, NewerRecord):
+        Header.unpack(data[place : place + HEADER], offset + place)
+        return True
+    return False
+
+
+def _keep(path: str, data: bytes) -> None:
+    """Write a file that survives a power cut, in place of an earlier one with this name."""
+    os.replace(files.write_beside(Path(path), data, durable=True), path)
+    files.sync_folder(Path(path).parent)
 
 
 def _only_zeros(fd: int, offset: int, size: int) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from clew._runtime import files
 from clew.checkpointers.checks import NO_THREAD
 from clew.checkpointers.files.blobs import BlobFiles
-from clew.checkpointers.files.log import Log
+from clew.checkpointers.files.log import TORN, Log
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.heads import Head, thread_key
 from clew.errors import Conflict, MissingBlob
@@ -100,6 +100,8 @@ class ThreadFiles:
         with self.opened(key, shared=False) as fd:
             if fd is not None and sys.platform != "win32":
                 os.unlink(path)
+        with suppress(FileNotFoundError):
+            os.unlink(path + TORN)
         with suppress(FileNotFoundError):
             if sys.platform == "win32":  # an open file cannot be removed there
                 os.unlink(path)
