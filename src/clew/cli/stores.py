@@ -27,7 +27,7 @@ _SHOWN = 8
 
 
 class StoreNotFound(ClewError, LookupError):
-    """Raised if there is no store at this path, and the command is not one that makes a store."""
+    """Raised if there is no store at the path that its URL names, and the command is not one that makes a store."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(

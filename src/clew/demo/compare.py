@@ -140,12 +140,12 @@ def compare(
 def make_row(
     what: str, wanted: Sequence[str], before: Sequence[str], found: Sequence[str], *, ordered: bool = True
 ) -> Row:
-    """Return a line of the report about the items called `what`. Items in `wanted` that are not in `found` count as
-    lost, items in `found` that are not in `wanted` as repeated.
+    """Return a line of the report about the items called `what`, such as payments. `wanted` are the items of the
+    undisturbed run. `found` are those of the killed and resumed run, and `before` the part of them that was there
+    before the kill.
 
-    `wanted` are the items of the undisturbed run, `found` those of the killed and resumed run, `before` those of
-    `found` that were there before the kill. The order of items counts, unless `ordered` is False, which is for calls
-    made at the same time.
+    Items in `wanted` without an equal in `found` count as lost, and items in `found` without an equal in `wanted` as
+    repeated. The order of items counts, unless `ordered` is False, which is for calls made at the same time.
     """
     if not ordered:
         wanted, found = sorted(wanted), sorted(found)

@@ -37,7 +37,8 @@ logger = logging.getLogger("clew.server")
 
 
 class Refused(Exception):
-    """The service refuses a request for a reason of its own, such as a missing scope or a body that is too large."""
+    """Raised if the service refuses a request for a reason of its own, such as a missing scope or a body that is too
+    large."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -45,7 +46,8 @@ class Refused(Exception):
 
 
 class WrongMethod(Refused):
-    """The service has the path of a request, but not with the request's method. `methods` are the methods of the path."""
+    """Raised if the service has routes for the path of a request, but none for its HTTP method. `methods` are the
+    methods that the path has."""
 
     def __init__(self, methods: Iterable[str]) -> None:
         self.methods = sorted(methods)

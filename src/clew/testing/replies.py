@@ -136,8 +136,8 @@ def identified(content: Sequence[Block], number: int, prefix: str = "call") -> t
 
 
 def pieces(text: str) -> list[str]:
-    """Split a text into the pieces in which it is streamed, at most `_MOST_PIECES`. Each is one word or, if there are
-    more words than that, a group of words."""
+    """Split a text into the pieces in which it is streamed, at most `_MOST_PIECES`. Each piece is one word. A text with
+    more than `_MOST_PIECES` words is split into groups of words instead, of equal size except for the last."""
     words = re.findall(r"\s*\S+\s*?|\s+", text)
     step = -(-len(words) // _MOST_PIECES) or 1
     return ["".join(words[at : at + step]) for at in range(0, len(words), step)]

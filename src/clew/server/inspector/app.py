@@ -47,8 +47,8 @@ class Inspector:
         return path in _OPEN or path.startswith("/assets/")
 
     def add_session(self, request: Request) -> None:
-        """Add the token and the namespace from the login cookie of a request for a page to its headers, in the form in
-        which an API client sends them.
+        """Read the token and the namespace from the login cookie of a request for a page, and add them to the headers
+        of the request, in the form in which an API client sends them.
 
         This is done for pages only. The API takes no cookie, so that no other site can use the API through a user's
         browser.

@@ -46,8 +46,8 @@ class _ShownEntry(NamedTuple):
 
 
 def entries_page(viewer: Viewer, head: Head, start: int, stretch: list[tuple[int, Frame]]) -> Markup:
-    """Return the page that shows the frames in `stretch`, each given with its number. `start` is the number of the
-    first of them, counted from 0."""
+    """Return the page that shows the frames in `stretch`, which has pairs of a frame's number and the frame. Numbers
+    count from 0; `start` is the number of the first frame on the page."""
     return render(
         "entries.html",
         viewer=viewer,

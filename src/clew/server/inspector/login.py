@@ -64,8 +64,8 @@ def cookie_for(session: Session, *, secure: bool) -> str:
 
 
 def no_cookie(*, secure: bool) -> str:
-    """Return the value of the `Set-Cookie` header that deletes the login cookie. `secure` has the same meaning as in
-    `cookie_for`."""
+    """Return the value of the `Set-Cookie` header that deletes the login cookie. `secure` says that the cookie was set
+    for TLS only."""
     return f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
 
 

@@ -176,8 +176,8 @@ _TICK_ORDER = ("crashed", "failed", "resumed", "taken over", "rewound", "compact
 
 
 def _strip(whole: Timeline, thread_id: str) -> _Strip:
-    """Return the strip, a row at the top of the page with a small cell for each turn of the thread, and a legend for
-    the colours in it."""
+    """Return the data for the strip: a row at the top of the page with a small cell for each turn of the thread, small
+    signs for events such as a crash, and a legend. `whole` is the timeline with all turns."""
     room = "strip roomy" if whole.total <= 24 else "strip dense" if whole.total > 150 else "strip"
     cells = strip_cells(whole, thread_id)
     kinds = {tick.kind for _, ticks in cells for tick in ticks}

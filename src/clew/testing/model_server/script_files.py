@@ -99,8 +99,8 @@ class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     strict: bool = True
 
     def script(self) -> Any:
-        """Return the responses and rules of this file as a script in the form that `ModelServer` takes: a list or a
-        function."""
+        """Return this file's content as a script in the form that `ModelServer` takes: the list of its responses or, if
+        the file has rules, a function that chooses a response for each request."""
         plain = [_read(response) for response in self.responses]
         if not self.rules:
             return plain
