@@ -430,7 +430,7 @@ class OCICheckpointer(Checkpointer):
     selects the credentials: `config` takes them from a profile of the SDK's configuration file; `instance` and
     `resource` use the principal that OCI gives to the machine or the function in which this runs. Alternatively pass a
     configured `ObjectStorageClient` as `client`. A call without progress for `timeout` seconds, 10 by default, raises
-    `Unavailable`. How much of an upload was sent cannot be seen, so an upload has one more second for each MiB.
+    `Unavailable`. The progress of an upload cannot be seen, so it gets one more second for each MiB.
     """
 
     def __init__(
@@ -462,8 +462,8 @@ class ObjectCheckpointer(Checkpointer):
     Credentials are given as arguments, or come from the environment variables of the cloud's own tools or the machine's
     metadata service. `endpoint` is the address of a server other than the cloud's own. Plain http is allowed only to this
     machine, unless `allow_http=True`. `options` are passed unchanged to obstore's `S3Store`, `GCSStore` or `AzureStore`.
-    A call without progress for `timeout` seconds, 10 by default, raises `Unavailable`. How much of an upload was sent
-    cannot be seen, so an upload has one more second for each MiB.
+    A call without progress for `timeout` seconds, 10 by default, raises `Unavailable`. The progress of an upload
+    cannot be seen, so it gets one more second for each MiB.
     """
 
     def __init__(
@@ -821,9 +821,11 @@ class Thread:
         open."""
 
     def append(self, *entries: Logged) -> None:
-        """Record these entries together, after all earlier ones.
+        """Record these entries together, after all earlier ones. The `durability` given to `open` says when they are
+        durable.
 
-        After `Unavailable` they are kept and are sent with the next append or `flush`: do not append them again."""
+        After `Unavailable` they are kept and are sent with the next append or `flush`: do not append them again. Raises
+        `LeaseLost` if another process has taken over."""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -921,15 +923,16 @@ class Thread:
 
         1. Every writer touches a blob before a thread points at it. `put_blobs` touches it, whether or not it was there;
            `append` touches each of its refs, in one step with checking that they exist; `missing_blobs` touches too.
-        2. Candidates are listed first, then the refs of all threads are read. A blob is deleted only if nobody has touched
-           it since one grace period *before* the listing began. `delete_blobs` checks this again, in one step with the
-           deletion, and the time that this run has taken is added to the grace period. Otherwise a run that takes longer
+        2. First the blobs that nobody has touched for a grace period are listed, and after that the refs of all threads are
+           read. The cutoff is the moment one grace period before this run began. `delete_blobs` checks again, in one step
+           with the deletion, that nobody has touched the blob since the cutoff. A store counts back from the time of the
+           deletion, so the time that this run has taken is added to the grace period. Otherwise a run that takes longer
            than the grace period could delete a blob that was touched during the run.
         3. Suppose that a blob is deleted and a thread points at it. The append that made the thread point at it touched the
-           blob, and by (2) did so more than a grace period before the listing began. So the append was made before the refs
-           were read, the thread was listed (a thread that exists throughout is listed), its refs were read, and the blob
-           was kept: a contradiction. If the thread was deleted meanwhile, it points at nothing. If it was forked before it
-           was deleted, the fork put its blobs again, which is a touch.
+           blob, and by (2) did so before the cutoff. So the append was made before the refs were read, the thread was
+           listed (a thread that exists throughout is listed), its refs were read, and the blob was kept: a contradiction.
+           If the thread was deleted meanwhile, it points at nothing. If it was forked before it was deleted, the fork put
+           its blobs again, which is a touch.
         4. If more than the grace period passes between a touch and its append, the blob may be gone. Then the append raises
            `MissingBlob` and writes nothing. So every writer in Clew puts values again before it appends them elsewhere.
         5. A tree protects the blobs below it; they are read from the tree without any key. A writer that points at a tree
@@ -942,8 +945,8 @@ class Thread:
         reachability is computed again, and deleted blobs that a thread reaches by then are put back from memory.
 
         Hidden threads that are still being copied count like all others. Raises `Corrupt` and deletes nothing if a thread
-        or tree cannot be read, since it is unknown what it reaches. `progress` is called with
-        the number of threads and blobs examined so far, and None because their total is unknown."""
+        or tree cannot be read, since it is unknown what it reaches. `progress` is called with the number of threads and
+        blobs examined so far, and None because their total is unknown."""
 
     @property
     def has_run_out(self) -> bool:
@@ -1039,10 +1042,11 @@ class Thread:
         replaced. It is applied before anything is recorded."""
 
     def outwait_predecessor(self) -> bool:
-        """Wait until the process from which this one took the thread by `takeover` has certainly noticed it, unless it
-        is frozen: until its lease would have ended. Return whether there was something to wait for.
+        """If this process took the thread by `takeover`, wait until the lease of the former holder must have ended. By
+        then that holder has noticed the takeover, unless it is frozen. Return True after such a wait.
 
-        Returns at once if the lease was free, had ended, or belonged to a process that is certainly gone."""
+        Returns False at once if the thread was not taken by `takeover`, if it had no lease, if its holder was certainly
+        gone, or if that lease must have ended by now."""
 
     @staticmethod
     def prune(
@@ -1065,10 +1069,10 @@ class Thread:
 
         A thread with a live lease is never deleted. If it cannot be seen from here whether a holder is alive, this waits to
         see whether it renews its lease: once, 30 seconds for all such threads. `dry_run` does not wait, and goes by the
-        times that are written in the leases. Before each deletion its lease is taken at exactly the position where
-        the thread was listed, so a thread that was opened or changed meanwhile stays. Hidden threads that are still being
-        copied are neither counted nor deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged
-        thread cannot be listed."""
+        times that are written in the leases. Before a thread is deleted, its lease is taken, which fails if the thread was
+        opened or changed since it was listed; such a thread stays. Hidden threads that are still being copied are neither
+        counted nor deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged thread cannot be
+        listed."""
 
     @staticmethod
     def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
@@ -1160,8 +1164,8 @@ class Thread:
     def thread_id(self) -> str: ...
     @property
     def unreachable_since(self) -> float | None:
-        """The value of `time.monotonic` at the start of the first write that found the store `Unavailable`, if no write
-        has succeeded since. None otherwise."""
+        """The time, by `time.monotonic`, since which the store has been `Unavailable`: when the first write that failed
+        so began. None if no write has failed so, or one has succeeded since."""
 
     @staticmethod
     def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
@@ -1183,8 +1187,8 @@ class Thread:
     ) -> Iterator[Verdict]:
         """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each.
 
-        `progress` gets the number done and the total. If some threads are too damaged to be listed, a last verdict with an
-        empty `thread_id` holds the store's own error."""
+        `progress` is called with the number of threads verified so far and the number of all. If some threads are too
+        damaged to be listed, a last verdict with an empty `thread_id` holds the store's own error."""
 
 class Workspace:
     """A folder of files, and a store that keeps its snapshots. Nothing is mounted, and Clew adds no files of its own to
@@ -1196,7 +1200,8 @@ class Workspace:
     they lie. Owners, extended attributes and access lists are not kept.
 
     Files are cut into chunks, and each chunk is stored once for all threads of the store. A file that has not changed
-    since the last snapshot is not read again. A folder in which nothing has changed costs one digest.
+    since the last snapshot is not read again. For a folder in which nothing has changed, nothing new is stored: the
+    folder above it names the same digest as before.
     """
 
     def __init__(
