@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from clew.checkpointers.base import Checkpointer
-from clew.checkpointers.heads import Head, Lease, Owner
+from clew.checkpointers.heads import Head, HeadQuery, Lease, Owner
 from clew.errors import ThreadBusy
 from clew.log import LeaseTaken, StateSet
 from clew.testing.contract.builders import OpenStore
@@ -84,7 +85,7 @@ class _Holder:
 
 
 class _Watched:
-    """Stands for a store, with the method `head` alone. Before it reads a head from the real store, it lets the holder
+    """Stands for a store, with the methods `head` and `heads` alone. Before it reads a head from the real store, it lets the holder
     renew the lease. So a process that reads heads through this object sees a renewed lease each time, and must not take
     the thread."""
 
@@ -97,3 +98,6 @@ class _Watched:
         head = await self._store.head(thread_id or self._holder.thread_id)
         assert head is not None
         return head
+
+    def heads(self, query: HeadQuery) -> AsyncIterator[Head]:
+        return self._store.heads(query)
