@@ -318,9 +318,9 @@ def _spent(state: Checkpoint, record: _Record, place: int) -> Spent:
     history.
 
     For an exchange that has ended, and for every exchange of a provider, this is the amount in its `record`. For an
-    open exchange of the built-in agent, what the thread has spent since the record was written is added. If other
-    prompts were asked since then and rewound, usage and cost are None: the thread's totals include what those prompts
-    cost.
+    open exchange of the built-in agent, it is that amount and what the thread has spent since the record was written.
+    Usage and cost are None if other prompts were asked and rewound since the record was written, because what those
+    cost cannot be told apart.
     """
     if record.end >= 0 or record.thread is None:
         return record.spent

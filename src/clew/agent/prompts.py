@@ -78,10 +78,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def asked(text: str, redact: Redact | None, *, prompt_id: str | None = None, number: int | None = None) -> Asked:
-    """Return a prompt with its id.
+    """Return a prompt with its id, its full text for the model, and its words as they go on record: without what
+    `redact` removes.
 
     The id is `prompt_id` if that is given. Otherwise it is made from `number`, the prompt's position in its session
-    from 0, and from its words. Without a number, the id is new and random. `redact` is a function or regular
+    from 0, and from the words on record. Without a number, the id is new and random. `redact` is a function or regular
     expressions that remove secrets from texts before they are stored in the thread.
     """
     words = _on_record(text, redact)

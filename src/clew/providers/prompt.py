@@ -312,8 +312,8 @@ class PromptSender:
         )
 
     def _spent(self, recorder: Recorder, result: RunResult) -> list[Logged]:
-        """Return the entries that record the cost. If it is unknown, the entry of the model call stays without an end,
-        so that the next prompt counts the call as unaccounted for."""
+        """Return the entries that record the cost. If it is unknown, they leave a model call without an end on record,
+        which the next prompt counts as unaccounted for."""
         if result.usage is not None:
             refused = [ModelCallRefused(result.reason)] if self._cost_nothing(recorder) else []
             return [Spend(result.usage, result.cost), *refused]

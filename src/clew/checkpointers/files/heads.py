@@ -118,9 +118,9 @@ class HeadFiles:
         return {}
 
     def _keep(self, known: dict[str, _Known], learned: int) -> None:
-        """Write `known`, the remembered heads, to the cache file, but only if enough heads were read from threads'
-        files since it was last written: at least 32, and at least a sixteenth of the number in `known`. `learned` is
-        how many of them were read in this listing. Errors of the file system are ignored."""
+        """Write `known`, the remembered heads, to the cache file if it is worth it. That is if, since the file was last
+        written, at least 32 heads and at least a sixteenth of all heads in `known` had to be read from threads' own
+        files. `learned` is how many this listing has read from there. Errors of the file system are ignored."""
         self._learned += learned
         if self._learned < max(_WORTH_KEEPING, len(known) // 16):
             return

@@ -255,10 +255,9 @@ class PackedLogs(Generic[S]):
             log.debug("%s: unused packs of thread %s are not deleted for now: %s", self._where, key, error)
 
     async def _commit(self, key: str, known: Log[S] | None, append: Append) -> bool:
-        """Write the thread's record (its one object or document) with this append added. Does so only if the record is
-        still as `known` says, or does not exist if `known` is None. If the frames and refs (digests of blobs) outside
-        packs then have too many bytes, they are first written as a pack. Returns False if the record has changed; then
-        nothing was added."""
+        """Write the thread's record (its one object or document) with this append added, if the record is still as
+        `known` says, or does not exist if `known` is None. Returns whether that was so; if not, nothing was added. If
+        the record would become too large, its frames and refs (digests of blobs) are moved to a pack first."""
         before = known.tail if known else Tail()
         tail = before._replace(
             frames=[*before.frames, *map(bytes, append.frames)],

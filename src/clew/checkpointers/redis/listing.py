@@ -200,9 +200,10 @@ class Listing:
         return [found[key] for key in keys]
 
     async def _repair(self, places: Sequence[bytes]) -> None:
-        """Remove these places, which threads have left, from the listings. A place that a thread has taken again
-        meanwhile stays. For each thread whose head is missing while other data of it is there, remembers an error,
-        which `heads` raises at the end."""
+        """Remove these places from the listings. A place is a thread's position in a listing, as sortable bytes; these
+        belong to threads that have moved or are gone. A place at which there is a thread again meanwhile stays. For
+        each thread whose head is missing while other data of it is there, remembers an error, which `heads` raises at
+        the end."""
         calls = []
         for place in places:
             *thread, updated, created, _ = self._layout.thread(place[_MOMENT:_POSITION].hex())

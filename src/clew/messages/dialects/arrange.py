@@ -80,7 +80,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Said:
-    """A message to the model, as a list of blocks with their places.
+    """A message to the model: its role, and its blocks, each with its position in the conversation.
 
     With role "tool" it holds what is left of a tool message after its results were moved to their calls.
     """

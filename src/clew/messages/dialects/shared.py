@@ -324,11 +324,12 @@ Its value is the text of the arguments as the model wrote it, kept if Clew would
 
 
 def write_arguments(call: ToolCall, fields: dict[str, Any], at: At, notes: Notes) -> str:
-    """Return a tool call's arguments as JSON text. `fields` are the call's extra fields.
+    """Return a tool call's arguments as JSON text. `fields` are the call's extra fields, and `at` is where the call
+    stands in the conversation, for `notes`.
 
-    The text that the model wrote itself is in `fields` under `RAW`, if it differs from Clew's. It is returned if it
-    still stands for the call's arguments; otherwise `RAW` is removed from `fields`, and the arguments are written anew.
-    Adds a loss to `notes` if the arguments are not JSON values.
+    If `fields` has the model's own text under `RAW` and that text still gives the call's arguments, the text is
+    returned as it is. Otherwise `RAW` is removed from `fields`, and the arguments are written anew. Adds a loss to
+    `notes` if the arguments are not JSON values.
     """
     text = arguments_text(call.arguments)
     raw = fields.pop(RAW, None)

@@ -1,4 +1,5 @@
-"""The login of the inspector: a cookie that holds the token, and proofs in forms against requests from other sites."""
+"""The login of the inspector: a cookie that holds the token, and proofs (CSRF tokens) in forms, so that no other site
+can send them."""
 
 from __future__ import annotations
 

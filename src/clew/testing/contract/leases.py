@@ -85,9 +85,9 @@ class _Holder:
 
 
 class _Watched:
-    """Stands for a store, with the methods `head` and `heads` alone. Before it reads a head from the real store, it lets the holder
-    renew the lease. So a process that reads heads through this object sees a renewed lease each time, and must not take
-    the thread."""
+    """Stands for a store, with the methods `head` and `heads` alone. Before it reads a head from the real store, it
+    lets the holder renew the lease. So a process that reads heads through this object sees a renewed lease each time,
+    and must not take the thread."""
 
     def __init__(self, store: Checkpointer, holder: _Holder) -> None:
         self._store = store

@@ -275,8 +275,8 @@ class TimelineReader:
             call.finish(entry.result, self._now)
 
     def _step(self, entry: StepOutcome) -> None:
-        """Add the mark "answered" if a person's answer was recorded as this outcome. Such an outcome has no intent
-        before it."""
+        """Add the mark "answered" to the timeline if this outcome is the recorded answer of a person. It is one if no
+        intent was recorded before it."""
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
 
