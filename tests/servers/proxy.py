@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -24,10 +25,18 @@ class Proxy:
     the middle of what it carries. None lets it be. A cut ends both sides at once, as when a machine is gone: what was still
     under way is lost. `cut()` does the same at once to all connections; `refuse` does it to new ones as they come.
     `freeze()` holds all bytes back, while connections stay open and new ones are accepted, until `thaw()`.
+    `slowness` is how many seconds each 64 KiB take.
     """
 
-    def __init__(self, target: tuple[str, int] | str, *, cut_after: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        target: tuple[str, int] | str,
+        *,
+        cut_after: Callable[[], int | None] = lambda: None,
+        slowness: float = 0.0,
+    ) -> None:
         self._target = target
+        self._slowness = slowness
         self._cut_after = cut_after
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
@@ -61,7 +70,10 @@ class Proxy:
         self._flowing.set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        listener = socket.create_server(("127.0.0.1", 0))
+        if self._slowness:  # else the system takes megabytes at once, and the slowness does not show
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)
+        self._server = await asyncio.start_server(self._connected, sock=listener)
         return self
 
     async def __aexit__(
@@ -101,7 +113,7 @@ class Proxy:
         )
         self._open[task].append(back)
         both = (reader, back), (there, writer)
-        ways = [asyncio.create_task(_carry(*one, left, self._flowing)) for one in both]
+        ways = [asyncio.create_task(_carry(*one, left, self._flowing, self._slowness)) for one in both]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -132,10 +144,15 @@ class _Allowance:
 
 
 async def _carry(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: _Allowance, flowing: asyncio.Event
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    left: _Allowance,
+    flowing: asyncio.Event,
+    slowness: float,
 ) -> None:
     with suppress(OSError):
         while not left.is_used_up and (data := await reader.read(_PIECE)):
             await flowing.wait()
+            await asyncio.sleep(slowness * len(data) / _PIECE)
             writer.write(left.take(data))
             await writer.drain()

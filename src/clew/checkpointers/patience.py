@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -11,7 +12,13 @@ from typing import Any, TypeVar
 from clew._runtime.aio import Job
 from clew.errors import InvalidInput, Unavailable
 
-__all__ = ["TIMEOUT", "Patience", "Waiting", "timeout_seconds", "unread_and_unsent"]
+try:
+    import fcntl
+    import termios
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["TIMEOUT", "Patience", "Waiting", "timeout_seconds", "unread_and_unsent", "unsent"]
 
 TIMEOUT = 10.0
 """Seconds without progress after which a call raises `Unavailable`, if the user of the store sets nothing else."""
@@ -22,6 +29,7 @@ SLOWEST_UPLOAD = 2**20
 this speed."""
 _SMALL = 2**16
 """Uploads of fewer bytes get no additional time."""
+_UNSEEN = object()
 _LATE = 0.5
 """A check that comes more than this many seconds late says that this process was stopped or busy, not the server."""
 
@@ -67,7 +75,7 @@ class Patience:
         self.seconds = seconds
         self._whole = whole
         self._sign = sign
-        self._seen: object = None
+        self._seen: object = _UNSEEN
         self._moved = -math.inf
         self._extra = 0.0
         self._waiting: dict[Waiting, None] = {}
@@ -128,8 +136,7 @@ class Patience:
         too long. Call `leave` when the call has ended."""
         loop = asyncio.get_running_loop()
         waiting = Waiting(loop.time(), expire)
-        if self._sign is not None and not self._waiting:
-            self._seen = self._sign()
+        self._seen = _UNSEEN
         self._waiting[waiting] = None
         if self._timer is None:
             self._arm(loop, waiting.since + self.seconds + self._extra)
@@ -190,9 +197,10 @@ class Patience:
             self._due = math.inf
             self._timer = loop.call_later(min(_LATE, self.seconds / 4), self._check)
             return
-        if self._sign is not None and (seen := self._sign()) != self._seen:
-            self._seen = seen
-            self.moved()
+        if self._sign is not None:
+            before, self._seen = self._seen, self._sign()
+            if before is not _UNSEEN and self._seen != before:
+                self.moved()
         while self._waiting:
             waiting = next(iter(self._waiting))
             due = max(waiting.since, self._moved) + self.seconds + self._extra
@@ -204,10 +212,23 @@ class Patience:
             waiting.expire()
 
 
-def unread_and_unsent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, int]:
-    """Return how many bytes of a connection were received and not yet read, and how many wait to be sent. While an
-    answer or a request of many bytes moves, one of the numbers changes."""
-    return len(reader._buffer), writer.transport.get_write_buffer_size()  # type: ignore[attr-defined]
+def unread_and_unsent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, int, int]:
+    """Return three numbers of bytes of a connection: received and not yet read, waiting in this process to be sent, and
+    waiting in the system. While an answer or a request of many bytes moves, one of the numbers changes."""
+    transport = writer.transport
+    return len(reader._buffer), transport.get_write_buffer_size(), unsent(transport.get_extra_info("socket"))  # type: ignore[attr-defined]
+
+
+def unsent(connection: Any) -> int:
+    """Return how many bytes the system holds of what was written to this socket, or to the socket with this file number,
+    because the other side has not confirmed them yet. A request of several MB can be there as a whole. Returns 0 where
+    the system does not tell."""
+    if fcntl is None or connection is None:
+        return 0
+    try:
+        return int.from_bytes(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (OSError, ValueError):  # closed by now
+        return 0
 
 
 def timeout_seconds(value: object) -> float:

@@ -23,7 +23,7 @@ from clew.checkpointers.http.protocol import (
     RecordReader,
     encode_text,
 )
-from clew.checkpointers.patience import Patience
+from clew.checkpointers.patience import Patience, unread_and_unsent
 from clew.errors import (
     ClewError,
     Conflict,
@@ -326,21 +326,20 @@ class Pool:
 
     async def _connect(self) -> _Connection:
         address = self._address
-        patience = self._patience.part()
         try:
-            reader, writer = await patience.limit(
+            reader, writer = await self._patience.part().limit(
                 asyncio.open_connection(address.host, address.port, ssl=address.tls, limit=2 * _PIECE)
             )
         except OSError as error:
             raise NotSent(_in_words(error)) from error
-        return _Connection(reader, writer, patience)
+        return _Connection(reader, writer, self._patience)
 
 
 class _Connection:
     """One connection to the server, which carries one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: Patience) -> None:
-        self.patience = patience
+        self.patience = patience.part(lambda: unread_and_unsent(reader, writer))
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2**16)

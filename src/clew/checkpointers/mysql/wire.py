@@ -16,7 +16,7 @@ from asyncmy.constants import CLIENT
 from asyncmy.cursors import Cursor
 
 from clew.checkpointers.mysql.address import Address, tls_context
-from clew.checkpointers.patience import Patience
+from clew.checkpointers.patience import Patience, unsent
 from clew.errors import Unavailable
 
 __all__ = ["LOST", "TOO_LARGE", "Connection", "Failure", "Result", "connect", "fill", "literal", "literals"]
@@ -115,7 +115,9 @@ class Connection:
         protocol = self._connection._proto
         if protocol is None or protocol.transport is None:
             return None
-        return protocol.length, protocol.pos, protocol.transport.get_write_buffer_size()
+        transport = protocol.transport
+        waiting = transport.get_write_buffer_size(), unsent(transport.get_extra_info("socket"))
+        return protocol.length, protocol.pos, waiting
 
     def close(self) -> None:
         """Close the connection at once, without telling the server."""

@@ -317,7 +317,7 @@ class Engine:
         pause = 0.05
         while True:
             try:
-                return await connect(self.address.conninfo, self.loop, self._patience.part(), self._lose)
+                return await connect(self.address.conninfo, self.loop, self._patience, self._lose)
             except Failure as failure:
                 if not self._ready or self._lost_at is None or self.loop.time() > self._lost_at + self.address.timeout:
                     raise self._explain(failure) from None

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from clew.checkpointers.patience import Patience, Waiting
+from clew.checkpointers.patience import Patience, Waiting, unsent
 from clew.checkpointers.postgres.values import Statement
 
 __all__ = [
@@ -62,7 +62,7 @@ class Connection:
         self._connection = connection
         self._pg = connection.pgconn
         self._loop = loop
-        self._patience = patience
+        self._patience = patience.part(lambda: unsent(self._fd))
         self._lost = lost
         self._done: Done | None = None
         self._results: list[pq.abc.PGresult] = []
@@ -195,11 +195,11 @@ async def connect(
     conninfo: str, loop: asyncio.AbstractEventLoop, patience: Patience, lost: Callable[[Connection], None]
 ) -> Connection:
     """Open a connection. `conninfo` is libpq's connection string, and `loop` the running event loop. `patience` is the
-    connection's own `Patience` object: it limits how long connecting, and later each statement, may go without
-    progress. If the connection breaks later, `lost` is called with it. Raises `Failure` if the server cannot be reached
-    or refuses the connection, and `Unavailable` if it does not answer."""
+    store's `Patience` object: it limits how long connecting, and later each statement, may go without progress. If the
+    connection breaks later, `lost` is called with it. Raises `Failure` if the server cannot be reached or refuses the
+    connection, and `Unavailable` if it does not answer."""
     try:
-        connection = await patience.limit(psycopg.AsyncConnection.connect(conninfo, autocommit=True))
+        connection = await patience.part().limit(psycopg.AsyncConnection.connect(conninfo, autocommit=True))
     except psycopg.Error as error:
         raise Failure(LOST, " ".join(str(error).split())) from None
     return Connection(connection, loop, patience, lost)
