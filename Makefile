@@ -68,7 +68,7 @@ lint: $(VENV)/.ready ## Check with ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(VENV)/.ready ## Run the tests for every change: the same in each run, within five minutes
+test: $(VENV)/.ready ## Run the tests for every change: the same in each run, within four minutes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow" -p no:schemathesis
 
 docs: $(VENV)/.ready ## Run every example in the guides
