@@ -43,7 +43,8 @@ async def postgres(scale: Scale) -> list[Result]:
         progress(f"postgres: {HOW_TO_INSTALL}")
         return []
     with running_postgres() as server:
-        return await _appending(scale, server) + await _crowd(scale, server) + await _sizes(scale, server)
+        sizes = await _sizes(scale, server)  # first: while the server cleans up after the others, old rows stay
+        return await _appending(scale, server) + await _crowd(scale, server) + sizes
 
 
 async def _appending(scale: Scale, server: PostgresServer) -> list[Result]:

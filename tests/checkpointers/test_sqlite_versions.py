@@ -323,7 +323,7 @@ async def test_a_store_on_a_read_only_file_system_can_be_read(path: Path, versio
             path.parent.chmod(0o700)
     else:
         mounted = f'mount --bind "{path.parent}" "{path.parent}" && mount -o remount,bind,ro "{path.parent}"'
-        script = f'{mounted} && exec {sys.executable} -c "$CODE" "{path}"'
+        script = f'{mounted} && exec "{sys.executable}" -c "$CODE" "{path}"'
         done = subprocess.run(
             ["unshare", "--mount", "sh", "-c", script], env={**os.environ, "CODE": _PREAMBLE + _READ},
             capture_output=True, text=True, check=False,

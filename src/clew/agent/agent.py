@@ -121,7 +121,7 @@ class Agent:
         """`model` is a name like `openai:gpt-5`, or a model object. `options` are added to its requests, and `max_tokens`
         limits each response. `budget` limits what a thread may spend; costs are counted with `prices`, then Clew's own list.
         `redact`, a function or regular expressions, removes secrets from what is stored. `checkpointer` is a store or its
-        URL; by default that of `CLEW_STORE`, or a local file. None keeps all in memory. `data_dir` is a folder as store.
+        URL; by default that of `CLEW_STORE`, or a local file. None keeps all in memory. `data_dir`: a folder in its place.
 
         `workspace` is the folder that tools work in. Without it, tools that need a folder, such as `DEFAULT_TOOLS`, are
         refused. None says that every `session(workspace=…)` brings its own. A snapshot is taken after every `snapshot_every`
@@ -137,15 +137,15 @@ class Agent:
         model that Clew does not know), a summary replaces the earlier messages. The same is done if the vendor refuses the
         conversation as too long; with `on_overflow="unwind"` the last turn is removed then instead.
 
-        `takeover=True` takes a thread from a process that still holds it. `durability="exit"` records nothing before the
-        run ends. Then tools of effect `once` are refused, unless `allow_repeats=True` allows to repeat them after a crash.
+        `takeover=True` takes a thread from a process that still holds it. `durability="exit"` records nothing before the run
+        ends, and refuses tools that must not run twice (effect `once`), unless `allow_repeats=True` allows it after a crash.
 
         `handle_signals=True` is for programs: SIGTERM acts like Ctrl+C. The run records its end and its files, prints to
         stderr the command that resumes it (or what your function returns for the thread's id), and exits with 130. A second
         signal ends the process at once, and says if the files on record are older than the conversation.
 
-        `provider` makes an agent that works through Claude Code, Codex or opencode. `clew.providers.ProviderAgent`
-        describes `model`, `cwd`, `env`, `permissions`, `timeout` and `options` for it."""
+        `provider` names Claude Code, Codex or opencode, through which the agent works then; of several, the next takes over
+        if one cannot go on. `clew.providers.ProviderAgent` describes `model`, `options` and what follows `cwd` for it."""
         if provider is not None:
             raise InvalidInput("a subclass of Agent has no provider=. Derive it from clew.providers.ProviderAgent.")
         if any(given is not None for given in (cwd, env, permissions, timeout)):
@@ -231,7 +231,7 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask the agent. If the thread has an unfinished run, the work that it had begun is finished first.
+        """Ask the agent, on the thread `thread_id` or else a new one. Unfinished work of the thread is finished first.
 
         With a `prompt_id` the prompt is asked only once on its thread. The same id again goes on with that prompt or
         returns its answer, even if other prompts came later. Another id with the same words is a new prompt. Without an id,

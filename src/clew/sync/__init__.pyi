@@ -172,7 +172,7 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
-        """Ask the agent. If the thread has an unfinished run, the work that it had begun is finished first.
+        """Ask the agent, on the thread `thread_id` or else a new one. Unfinished work of the thread is finished first.
 
         With a `prompt_id` the prompt is asked only once on its thread. The same id again goes on with that prompt or
         returns its answer, even if other prompts came later. Another id with the same words is a new prompt. Without an id,
