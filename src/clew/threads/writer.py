@@ -233,8 +233,8 @@ class LogWriter:
             tries += 1
 
     async def fence(self) -> None:
-        """Return once an append that was begun after this call has shown that this process still has the lease. Raises
-        `LeaseLost` if another process has taken over."""
+        """Make sure that this process still has the lease: make an append, of the head alone if nothing waits to be
+        written, and return when the store has accepted it. Raises `LeaseLost` if another process has taken over."""
         done = self._proofs
         if self._writing:  # begun before this call
             done += 1

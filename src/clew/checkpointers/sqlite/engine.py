@@ -62,12 +62,12 @@ blobs in all, and their frames and heads have at most 1 MiB together."""
 class Engine:
     """All connections of this process to one SQLite file, with one OS thread that writes (the writer).
 
-    All writes go through one queue. The writer takes everything that is in the queue, runs it as one transaction, and
+    Most writes go through one queue. The writer takes everything that is in the queue, runs it as one transaction, and
     acknowledges each request after COMMIT. So many sessions share one fsync, and none waits for a timer. A request that
     fails its own check (`Conflict`, `MissingBlob`) writes nothing and does not affect the others; if the transaction
     fails, all of its requests fail.
 
-    While commits are quick (about a millisecond), an event loop does not use the writer for its appends, but makes the
+    While commits are quick (about a millisecond), an event loop does not use the queue for its appends, but makes the
     transaction by itself: waking the writer and being woken by it takes as long as the commit, and twice as long when
     the processor is busy. A lone append then takes two thirds of the time (measured). The loop spends at most half of
     its time on this. It leaves the work to the writer if another process holds the lock. Only the writer moves pages

@@ -28,13 +28,14 @@ async def work(thread_id: str) -> None:
 
     @tool(effect="once")
     async def first() -> str:
-        """Do the first task, which ends at once."""
+        """A tool of the check: notes that it ran, and returns "done" at once."""
         ran.append("first")
         return "done"
 
     @tool(effect="once")
     async def second() -> str:
-        """Do the second task, which takes so long that the process is killed meanwhile."""
+        """A tool of the check: notes that it ran, and then waits so long that the process is killed in it. Returns
+        "done"."""
         ran.append("second")
         print(IN_TOOL, flush=True)
         await asyncio.sleep(_LONG)

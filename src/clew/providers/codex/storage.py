@@ -144,8 +144,8 @@ def install_session(home: Path, key: str, folder: Path) -> None:
 
 def _standing_of(home: Path, file: Path) -> Standing:
     """Compare a sub-agent's conversation in Codex's home folder `home` with `file`, its copy in an export folder.
-    Returns "absent" if the conversation is not in the home folder, "behind" if it is a beginning of the copy, and
-    "apart" for everything else, so that the caller leaves it as it is."""
+    Returns "absent" if the conversation is not in the home folder, and "behind" if it is a beginning of the copy and
+    shorter. Returns "apart" for everything else, also if both are equal: the caller then leaves it as it is."""
     path = locate(home, file.stem)
     if path is None:
         return "absent"

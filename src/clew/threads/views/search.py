@@ -137,8 +137,8 @@ def _around(words: str, found: re.Match[str]) -> str:
 
 
 def _turn(state: Checkpoint, place: int) -> int | None:
-    """Return the first turn at whose end the model saw the message with this index in the history. None if there is
-    none."""
+    """Return the number of the turn to which the message with this index in the history belongs: the first turn that
+    ended with the message in the conversation. None if there is no such turn."""
     for number, view in enumerate(state.marks):
         if any(start <= place < stop for start, stop in view):
             return number
