@@ -25,7 +25,7 @@ from clew.checkpointers.sqlite import engine as _sqlite_engine
 from clew.checkpointers.sqlite import schema
 from clew.checkpointers.sqlite.connection import CHECKPOINT_AT_MOST
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
-from clew.testing.contract.builders import append, every_call, heads, listed, put, state
+from clew.testing.contract.builders import append, every_call, heads, listed, minute, put, state
 from tests.checkpointers.damage import sound_and_damaged
 from tests.checkpointers.scripts import race, run_script
 from tests.clock import Clock
@@ -362,6 +362,17 @@ async def test_a_lock_held_too_long_is_unavailable_and_the_call_may_be_made_agai
             holder.communicate()
         await append(store, "thread", b"two", at=1)
         assert await store.read("thread") == [b"one", b"two"]
+
+
+async def test_a_thread_is_listed_by_the_creation_time_in_its_newest_head(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "first", b"frame", created_at=minute(1))
+        await append(store, "second", b"frame", created_at=minute(2))
+        await append(store, "first", b"more", at=1, created_at=minute(3))
+        assert await listed(store, order="created") == ["first", "second"]
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "second", b"more", at=1, created_at=minute(4))
+        assert await listed(store, order="created") == ["second", "first"]
 
 
 # Group commit

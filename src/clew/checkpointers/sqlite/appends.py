@@ -42,7 +42,8 @@ _HEAD_COLUMNS = (
     "updated",
     "head",
 )
-_CHANGING = tuple(name for name in _HEAD_COLUMNS[4:] if name != "created")
+_CREATED = _HEAD_COLUMNS[4:].index("created")
+_CHANGING = tuple(name for name in _HEAD_COLUMNS[4:] if name != "created")  # with it, each append writes one more page
 _INSERT_HEADS = f"INSERT INTO heads ({', '.join(_HEAD_COLUMNS)}) VALUES "  # noqa: S608
 _OR_UPDATE = f" ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _CHANGING)}"
 
@@ -74,6 +75,7 @@ class _Log(msgspec.Struct, gc=False):
     frames: int
     log_id: str
     key: bytes
+    created: int
 
 
 class Appender:
@@ -107,6 +109,7 @@ class Appender:
         heads: dict[int, tuple[Any, ...]] = {}
         frames: list[tuple[int, int, bytes]] = []
         refs: list[tuple[int, bytes]] = []
+        created: dict[int, int] = {}
         for job in jobs:
             append: Append = job.work
             log = self._logs.get((append.namespace, append.key))
@@ -118,12 +121,16 @@ class Appender:
                     continue
             if log is not None:
                 heads[log.id] = (log.id, append.namespace, log.key, append.log_id, *append.row)
+                if log.created != append.row[_CREATED]:
+                    log.created = created[log.id] = append.row[_CREATED]
                 for frame in append.frames:
                     frames.append((log.id, log.frames, frame))
                     log.frames += 1
                 if append.refs:
                     refs += [(log.id, digest) for digest in append.refs]
         _write(db, _INSERT_HEADS, list(heads.values()), _OR_UPDATE)
+        for thread, moment in created.items():
+            db.execute("UPDATE heads SET created = ? WHERE id = ?", (moment, thread))
         _write(db, _INSERT_FRAMES, frames)
         _write(db, "INSERT OR IGNORE INTO refs VALUES ", refs)
 
@@ -151,7 +158,9 @@ class Appender:
         if append.refs and (missing := touch(db, append.namespace, append.refs)):
             raise MissingBlob({digest.hex() for digest in missing}, thread_id=append.thread_id)
         if log is None:
-            log = self._logs[append.namespace, append.key] = _Log(self._new_id(db), 0, append.log_id, append.key)
+            log = self._logs[append.namespace, append.key] = _Log(
+                self._new_id(db), 0, append.log_id, append.key, append.row[_CREATED]
+            )
         return log
 
     def _find(self, db: apsw.Cursor, namespace: str, key: bytes) -> _Log | None:
@@ -169,10 +178,12 @@ class Appender:
 
 
 def _read_log(db: apsw.Cursor, namespace: str, key: bytes) -> _Log | None:
-    row = db.execute("SELECT id, frames, log_id FROM heads WHERE ns = ? AND key = ?", (namespace, key)).fetchone()
+    row = db.execute(
+        "SELECT id, frames, log_id, created FROM heads WHERE ns = ? AND key = ?", (namespace, key)
+    ).fetchone()
     if row is not None and not isinstance(row[1], int):
         raise Corrupt(f"thread {key.hex()} does not say how many frames it has. Restore a copy.")
-    return None if row is None else _Log(row[0], row[1], row[2], key)
+    return None if row is None else _Log(row[0], row[1], row[2], key, row[3])
 
 
 def _write(db: apsw.Cursor, insert: str, rows: Sequence[tuple[Any, ...]], then: str = "") -> None:
