@@ -203,6 +203,35 @@ def test_an_exit_does_not_wait_for_a_daemon_that_waits_for_a_run(tmp_path: Path)
     )
 
 
+def test_a_daemon_that_asks_for_an_event_while_the_interpreter_exits_prints_no_traceback(tmp_path: Path) -> None:
+    run(
+        AGENT
+        + textwrap.dedent("""
+        import atexit
+        from clew.sync import _portal
+
+        def late():
+            exiting.set()
+            daemon.join(0.3)  # without the wait for the interpreter's end it fails here, and says so on stderr
+
+        def ask():
+            exiting.wait()
+            list(going)
+
+        exiting = threading.Event()
+        going = make_agent().stream("Go.", thread_id="t")
+        while not isinstance(next(going), ToolStarted):
+            pass
+        daemon = threading.Thread(target=ask, daemon=True)
+        daemon.start()
+        atexit.unregister(_portal._stop)
+        atexit.register(late)
+        atexit.register(_portal._stop)  # handlers run from the last to the first
+        """),
+        tmp_path,
+    )
+
+
 def test_a_forked_child_is_refused_its_parents_agent_and_makes_one_of_its_own(tmp_path: Path) -> None:
     printed = run(
         AGENT

@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from clew.errors import UsageError
 
@@ -142,10 +142,10 @@ class _Portal:
                 "In a callback use the async names of clew, or call from another thread."
             )
         try:
-            self.loop.call_soon_threadsafe(operation.start, self)
+            self._hand_over(operation.start, self)
             operation.wait()
         except BaseException:
-            self.loop.call_soon_threadsafe(operation.cancel)
+            self._hand_over(operation.cancel)
             try:
                 operation.wait()
             except BaseException as again:
@@ -153,6 +153,12 @@ class _Portal:
                 raise again from None
             raise
         return operation.outcome()
+
+    def _hand_over(self, function: Callable[..., None], *args: Any) -> None:
+        try:
+            self.loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:  # the event loop is closed
+            _end_with_the_interpreter()
 
     def stop(self) -> None:
         """Stop the event loop and wait for its end, for at most four times `EXIT_TIME` seconds. On Ctrl+C, stop
@@ -201,11 +207,18 @@ def _portal() -> _Portal:
     portal = _current
     if portal is None:
         with _lock:
-            if _exiting:
-                raise UsageError("the interpreter is exiting and clew.sync has stopped. Make such calls earlier.")
-            if (portal := _current) is None:
+            if not _exiting and (portal := _current) is None:
                 portal = _current = _Portal()
-    return portal
+    return portal or _end_with_the_interpreter()
+
+
+def _end_with_the_interpreter() -> NoReturn:
+    """Refuse a call that is made while the interpreter exits. Raises `UsageError` in the main OS thread, which runs the
+    user's exit handlers. A daemon thread waits instead, for the moments that it still has: nobody waits for its result,
+    and an error would only print a traceback at the end of a program that went well."""
+    while threading.current_thread().daemon:
+        threading.Event().wait()
+    raise UsageError("the interpreter is exiting and clew.sync has stopped. Make such calls earlier.")
 
 
 def _stop() -> None:
