@@ -10,7 +10,7 @@ import pytest
 from clew import Thread
 from clew.agent import Agent, Budget
 from clew.checkpointers import MemoryCheckpointer
-from clew.errors import InvalidInput, UsageError
+from clew.errors import InvalidInput, Unavailable, UsageError
 from clew.log import MessageAdded, Spend
 from clew.messages import plain_text, user
 from clew.models import ModelRequest
@@ -97,6 +97,22 @@ async def test_a_run_that_takes_too_long_is_interrupted_and_can_be_resumed(
     stopped = await agent.run("Go.", thread_id="t", timeout=600)
     assert (stopped.status, stopped.reason, stopped.output) == ("interrupted", "timeout: 600 s", None)
     assert (await agent.resume(thread_id="t", timeout=600)).output == "Done."
+
+
+@pytest.mark.parametrize("silent", ["head", "read"])
+async def test_a_run_ends_at_its_timeout_although_the_store_does_not_answer(
+    silent: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def say_nothing(*args: Any, **kwargs: Any) -> None:
+        clock.advance(5)
+        await asyncio.Event().wait()
+
+    store = MemoryCheckpointer()
+    agent = Agent(ScriptedModel(["One.", "Two."]), checkpointer=store)
+    await agent.run("Go.", thread_id="t")
+    monkeypatch.setattr(store, silent, say_nothing)
+    with pytest.raises(Unavailable, match="timeout of the run was over before the store had opened thread 't'"):
+        await agent.run("Go on.", thread_id="t", timeout=5)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
 
 from clew._runtime.clock import now
+from clew.agent import Agent, job
+from clew.agent.outcomes import run_recorded
 from clew.checkpointers import Checkpointer, Lease, MemoryCheckpointer, Owner
 from clew.errors import ThreadBusy
 from clew.log import FIRST, StateSet, ThreadStarted, encode_entries, encode_frame
+from clew.testing import ScriptedModel
 from clew.threads import Thread
 from clew.threads.heads import new_head, without_lease
 from clew.threads.leases import LEASE_TIME, is_crashed, new_lease, shown_status
@@ -122,6 +126,36 @@ async def test_a_holder_elsewhere_that_is_gone_is_replaced_once_its_lease_was_wa
             clock.advance(1)
         await taking
         assert LASTS <= time.monotonic() - began < LASTS + 5
+
+
+@pytest.mark.anyio
+async def test_who_does_not_want_to_wait_so_long_is_told_who_may_hold_the_thread() -> None:
+    async with MemoryCheckpointer() as store:
+        await Holder(store, -3600).renew()
+        for seconds in (0.0, LASTS / 2):
+            with pytest.raises(ThreadBusy, match="process 7 on elsewhere; its lease ends in"):
+                await Thread.open(store, "t", wait=seconds).__aenter__()
+        with pytest.raises(ThreadBusy, match="process 7 on elsewhere; its lease ends in"):
+            await Agent(ScriptedModel(["Done."]), checkpointer=store).run("Go.", thread_id="t", timeout=5)
+
+
+@pytest.mark.anyio
+async def test_the_wait_for_a_lease_counts_as_time_of_the_run(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def note_left(*args: Any) -> Any:
+        left.append(args[-1])
+        return await run_recorded(*args)
+
+    left: list[float] = []
+    monkeypatch.setattr(job, "run_recorded", note_left)
+    async with MemoryCheckpointer() as store:
+        await Holder(store, -3600).renew()
+        agent = Agent(ScriptedModel(["Done."]), checkpointer=store)
+        running = asyncio.ensure_future(agent.run("Go.", thread_id="t", timeout=3600))
+        while not running.done():
+            await asyncio.sleep(0.001)
+            clock.advance(1)
+        assert (await running).output == "Done."
+    assert 0 < left[0] <= 3600 - LASTS
 
 
 @pytest.mark.anyio

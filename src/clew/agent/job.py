@@ -17,7 +17,7 @@ from clew.agent.prompts import asked
 from clew.agent.questions import answers_to
 from clew.agent.run import Emit, RunResult
 from clew.agent.settings import Settings
-from clew.agent.stores import Store
+from clew.agent.stores import Store, answers_within
 from clew.agent.workspace import lacks_files
 from clew.errors import UsageError
 from clew.threads import Thread
@@ -48,6 +48,11 @@ class Job(msgspec.Struct, frozen=True):
         check_count("max_turns", self.max_turns, optional=True)
         check_timeout(self.timeout)
 
+    def left(self, since: float) -> float | None:
+        """Return how many seconds are left of the timeout, of a run that began at `since` by `time.perf_counter`. None
+        if the run has no timeout."""
+        return None if self.timeout is None else max(0.0, self.timeout - (time.perf_counter() - since))
+
 
 async def run_job(
     job: Job,
@@ -74,15 +79,16 @@ async def run_job(
     make_folder(settings.workspace)
     opening = time.perf_counter()
     store = where.open()
-    if job.answer is not None:
-        answers_to(job.thread_id, await Thread.load(store, job.thread_id), job.answer)
-    prompt = None
-    if job.prompt is not None:
-        prompt = asked(job.prompt, redact, prompt_id=job.prompt_id, number=job.nth)
-        if (answered := await find_answer(store, job.thread_id, settings, prompt)) is not None:
+    prompt = None if job.prompt is None else asked(job.prompt, redact, prompt_id=job.prompt_id, number=job.nth)
+    async with answers_within(job.timeout, job.thread_id):
+        if job.answer is not None:
+            answers_to(job.thread_id, await Thread.load(store, job.thread_id), job.answer)
+        if prompt is not None and (answered := await find_answer(store, job.thread_id, settings, prompt)) is not None:
             began()
             return answered
-    holding = where.thread(job.thread_id, takeover=takeover, durability=durability, redact=redact)
+    holding = where.thread(
+        job.thread_id, takeover=takeover, durability=durability, redact=redact, timeout=job.left(opening)
+    )
     async with holding as thread, Journal(thread) as journal:
         began()
         journal.count_since(opening)
@@ -100,5 +106,5 @@ async def run_job(
                 await loop.files.bring()
             await journal.record(standing_of(before))
             return answered
-        ending = await run_recorded(journal, loop.files, loop.run(prompt), job.timeout)
+        ending = await run_recorded(journal, loop.files, loop.run(prompt), job.timeout, job.left(opening))
         return result_of(journal, before, loop, ending, prompt)

@@ -36,16 +36,17 @@ _ASKED_ON_RESUME = "the prompt was not asked yet. It is on record, and a resume 
 
 
 async def run_recorded(
-    journal: Journal, files: Files, running: Coroutine[Any, Any, Ending], timeout: float | None
+    journal: Journal, files: Files, running: Coroutine[Any, Any, Ending], timeout: float | None, left: float | None
 ) -> Ending:
-    """Await `running`, the work of a run, for at most `timeout` seconds, and return how the run ended.
+    """Await `running`, the work of a run, for at most `left` seconds, and return how the run ended. `left` is the rest
+    of the `timeout` that the caller gave, in seconds, and the record names that. None is no limit.
 
     If the run fails or is cancelled, its files and its end are recorded before the error is raised again. If the time
     is up, that is recorded as the end and returned. A second cancellation does not stop the recording. If another
     process takes over the thread, the work is cancelled as soon as that is known, and `LeaseLost` is raised.
     """
     try:
-        async with asyncio.timeout(timeout) as limit, until_lost(journal.thread):
+        async with asyncio.timeout(left) as limit, until_lost(journal.thread):
             return await running
     except asyncio.CancelledError as error:
         with suppress(asyncio.CancelledError):  # once more: the first goes on below

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import EllipsisType
 from typing import Generic, NamedTuple, TypeVar
 
@@ -23,7 +23,7 @@ from clew.threads.leases import is_live
 from clew.threads.redact import Redact
 from clew.threads.thread import Durability
 
-__all__ = ["LastRun", "Ran", "Store"]
+__all__ = ["LastRun", "Ran", "Store", "answers_within"]
 
 log = logging.getLogger("clew.agent")
 
@@ -37,6 +37,22 @@ _WAYS_OUT = WaysOut(
 _LISTED = 10
 """How many unfinished threads an error lists at most."""
 _UNFINISHED = tuple(status for status in STATUSES if status != "done")
+
+
+@asynccontextmanager
+async def answers_within(timeout: float | None, thread_id: str) -> AsyncIterator[None]:
+    """Read from a store inside this context, for at most `timeout` seconds. Then raise `Unavailable`, which says that
+    the run on this thread did not begin. None is no limit of its own: the store has its own."""
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise Unavailable(
+            f"the timeout of the run was over before the store had opened thread {thread_id!r}, so nothing was asked. Try "
+            "again, or give it more time."
+        ) from error
 
 
 class Ran(NamedTuple, Generic[S]):
@@ -146,15 +162,26 @@ class Store:
 
     @asynccontextmanager
     async def thread(
-        self, thread_id: str, *, takeover: bool, durability: Durability, redact: Redact | None
+        self,
+        thread_id: str,
+        *,
+        takeover: bool,
+        durability: Durability,
+        redact: Redact | None,
+        timeout: float | None = None,
     ) -> AsyncIterator[Thread]:
         """Open a thread and hold its lease inside this context. If another process holds the lease, raise `ThreadBusy`
-        or, with `takeover`, take it from that process. If the store becomes unavailable meanwhile, the lease is not
-        given back, and `Unavailable` is raised, or the cancellation if the work was cancelled."""
-        opening = Thread.open(self.open(), thread_id, takeover=takeover, durability=durability, redact=redact)
+        or, with `takeover`, take it from that process. Opening takes at most `timeout` seconds; if it takes longer,
+        `ThreadBusy` or `Unavailable` is raised. If the store becomes unavailable meanwhile, the lease is not given
+        back, and `Unavailable` is raised, or the cancellation if the work was cancelled."""
+        opening = Thread.open(
+            self.open(), thread_id, takeover=takeover, durability=durability, redact=redact, wait=timeout
+        )
         cancelled: asyncio.CancelledError | None = None
         try:
-            async with opening as thread:
+            async with AsyncExitStack() as stack:
+                async with answers_within(timeout, thread_id):
+                    thread = await stack.enter_async_context(opening)
                 try:
                     yield thread
                 except asyncio.CancelledError as error:

@@ -287,10 +287,12 @@ class ProviderAgent(Agent):
     # The methods below are for sessions.
 
     @asynccontextmanager
-    async def thread(self, thread_id: str) -> AsyncIterator[Thread]:
-        """Open a thread and hold its lease until the context ends. Raises `ThreadBusy` if another process holds the
-        lease."""
-        holding = self._store.thread(thread_id, takeover=self._takeover, durability="async", redact=self._redact)
+    async def thread(self, thread_id: str, timeout: float | None = None) -> AsyncIterator[Thread]:
+        """Open a thread, within `timeout` seconds, and hold its lease until the context ends. Raises `ThreadBusy` if
+        another process holds the lease."""
+        holding = self._store.thread(
+            thread_id, takeover=self._takeover, durability="async", redact=self._redact, timeout=timeout
+        )
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
         self._tasks.add(task)

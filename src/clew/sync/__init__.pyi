@@ -809,6 +809,7 @@ class Thread:
         durability: Durability,
         label: str,
         redact: Redact | None,
+        wait: float | None,
     ) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -1023,12 +1024,14 @@ class Thread:
         durability: Durability = "sync",
         label: str = "",
         redact: Redact | None = None,
+        wait: float | None = None,
     ) -> Thread:
         """Open a thread to work on it, and create it if it does not exist. Use it as a context manager.
 
         If the lease of another process has ended by the clock of this machine, and it is not certain that the process is
         gone, entering the block first waits to see whether the lease is renewed: at most as long as a lease lasts, 30
-        seconds. A warning in the log says so. Raises `ThreadBusy` if a live process holds the thread.
+        seconds. A warning in the log says so. Raises `ThreadBusy` if a live process holds the thread, and instead of
+        waiting if that could take more than `wait` seconds.
 
         `takeover=True` takes the lease at once, even from a live holder. `label` says what this process does; errors
         and listings show it with the process's pid.

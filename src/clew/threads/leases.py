@@ -140,7 +140,7 @@ def note_seen(head: Head) -> float:
     return moment - since
 
 
-async def wait_until_free(checkpointer: Checkpointer, head: Head) -> None:
+async def wait_until_free(checkpointer: Checkpointer, head: Head, wait: float | None = None) -> None:
     """Return once no live process can hold the thread under the lease in this head. Raise `ThreadBusy` if one may hold
     it.
 
@@ -149,7 +149,7 @@ async def wait_until_free(checkpointer: Checkpointer, head: Head) -> None:
     lease decides. If that is still to come, raises `ThreadBusy` at once, unless it is more than twice as far ahead as a
     lease lasts: then a clock must be wrong. If the end has passed or a clock is wrong, logs a warning and waits until
     this process has seen the lease unchanged for the whole time. Raises `ThreadBusy` if the lease is renewed or taken
-    meanwhile.
+    meanwhile, and instead of waiting if that could take more than `wait` seconds.
 
     During the wait the holder may have appended and given the lease back. Then `head` is no longer the end of the log,
     and an append after it raises `Conflict`.
@@ -165,6 +165,8 @@ async def wait_until_free(checkpointer: Checkpointer, head: Head) -> None:
             is_renewed = is_fresh and not unchanged
             if is_renewed or (not is_waiting and 0 < written <= 2 * lasts):
                 raise ThreadBusy(current.thread_id, str(current.lease.owner), min(max(written, 1.0), lasts))
+            if not is_waiting and wait is not None and lasts - unchanged > wait:
+                raise ThreadBusy(current.thread_id, str(current.lease.owner), lasts - unchanged)
             if not is_waiting:
                 log.warning(
                     "thread %r: %s may still hold it. Waiting up to %.0f s to see whether it renews its lease.",

@@ -81,12 +81,14 @@ class Thread:
         durability: Durability,
         label: str,
         redact: Redact | None,
+        wait: float | None,
     ) -> None:
         if durability not in get_args(Durability):
             raise InvalidInput(f"durability must be one of {', '.join(get_args(Durability))}, not {durability!r}")
         self._checkpointer = checkpointer
         self._thread_id = thread_id
         self._takeover = takeover
+        self._wait = wait
         self._durability = durability
         self._label = label
         self._redact = redactor(redact)
@@ -105,12 +107,14 @@ class Thread:
         durability: Durability = "sync",
         label: str = "",
         redact: Redact | None = None,
+        wait: float | None = None,
     ) -> Thread:
         """Open a thread to work on it, and create it if it does not exist. Use it as an async context manager.
 
         If the lease of another process has ended by the clock of this machine, and it is not certain that the process is
         gone, entering the block first waits to see whether the lease is renewed: at most as long as a lease lasts, 30
-        seconds. A warning in the log says so. Raises `ThreadBusy` if a live process holds the thread.
+        seconds. A warning in the log says so. Raises `ThreadBusy` if a live process holds the thread, and instead of
+        waiting if that could take more than `wait` seconds.
 
         `takeover=True` takes the lease at once, even from a live holder. `label` says what this process does; errors
         and listings show it with the process's pid.
@@ -123,7 +127,9 @@ class Thread:
         `redact` removes text that must not be on record: a function from text to text, or patterns whose matches are
         replaced. It is applied before anything is recorded.
         """
-        return cls(checkpointer, thread_id, takeover=takeover, durability=durability, label=label, redact=redact)
+        return cls(
+            checkpointer, thread_id, takeover=takeover, durability=durability, label=label, redact=redact, wait=wait
+        )
 
     @staticmethod
     async def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
@@ -377,7 +383,7 @@ class Thread:
         loaded = await or_new(load(self._checkpointer, self._thread_id), self._thread_id, "running")
         for _ in range(TRIES):
             if not self._takeover:
-                await wait_until_free(self._checkpointer, loaded.head)
+                await wait_until_free(self._checkpointer, loaded.head, self._wait)
             lease = new_lease(self._label)
             writer = LogWriter(self._checkpointer, loaded.head, Fold(loaded.state), lease, loaded.size)
             try:
