@@ -12,12 +12,14 @@ from clew.log import (
     Checkpoint,
     Compacted,
     Described,
+    Fold,
     FoldedState,
     LeaseTaken,
     Logged,
     MessageAdded,
     ModelCallRefused,
     ModelCallStarted,
+    Present,
     ProviderKey,
     Rewound,
     Spend,
@@ -88,6 +90,17 @@ def test_folding_changes_nothing_it_is_given(log: list[Logged]) -> None:
     before = repr(start)
     fold(log, start)
     assert repr(start) == before
+
+
+@settings(max_examples=examples(300))
+@given(logs, st.integers(0, 25))
+def test_the_present_is_that_part_of_the_checkpoint_and_stays_as_it_was(log: list[Logged], cut: int) -> None:
+    running = Fold()
+    running.push(log[:cut])
+    present, then = running.present(), running.checkpoint()
+    running.push(log[cut:])
+    for name in (*Present.__struct_fields__, "files_turn"):
+        assert getattr(present, name) == getattr(then, name), name
 
 
 def test_the_empty_log_is_the_empty_checkpoint() -> None:

@@ -60,7 +60,7 @@ async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None
     older messages or if all of them are notes from Clew. The start of the next model call is recorded together with the
     summary.
     """
-    state = journal.thread.checkpoint
+    state = journal.thread.present
     keep = _to_keep(state.messages)
     older = state.messages[: len(state.messages) - keep]
     if len(older) < 2 or all(map(is_note, older)):
@@ -80,7 +80,7 @@ async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
     does nothing, in two cases: the conversation does not end with a turn that called tools, or such a note stands right
     before that turn. In the second case one turn was already removed, and that was not enough.
     """
-    state = journal.thread.checkpoint
+    state = journal.thread.present
     before, response = len(state.messages) - 2, state.messages[-2] if len(state.messages) > 2 else None
     if type(response) is not Assistant or type(state.messages[-1]) is not Tool:
         return None

@@ -17,6 +17,7 @@ from clew.log import (
     Compacted,
     Logged,
     MessageAdded,
+    Present,
     Spend,
     StateSet,
     StatusChanged,
@@ -441,7 +442,7 @@ class OpenExchange(msgspec.Struct, frozen=True):
             was_lost=unanswered and found.is_recorded and found.spent.usage is None,
         )
 
-    def begun(self, now: Spent, thread: Checkpoint) -> StateSet:
+    def begun(self, now: Spent, thread: Present) -> StateSet:
         """Return the entry that says that work on this exchange is under way. It is recorded with the prompt, and again
         when a later run goes on with the exchange.
 

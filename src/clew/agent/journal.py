@@ -188,7 +188,7 @@ class Journal:
         Returns the entry that must be recorded right after the prompt.
         """
         self._exchange = OpenExchange(place, OWN, model, prompt_id, Spent(), self._spent)
-        return self._exchange.begun(self._spent, self.thread.checkpoint)
+        return self._exchange.begun(self._spent, self.thread.present)
 
     def go_on_with(self, found: ExchangeSpan | None) -> None:
         """Make a recorded exchange the one that this run works on. With None, the run works on no exchange yet."""
@@ -204,7 +204,7 @@ class Journal:
             self._exchange = msgspec.structs.replace(
                 self._exchange, provider=OWN, model=model, is_open=True, is_noted=True
             )
-            self.hold(self._exchange.begun(self._spent, self.thread.checkpoint))
+            self.hold(self._exchange.begun(self._spent, self.thread.present))
 
     def leave_exchange(self, *, done: bool) -> list[Logged]:
         """Return the entries that end the current exchange because another prompt is asked. `done` says whether it was

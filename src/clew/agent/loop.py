@@ -36,7 +36,7 @@ from clew.agent.settings import Settings, drift_of, started
 from clew.agent.tool_calls import settle_calls
 from clew.agent.workspace import Files
 from clew.errors import ContextTooLong
-from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, StateSet, StatusChanged
+from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, Present, StateSet, StatusChanged
 from clew.messages import Assistant, plain_text, tool_calls, user
 from clew.models import ModelRequest, ModelResponse
 from clew.tools import State
@@ -59,7 +59,7 @@ class Ending(msgspec.Struct, frozen=True):
     questions: tuple[Question, ...] = ()
 
 
-def read_answer(settings: Settings, state: Checkpoint) -> tuple[Any, str]:
+def read_answer(settings: Settings, state: Present) -> tuple[Any, str]:
     """Read the final answer from the end of a conversation.
 
     Returns the answer and "". If it does not have the form that the settings ask for, returns None and a text that asks
@@ -105,7 +105,7 @@ class Loop:
         self._turns = turns_of_task(self._thread.checkpoint)
         waiting, told = prompts_waiting(self._thread.checkpoint), note_waiting(self._thread.checkpoint)
         while True:
-            state = self._thread.checkpoint
+            state = self._thread.present
             if state.calls:
                 self._journal.note_work(self._settings.model.name)
                 self._prepare_files(state)
@@ -118,7 +118,7 @@ class Loop:
                 told = ""
             elif waiting:
                 self._journal.note_work(self._settings.model.name)
-                await self._journal.record(*waiting_prompts([]), *self._asking(state, waiting))
+                await self._journal.record(*waiting_prompts([]), *self._asking(waiting))
                 waiting, self._turns = [], 0
             elif self._is_finished(state) and not (correction := self.read_output(state)):
                 return await self._end(Ending("done"))
@@ -167,7 +167,7 @@ class Loop:
             if waiting:
                 self._journal.note_work(self._settings.model.name)
             none_waits = waiting_prompts([]) if waiting else []
-            await self._journal.record(*none_waits, *self._asking(state, prompts))
+            await self._journal.record(*none_waits, *self._asking(prompts))
         await self._journal.flush()
 
     def _is_known(self, state: Checkpoint, waiting: list[WaitingPrompt], prompt: Asked) -> bool:
@@ -193,11 +193,12 @@ class Loop:
         last = last_exchange(state)
         return last is not None and last.status != "done" and last.prompt == prompt.words
 
-    def _asking(self, state: Checkpoint, prompts: list[WaitingPrompt]) -> list[Logged]:
+    def _asking(self, prompts: list[WaitingPrompt]) -> list[Logged]:
         """Return the entries that put these prompts into the conversation. They are answered together.
 
         If the exchange before them has no recorded end, the entry that ends it comes first.
         """
+        state = self._thread.present
         answered = self._is_finished(state) and not self.read_output(state)
         entries = self._journal.leave_exchange(done=answered)
         place = self._thread.messages
@@ -208,7 +209,7 @@ class Loop:
         last = place + len(prompts) - 1
         return [*entries, self._journal.begin_exchange(last, prompts[-1].id, self._settings.model.name)]
 
-    def _prepare_files(self, state: Checkpoint) -> None:
+    def _prepare_files(self, state: Present) -> None:
         """Prepare an entry that says that the calls which are about to run may change files. It is stored with the
         intents of these calls.
 
@@ -221,7 +222,7 @@ class Loop:
         if any(tool is not None and (tool.effect != "none" or state.workspace is None) for tool in tools):
             self.files.may_change(state, state.turns)
 
-    async def _respond(self, state: Checkpoint) -> None:
+    async def _respond(self, state: Present) -> None:
         """Ask the model for one response, and record it before its calls are run.
 
         A response with calls is stored in one write with the intents of the calls. If a snapshot of the files is due,
@@ -236,7 +237,7 @@ class Loop:
             self._emit(compacted)
         while True:
             try:
-                response, cost = await self._call_model(self._thread.checkpoint)
+                response, cost = await self._call_model(self._thread.present)
                 break
             except ContextTooLong:
                 await self._make_room()
@@ -248,7 +249,7 @@ class Loop:
         self._emit(done)
         if isinstance(done, Unwound):  # its files stay, and are recorded again; its values in the state are gone
             self._read_state()
-            self.files.may_change(self._thread.checkpoint, done.turn)
+            self.files.may_change(self._thread.present, done.turn)
             await self._journal.flush()
             self.files.count_turn()
             self.files.begin()
@@ -266,7 +267,7 @@ class Loop:
             self._emit(TurnFinished(turn))
             self._emit(CheckpointSaved(turn))
 
-    async def _call_model(self, state: Checkpoint) -> tuple[ModelResponse, float | None]:
+    async def _call_model(self, state: Present) -> tuple[ModelResponse, float | None]:
         output = self._settings.output
         request = ModelRequest(
             messages=state.messages,
@@ -293,26 +294,26 @@ class Loop:
         """Return whether the conversation has reached the length at which a summary has to replace its older messages."""
         return self._settings.window is not None and self._filled >= self._settings.window
 
-    def _is_finished(self, state: Checkpoint) -> bool:
+    def _is_finished(self, state: Present) -> bool:
         """Return whether the model has ended its work: by a response without calls, or by a call of the finish tool."""
         last = state.messages[-1] if state.messages else None
         fell_silent = type(last) is Assistant and not tool_calls(last) and last.stop != _PAUSED
         return fell_silent or finished_with(state, self._settings.finish) is not None
 
-    def read_output(self, state: Checkpoint) -> str:
+    def read_output(self, state: Present) -> str:
         """Set `output` to the model's answer. Returns "", or a text that asks the model to correct an answer of the
         wrong form."""
         self.output, correction = read_answer(self._settings, state)
         return correction
 
-    def _limit(self, state: Checkpoint) -> str | None:
+    def _limit(self, state: Present) -> str | None:
         """Return, as text, which limit forbids to ask the model again: the number of turns since the last prompt, or
         the thread's budget. Return None if no limit is reached. What earlier runs did counts too."""
         if self._turns >= self._settings.max_turns:
             return f"max_turns: {self._settings.max_turns}"
         return self._settings.budget.exceeded(state)
 
-    def _warning(self, state: Checkpoint) -> str:
+    def _warning(self, state: Present) -> str:
         """Return a note for the model that says how many turns are left. It is given twice, when exactly `warn_turns` turns
         are left and before the last turn. At all other times, return "".
         """

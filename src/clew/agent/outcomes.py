@@ -20,7 +20,7 @@ from clew.agent.trajectory import answer_on_record, done_since
 from clew.agent.workspace import Files, lacks_files
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, ThreadNotFound
-from clew.log import Checkpoint, StatusChanged
+from clew.log import Checkpoint, Present, StatusChanged
 from clew.threads import Thread
 from clew.threads.takeover import until_lost
 
@@ -160,8 +160,7 @@ def answer_in(thread_id: str, state: Checkpoint, settings: Settings, prompt: Ask
     if found.status != "done" and not left_behind:
         return None
     then = (state.history[found.place], *found.up_to_answer)
-    at_its_end = Checkpoint(history=then, view=((0, len(then)),))
-    output, correction = read_answer(settings, at_its_end) if found.status == "done" else (None, "")
+    output, correction = read_answer(settings, Present(messages=then)) if found.status == "done" else (None, "")
     if correction and found.is_last:  # the model is asked for an answer of the type that it is to have now
         return None
     if correction:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from clew.errors import InvalidInput
-from clew.log import Checkpoint
+from clew.log import Present
 from clew.messages import Assistant, Json, Text, Tool, ToolResult, tool_calls
 from clew.tools import AnyTool, as_tool, tool, values
 
@@ -81,7 +81,7 @@ def _own(answer: Any) -> AnyTool:
     return tool(name="finish", description=description, effect="none")(finish)
 
 
-def finished_with(state: Checkpoint, finish: AnyTool | None) -> ToolResult | None:
+def finished_with(state: Present, finish: AnyTool | None) -> ToolResult | None:
     """Return the result of the finish tool if the last turn called it without an error; otherwise None. The finish tool
     is the tool that the model calls to end its run with an answer."""
     if finish is None or len(state.messages) < 2:

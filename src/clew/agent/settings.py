@@ -12,7 +12,7 @@ import msgspec
 from clew.agent.output import Output
 from clew.checkpointers import Checkpointer
 from clew.errors import Corrupt, InvalidInput
-from clew.log import Checkpoint, StateSet, ThreadStarted
+from clew.log import Checkpoint, Present, StateSet, ThreadStarted
 from clew.models import Model, Price
 from clew.threads.maintenance import put_aside
 from clew.tools import DEFAULT_TOOLS, AnyTool
@@ -60,7 +60,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         """The limits that are set, by their names."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
-    def exceeded(self, state: Checkpoint) -> str | None:
+    def exceeded(self, state: Checkpoint | Present) -> str | None:
         """Return in words which limit is used up, or that dollars are limited and the cost is not known. Return None if
         the thread may go on. `state` is the thread's present state."""
         spent = state.usage.input_tokens + state.usage.output_tokens

@@ -46,7 +46,7 @@ async def settle_calls(settings: Settings, journal: Journal, state: State, emit:
     other calls end, and is stored before the next tool with effects runs. `state` holds the values that tools share. If
     a call raises an error that stops the run, that error is raised here.
     """
-    open_turn = journal.thread.checkpoint
+    open_turn = journal.thread.present
     calls = open_turn.calls
     for call in calls:
         if call.result is not None:

@@ -17,7 +17,7 @@ from clew.agent.prompts import NOTE
 from clew.agent.recovery import shown_call
 from clew.agent.run import Emit
 from clew.agent.signals import when_killed
-from clew.log import Checkpoint, StateSet, WorkspaceChanging
+from clew.log import Checkpoint, Present, StateSet, WorkspaceChanging
 from clew.messages import Assistant, ToolCall, tool_calls
 from clew.threads.leases import this_process
 from clew.workspace import SnapshotRef, Workspace
@@ -32,7 +32,7 @@ the folder that the files are restored into."""
 _LONGEST_PROBLEM = 200
 
 
-def unkept(state: Checkpoint) -> str:
+def unkept(state: Checkpoint | Present) -> str:
     """Return "" if the files on record are as new as the conversation. If they may be older, return a phrase such as
     "the files on record are those of turn 3", or one that says that there are none."""
     if state.changing is None:
@@ -62,7 +62,7 @@ class Files:
         """How many turns with tool calls have ended since the last snapshot."""
         self._taking: asyncio.Task[None] | None = None
         if workspace is not None:
-            when_killed(lambda: unkept(journal.thread.checkpoint))
+            when_killed(lambda: unkept(journal.thread.present))
 
     async def bring(self, *, always: bool = False) -> dict[str, tuple[Any, Any]]:
         """Restore the files on record if the folder is empty, as on another machine, or if `always` is set. Return a dict
@@ -113,7 +113,7 @@ class Files:
         if restored.before_restore is not None and restored.before_restore.digest != recorded.digest:
             await self._journal.record(restored.before_restore.entry(), recorded)
 
-    def may_change(self, state: Checkpoint, turn: int) -> None:
+    def may_change(self, state: Checkpoint | Present, turn: int) -> None:
         """Note that tool calls from this turn on may change files. An entry that says so is recorded together with the
         next entries. Does nothing if the log says so already. `state` is the thread's present state.
 
@@ -149,7 +149,7 @@ class Files:
             if not self._taking.cancelled() and (error := self._taking.exception()) is not None:
                 log.warning("thread %r: a snapshot failed, and is taken again: %s", self._thread.thread_id, error)
             self._taking = None
-        if self._workspace is not None and (self._turns or self._thread.checkpoint.changing is not None):
+        if self._workspace is not None and (self._turns or self._thread.present.changing is not None):
             with self._journal.wait():
                 await self._take(self._workspace)
 
@@ -169,7 +169,7 @@ class Files:
         except Exception as error:  # noqa: BLE001 - what stopped the run matters more; this is reported beside it
             problem = f"{type(error).__name__}: {error}"[:_LONGEST_PROBLEM]
             log.warning("thread %r: its files could not be kept: %s", self._thread.thread_id, problem)
-            standing = unkept(self._thread.checkpoint)
+            standing = unkept(self._thread.present)
             if not standing or (type(error) is type(after) and str(error) == str(after)):
                 return standing
             return f"{standing}, because they could not be kept: {problem}"
@@ -178,12 +178,12 @@ class Files:
     async def _take(self, workspace: Workspace) -> None:
         turns, self._turns = self._turns, 0
         try:
-            await self._record(self._thread.checkpoint, await workspace.snapshot(), tell=True)
+            await self._record(self._thread.present, await workspace.snapshot(), tell=True)
         except BaseException:
             self._turns += turns
             raise
 
-    async def _record(self, state: Checkpoint, taken: SnapshotRef, *, tell: bool = False) -> bool:
+    async def _record(self, state: Checkpoint | Present, taken: SnapshotRef, *, tell: bool = False) -> bool:
         """Record a snapshot if it differs from the last recorded one, and return whether it differs. If it does not
         differ, only note that the files on record are up to date, in an entry that is recorded with the next ones. With
         `tell`, emit the event `SnapshotSaved`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState
+from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState, Present
 from clew.log.codec import (
     DIGEST,
     FIRST,
@@ -66,6 +66,7 @@ __all__ = [
     "MessageAdded",
     "ModelCallRefused",
     "ModelCallStarted",
+    "Present",
     "ProviderKey",
     "Rewound",
     "Spend",

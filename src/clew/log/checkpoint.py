@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,13 +19,41 @@ __all__ = [
     "Fact",
     "FoldedState",
     "Kind",
+    "Present",
     "Ranges",
+    "changing_in",
+    "first_of",
+    "last_of",
+    "open_calls",
     "provider_key",
+    "snapshot_in",
 ]
 
 Ranges = tuple[tuple[int, int], ...]
 """Messages of the history, as ranges (start, stop) of their indices, in order. The message at `stop` is not included.
 """
+
+
+def first_of(ranges: Ranges, count: int) -> Ranges:
+    """Return the first `count` messages of these ranges, as ranges. If there are fewer, return all of them."""
+    kept: list[tuple[int, int]] = []
+    for start, stop in ranges:
+        if count <= 0:
+            break
+        kept.append((start, min(stop, start + count)))
+        count -= stop - start
+    return tuple(kept)
+
+
+def last_of(ranges: Ranges, count: int) -> Ranges:
+    """Return the last `count` messages of these ranges, as ranges. If there are fewer, return all of them."""
+    kept: list[tuple[int, int]] = []
+    for start, stop in reversed(ranges):
+        if count <= 0:
+            break
+        kept.append((max(start, stop - count), stop))
+        count -= stop - start
+    return tuple(reversed(kept))
 
 
 TURN_MARK = "clew:turn:"
@@ -68,6 +96,42 @@ class Call(msgspec.Struct, frozen=True):
     result: ToolResult | None = None
     steps: Mapping[str, Any] = {}
     open_steps: tuple[str, ...] = ()
+
+
+def open_calls(
+    history: Sequence[Message],
+    place: int,
+    intents: Mapping[int, tuple[str, int]],
+    results: Mapping[int, ToolResult],
+    steps: Mapping[int, Mapping[str, Any]],
+    open_steps: Mapping[int, tuple[str, ...]],
+) -> tuple[Call, ...]:
+    """Return the tool calls of the message at index `place` of the history, in order. Empty if `place` is -1, which
+    means that no call is open.
+
+    The other arguments say what is known about the calls, by their indices in the message. They are the fields of
+    `Checkpoint` with the same names.
+    """
+    if place < 0:
+        return ()
+    found = []
+    for index, call in enumerate(tool_calls(history[place])):
+        result = results.get(index)
+        key, attempt = intents.get(index, ("", 0))
+        found.append(
+            Call(
+                message=place,
+                index=index,
+                call=call,
+                status="done" if result else "in_doubt" if index in intents else "not_started",
+                key=key,
+                attempt=attempt,
+                result=result,
+                steps=dict(steps.get(index, {})),
+                open_steps=open_steps.get(index, ()),
+            )
+        )
+    return tuple(found)
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -137,25 +201,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
         Empty once all are done and their results have become a message.
         """
-        if self.open_message < 0:
-            return ()
-        calls = tool_calls(self.history[self.open_message])
-        return tuple(self._call(index, call) for index, call in enumerate(calls))
-
-    def _call(self, index: int, call: ToolCall) -> Call:
-        result = self.results.get(index)
-        key, attempt = self.intents.get(index, ("", 0))
-        return Call(
-            message=self.open_message,
-            index=index,
-            call=call,
-            status="done" if result else "in_doubt" if index in self.intents else "not_started",
-            key=key,
-            attempt=attempt,
-            result=result,
-            steps=self.steps.get(index, {}),
-            open_steps=self.open_steps.get(index, ()),
-        )
+        return open_calls(self.history, self.open_message, self.intents, self.results, self.steps, self.open_steps)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -174,10 +220,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     @property
     def workspace(self) -> WorkspaceSnapshot | None:
         """The newest snapshot of the workspace's files, or None."""
-        for fact in reversed(self.facts):
-            if fact.kind == "workspace":
-                return WorkspaceSnapshot(*fact.value)
-        return None
+        return snapshot_in(self._newest("workspace"))
 
     @property
     def changing(self) -> WorkspaceChanging | None:
@@ -186,17 +229,16 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
         None if the newest snapshot is as new as the conversation.
         """
-        for fact in reversed(self.facts):
-            if fact.kind == "changing":
-                return WorkspaceChanging(*fact.value) if fact.value else None
-        return None
+        return changing_in(self._newest("changing"))
+
+    def _newest(self, kind: Kind) -> Any:
+        return next((fact.value for fact in reversed(self.facts) if fact.kind == kind), None)
 
     @property
     def files_turn(self) -> int:
         """Number of the turn at whose end the workspace was as the newest snapshot holds it. 0 means: before the first
         turn."""
-        changing = self.changing
-        return self.turns if changing is None else changing.since - 1
+        return _files_turn(self.turns, self.changing)
 
     @property
     def provider_keys(self) -> dict[str, str]:
@@ -208,6 +250,45 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         """For each outside agent that ever had this conversation, its newest `ProviderKey`: the entry with the agent's
         own id for the conversation."""
         return {fact.key: provider_key(fact) for fact in self.facts if fact.kind == "provider"}
+
+
+class Present(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a thread's state that the next step of a run needs. The fields are those of `Checkpoint` with the
+    same names.
+
+    A checkpoint holds every message ever recorded, so making one takes longer the longer the log is. A `Present` holds
+    only the messages that the model sees.
+    """
+
+    messages: tuple[Message, ...] = ()
+    turns: int = 0
+    calls: tuple[Call, ...] = ()
+    workspace: WorkspaceSnapshot | None = None
+    changing: WorkspaceChanging | None = None
+    usage: Usage = Usage()
+    cost_usd: float | None = 0.0
+    seconds: float = 0.0
+
+    @property
+    def files_turn(self) -> int:
+        """Number of the turn at whose end the workspace was as the newest snapshot holds it. 0 means: before the first
+        turn."""
+        return _files_turn(self.turns, self.changing)
+
+
+def snapshot_in(value: Any) -> WorkspaceSnapshot | None:
+    """Return the entry that a fact of kind "workspace" was made from, given the fact's value. None if there is none."""
+    return WorkspaceSnapshot(*value) if value else None
+
+
+def changing_in(value: Any) -> WorkspaceChanging | None:
+    """Return the entry that a fact of kind "changing" was made from, given the fact's value. None if there is none, and
+    if the fact says that no files have changed."""
+    return WorkspaceChanging(*value) if value else None
+
+
+def _files_turn(turns: int, changing: WorkspaceChanging | None) -> int:
+    return turns if changing is None else changing.since - 1
 
 
 def provider_key(fact: Fact) -> ProviderKey:

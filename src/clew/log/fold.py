@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from clew.log.checkpoint import EMPTY, Checkpoint, Fact, FoldedState, Kind, Ranges
+from clew.log.checkpoint import (
+    EMPTY,
+    Checkpoint,
+    Fact,
+    FoldedState,
+    Kind,
+    Present,
+    Ranges,
+    changing_in,
+    first_of,
+    last_of,
+    open_calls,
+    snapshot_in,
+)
 from clew.log.entries import (
     Compacted,
     Described,
@@ -30,6 +43,7 @@ from clew.log.entries import (
     WorkspaceChanging,
     WorkspaceSnapshot,
 )
+from clew.log.facts import Facts
 from clew.messages import Assistant, Block, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
 
 __all__ = ["Fold", "count_kept", "fold"]
@@ -62,7 +76,6 @@ class Fold:
         "_facts",
         "_history",
         "_intents",
-        "_last_facts",
         "_marks",
         "_older",
         "_open",
@@ -125,8 +138,7 @@ class Fold:
         self._set_view(state.view)
         self._marks: list[Ranges] = list(state.marks)
         self._turn_grows = False
-        self._facts: list[Fact] = list(state.facts)
-        self._index_facts()
+        self._facts = Facts(state.facts)
         self._open = state.open_message
         self._waiting = len(tool_calls(self._history[self._open])) - len(state.results) if self._open >= 0 else 0
         self._intents = dict(state.intents)
@@ -172,7 +184,7 @@ class Fold:
             history=tuple(self._history),
             view=self._view(),
             marks=tuple(self._marked()),
-            facts=tuple(self._facts),
+            facts=self._facts.all(),
             open_message=self._open,
             intents=dict(self._intents),
             results=dict(self._results),
@@ -182,6 +194,21 @@ class Fold:
             seconds=self.seconds,
             done_at=self.done_at,
             partial=tuple(self._partial),
+        )
+
+    def present(self) -> Present:
+        """Return the part of the current state that the next step of a run needs. Takes as long as the conversation is
+        that the model sees, however long the log is."""
+        history = self._history
+        return Present(
+            messages=tuple([message for start, stop in self._view() for message in history[start:stop]]),
+            turns=self.turns,
+            calls=open_calls(history, self._open, self._intents, self._results, self._steps, self._open_steps),
+            workspace=snapshot_in(self._facts.value("workspace")),
+            changing=changing_in(self._facts.value("changing")),
+            usage=self.usage,
+            cost_usd=self.cost_usd,
+            seconds=self.seconds,
         )
 
     def _started(self, entry: ThreadStarted) -> None:
@@ -353,7 +380,7 @@ class Fold:
 
     def _workspace(self, entry: WorkspaceSnapshot) -> None:
         self._fact("workspace", "", [entry.digest, entry.files, entry.size])
-        if ("changing", "") in self._last_facts:
+        if self._facts.has("changing"):
             self._fact("changing", "", None)
 
     def _changing(self, entry: WorkspaceChanging) -> None:
@@ -374,18 +401,7 @@ class Fold:
         self._fact("state" if entry.scope == "thread" else "turn", entry.key, entry.value)
 
     def _fact(self, kind: Kind, key: str, value: Any) -> None:
-        """Record a fact: a value that holds from the current turn on. It replaces a fact of the same turn, kind and
-        key, because rewinds only go to ends of turns."""
-        fact = Fact(self.turns, kind, key, value)
-        last = self._last_facts.get((kind, key))
-        if last is not None and self._facts[last].turn == fact.turn:
-            self._facts[last] = fact
-        else:
-            self._last_facts[kind, key] = len(self._facts)
-            self._facts.append(fact)
-
-    def _index_facts(self) -> None:
-        self._last_facts = {(fact.kind, fact.key): place for place, fact in enumerate(self._facts)}
+        self._facts.add(Fact(self.turns, kind, key, value))
 
     def _described(self, entry: Described) -> None:
         self.title = self.title if entry.title is None else entry.title
@@ -411,8 +427,7 @@ class Fold:
         elif entry.messages is not None:
             self._settle()
             self._cut(entry.messages)
-        self._facts = [fact for fact in self._facts if fact.turn <= self.turns]
-        self._index_facts()
+        self._facts.cut(self.turns)
 
     def _cut(self, messages: int) -> None:
         """Shorten the view (what the model sees) to its first `messages` messages. A turn still counts if its response
@@ -420,7 +435,7 @@ class Fold:
         before = [place for start, stop in self._view() for place in range(start, stop)]
         if messages >= len(before):
             return
-        self._set_view(_first(self._view(), messages))
+        self._set_view(first_of(self._view(), messages))
         dropped = sum(type(self._history[place]) is Assistant for place in before[messages:])
         del self._marks[max(1, len(self._marks) - dropped) :]
         if messages == 0:
@@ -435,7 +450,7 @@ class Fold:
             self._spend(entry.usage, entry.cost_usd)
             self.in_flight = False
         self._marked()
-        kept = _last(self._view(), entry.keep)
+        kept = last_of(self._view(), entry.keep)
         place = len(self._history)
         self._history.append(entry.summary)
         self._set_view(((place, place + 1), *kept))
@@ -449,26 +464,6 @@ class Fold:
 
     def _folded(self, entry: FoldedState) -> None:
         self._reset(entry.state)
-
-
-def _first(ranges: Ranges, count: int) -> Ranges:
-    kept: list[tuple[int, int]] = []
-    for start, stop in ranges:
-        if count <= 0:
-            break
-        kept.append((start, min(stop, start + count)))
-        count -= stop - start
-    return tuple(kept)
-
-
-def _last(ranges: Ranges, count: int) -> Ranges:
-    kept: list[tuple[int, int]] = []
-    for start, stop in reversed(ranges):
-        if count <= 0:
-            break
-        kept.append((max(start, stop - count), stop))
-        count -= stop - start
-    return tuple(reversed(kept))
 
 
 _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {

@@ -21,7 +21,7 @@ from clew.checkpointers.heads import Status
 from clew.checkpointers.objects.oci import Auth
 from clew.checkpointers.sqlite.backup import Backup
 from clew.errors import LeaseLost
-from clew.log import Logged
+from clew.log import Logged, Present
 from clew.log.checkpoint import Checkpoint as Checkpoint
 from clew.log.keys import Keyring
 from clew.messages.dialects import Loss
@@ -1050,6 +1050,11 @@ class Thread:
 
         Returns False at once if the thread was not taken by `takeover`, if it had no lease, if its holder was certainly
         gone, or if that lease must have ended by now."""
+
+    @property
+    def present(self) -> Present:
+        """The part of the thread's state that the next step of a run needs. Unlike `checkpoint`, it takes no longer to
+        make as the log grows."""
 
     @staticmethod
     def prune(

@@ -22,6 +22,7 @@ from clew.log import (
     Logged,
     MessageAdded,
     ModelCallStarted,
+    Present,
     Rewound,
     StatusChanged,
     StepIntent,
@@ -240,6 +241,12 @@ class Thread:
     def checkpoint(self) -> Checkpoint:
         """The thread's state with everything appended so far, whether it is durable yet or not."""
         return self._open_writer().fold.checkpoint()
+
+    @property
+    def present(self) -> Present:
+        """The part of the thread's state that the next step of a run needs. Unlike `checkpoint`, it takes no longer to
+        make as the log grows."""
+        return self._open_writer().fold.present()
 
     @property
     def on_lost(self) -> set[Callable[[], None]]:

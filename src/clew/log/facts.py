@@ -1,0 +1,53 @@
+"""`Facts`: the facts of a thread while entries are added to it, with the newest of each kind and key found at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from clew.log.checkpoint import Fact, Kind
+
+__all__ = ["Facts"]
+
+
+class Facts:
+    """The facts of a thread, in the order in which they were recorded. A fact is a value that holds from a turn on."""
+
+    __slots__ = ("_all", "_newest")
+
+    def __init__(self, facts: Iterable[Fact]) -> None:
+        self._all: list[Fact] = list(facts)
+        self._index()
+
+    def _index(self) -> None:
+        self._newest: dict[tuple[Kind, str], int] = {
+            (fact.kind, fact.key): place for place, fact in enumerate(self._all)
+        }
+
+    def add(self, fact: Fact) -> None:
+        """Add a fact. It replaces a fact of the same turn, kind and key, because rewinds only go to ends of turns."""
+        last = self._newest.get((fact.kind, fact.key))
+        if last is not None and self._all[last].turn == fact.turn:
+            self._all[last] = fact
+        else:
+            self._newest[fact.kind, fact.key] = len(self._all)
+            self._all.append(fact)
+
+    def cut(self, turn: int) -> None:
+        """Remove the facts of all turns after this one."""
+        self._all = [fact for fact in self._all if fact.turn <= turn]
+        self._index()
+
+    def value(self, kind: Kind, key: str = "") -> Any:
+        """Return the value of the newest fact with this kind and key, or None if there is none. Takes equally long
+        however many facts there are."""
+        place = self._newest.get((kind, key))
+        return None if place is None else self._all[place].value
+
+    def has(self, kind: Kind, key: str = "") -> bool:
+        """Return whether there is a fact with this kind and key."""
+        return (kind, key) in self._newest
+
+    def all(self) -> tuple[Fact, ...]:
+        """Return all facts, oldest first."""
+        return tuple(self._all)
