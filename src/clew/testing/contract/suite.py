@@ -9,13 +9,26 @@ try:
 except ImportError as error:
     raise MissingExtra("CheckpointerContract", "testing") from error
 
-_PARTS = ("blobs", "concurrency", "ids", "leases", "lifetime", "limits", "lists", "logs", "reference", "silence")
+_PARTS = (
+    "blobs",
+    "concurrency",
+    "histories",
+    "ids",
+    "leases",
+    "lifetime",
+    "limits",
+    "lists",
+    "logs",
+    "reference",
+    "silence",
+)
 pytest.register_assert_rewrite(*(f"clew.testing.contract.{part}" for part in _PARTS))  # a failed assert shows values
 
 from clew.checkpointers.base import Checkpointer  # noqa: E402
 from clew.testing.contract.blobs import BlobContract  # noqa: E402
 from clew.testing.contract.builders import OpenStore  # noqa: E402
 from clew.testing.contract.concurrency import ConcurrencyContract  # noqa: E402
+from clew.testing.contract.histories import HistoryContract  # noqa: E402
 from clew.testing.contract.ids import IdContract  # noqa: E402
 from clew.testing.contract.leases import LeaseContract  # noqa: E402
 from clew.testing.contract.lifetime import LifetimeContract  # noqa: E402
@@ -39,6 +52,7 @@ class CheckpointerContract(
     LifetimeContract,
     SilenceContract,
     ModelContract,
+    HistoryContract,
 ):
     """Everything a `Checkpointer` promises, as tests. Subclass it, say how your store is opened, and run pytest.
 

@@ -1,0 +1,27 @@
+"""Histories: what several processes asked of one store and what they were answered, and a check that the answers fit
+together. Record with `Recorder`, read with `read_history`, check with `check_history`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clew._runtime.lazy import exports
+
+if TYPE_CHECKING:
+    from clew.testing.history.calls import Call, Journal, Outcome, read_history
+    from clew.testing.history.check import check_history
+    from clew.testing.history.recorder import Recorder
+
+__all__ = ["Call", "Journal", "Outcome", "Recorder", "check_history", "read_history"]
+
+__getattr__, __dir__ = exports(
+    __name__,
+    {
+        "Call": "clew.testing.history.calls",
+        "Journal": "clew.testing.history.calls",
+        "Outcome": "clew.testing.history.calls",
+        "Recorder": "clew.testing.history.recorder",
+        "check_history": "clew.testing.history.check",
+        "read_history": "clew.testing.history.calls",
+    },
+)

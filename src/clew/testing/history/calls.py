@@ -1,0 +1,115 @@
+"""`Call`: one call of a store with its answer, and `Journal`: the file in which a process writes its calls down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from blake3 import blake3
+
+from clew.checkpointers.heads import Head
+
+__all__ = ["Call", "Journal", "Outcome", "digest_of_head", "read_history", "short_digest"]
+
+Method = Literal[
+    "append",
+    "read",
+    "head",
+    "heads",
+    "refs",
+    "delete",
+    "put_blobs",
+    "get_blobs",
+    "missing_blobs",
+    "delete_blobs",
+]
+Outcome = Literal["ok", "conflict", "refused", "unknown", "failed"]
+"""How a call ended.
+
+`ok`: it returned. `conflict`: it raised `Conflict`. `refused`: it raised `MissingBlob` or `InvalidInput`, so it changed
+nothing. `unknown`: it raised `Unavailable`, was cancelled, or its process died; it may have taken effect, or take effect
+later. `failed`: it raised something else, which no store should.
+"""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One call of a store, as the caller saw it. Frames, heads and blobs are named by digests."""
+
+    process: str
+    """The name of the process that made the call."""
+    number: int
+    """Number of the call in the journal it was written to."""
+    method: Method
+    began: int
+    """When the call began, by `time.monotonic_ns`, which all processes of a machine share."""
+    ended: int | None = None
+    """When the call ended, by the same clock. None if its process died before."""
+    outcome: Outcome = "unknown"
+    error: str = ""
+    """The error that the call raised, as text."""
+    writer: str = ""
+    """The name of the holder of a lease that made the call; "" if it was made without a lease."""
+    thread_id: str = ""
+    log_id: str = ""
+    """For an append and for `head`: the log id in the head."""
+    at: int = 0
+    """For an append: the position that was given. For `read`: the start."""
+    stop: int | None = None
+    """For `read`: the number of the first frame that was not asked for."""
+    frames: tuple[str, ...] = ()
+    """The frames that were appended or read."""
+    head: str = ""
+    """The head that was appended or returned; "" if there was none."""
+    refs: tuple[str, ...] = ()
+    """The refs that were given to an append or returned by `refs`, sorted."""
+    heads: dict[str, str] = {}
+    """For `heads`: the head of each thread that was listed, by thread id, in the order of the listing."""
+    prefix: str = ""
+    """For `heads`: the prefix that was asked for."""
+    is_whole: bool = False
+    """For `heads`: whether the listing went to its end and had no condition but a prefix."""
+    blobs: tuple[str, ...] = ()
+    """The digests of the blobs that were put, asked for or deleted."""
+    found: tuple[str, ...] = ()
+    """For `get_blobs` and `missing_blobs`: the digests of the blobs that the store has."""
+
+
+class Journal:
+    """A file to which one process writes its calls, each twice: before it begins and after it has ended. Each line goes to
+    the operating system at once, so a kill of the process loses none."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._encoder = msgspec.json.Encoder()
+
+    def __call__(self, call: Call) -> None:
+        os.write(self._file, self._encoder.encode(call) + b"\n")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def read_history(journals: Iterable[Path]) -> list[Call]:
+    """Return all calls in these journals, in the order in which they began. A line that a kill has cut short is skipped:
+    its call has not begun."""
+    decoder = msgspec.json.Decoder(Call)
+    found: dict[tuple[Path, int], Call] = {}
+    for path in journals:
+        lines = path.read_bytes().split(b"\n")
+        for line in lines[:-1]:
+            call = decoder.decode(line)
+            found[path, call.number] = call
+    return sorted(found.values(), key=lambda call: call.began)
+
+
+def digest_of_head(head: Head | None) -> str:
+    """Return a short name for this head: equal for two heads only if all their fields are equal. "" for no head."""
+    return "" if head is None else short_digest(msgspec.msgpack.encode(head))
+
+
+def short_digest(data: bytes) -> str:
+    """Return a short name for these bytes, which no other bytes of a history have."""
+    return blake3(data).hexdigest(8)

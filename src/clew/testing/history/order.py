@@ -1,0 +1,244 @@
+"""Search for an order of the calls of one thread that explains all their answers (linearizability).
+
+Each call must take effect at one moment between its beginning and its end, as if the store did one after the other. A call
+whose outcome is unknown takes effect at one moment after its beginning, or never. The search follows the history in time
+and keeps every state that the thread may be in. If a call ends and no state is left that explains its answer, then no order
+of the calls does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from clew.testing.history.calls import Call
+
+__all__ = ["ABSENT", "Logs", "State", "Unexplained", "order_calls"]
+
+
+class State(NamedTuple):
+    """A thread at one moment. `log` is the number of its frames and refs in `Logs`."""
+
+    log_id: str
+    log: int
+    head: str
+
+
+ABSENT = State("", 0, "")
+
+
+class Logs:
+    """All logs that a thread may have had, each under a number, so that states are small and quick to compare."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[str, ...]] = [()]
+        self.refs: list[frozenset[str]] = [frozenset()]
+        self._numbers: dict[tuple[tuple[str, ...], frozenset[str]], int] = {}
+        self._longer: dict[tuple[int, int], int] = {}
+
+    def extended(self, log: int, call: Call, index: int) -> int:
+        """Return the number of the log that this append, the call with this index, makes of the log `log`."""
+        made = self._longer.get((log, index))
+        if made is None:
+            key = (self.frames[log] + call.frames, self.refs[log] | set(call.refs))
+            made = self._numbers.setdefault(key, len(self.frames))
+            if made == len(self.frames):
+                self.frames.append(key[0])
+                self.refs.append(key[1])
+            self._longer[log, index] = made
+        return made
+
+
+class Unexplained(NamedTuple):
+    """The first call that no order explains, and the states in which the thread could have been when it ended."""
+
+    call: Call
+    states: list[State]
+    logs: Logs
+
+
+class _Course(NamedTuple):
+    """One way in which the history may have gone so far."""
+
+    state: State
+    changed: frozenset[int]
+    """Changes under way that have taken effect, and whose caller will learn it."""
+    lost: frozenset[int]
+    """Changes with an unknown outcome that have taken effect."""
+    seen: frozenset[int]
+    """Calls under way that change nothing and whose answer was right at some moment since they began."""
+
+
+def order_calls(calls: Sequence[Call]) -> Unexplained | None:
+    """Return the first of these calls, all on one thread that does not exist at first, that no order explains; None if an
+    order explains all. `heads` is not among them: give `head` calls in its place."""
+    return _Search(calls).run()
+
+
+class _Search:
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = calls
+        self._logs = Logs()
+        self._looks: set[int] = set()
+        """Calls under way that change nothing."""
+        self._appends: dict[tuple[str, int], list[int]] = {}
+        """Appends that may take effect, by log id and position."""
+        self._first: list[int] = []
+        """Those of them that may make the thread."""
+        self._repeats: set[int] = set()
+        """Appends under way that succeed: each may be a repetition, which changes nothing."""
+        self._deletes: list[int] = []
+        self._lost_deletes: list[int] = []
+
+    def run(self) -> Unexplained | None:
+        courses = [_Course(ABSENT, frozenset(), frozenset(), frozenset())]
+        for ends, index in _moments(self._calls):
+            call = self._calls[index]
+            if not ends:
+                self._begin(index, call)
+                if index in self._looks:
+                    courses = [self._look(course) for course in courses]
+                continue
+            left = self._end(index, courses)
+            if not left:
+                return Unexplained(call, list({course.state for course in courses}), self._logs)
+            self._forget(index, call)
+            courses = left
+        return None
+
+    def _begin(self, index: int, call: Call) -> None:
+        is_lost = _is_lost(call)
+        if call.method == "delete":
+            (self._lost_deletes if is_lost else self._deletes).append(index)
+        elif call.method == "append" and call.outcome != "conflict":
+            self._appends.setdefault((call.log_id, call.at), []).append(index)
+            if call.at == 0 and call.frames:
+                self._first.append(index)
+            if not is_lost and call.frames:
+                self._repeats.add(index)
+        else:
+            self._looks.add(index)
+
+    def _forget(self, index: int, call: Call) -> None:
+        self._looks.discard(index)
+        self._repeats.discard(index)
+        if call.method == "delete":
+            self._deletes.remove(index)
+        elif call.method == "append" and call.outcome != "conflict":
+            self._appends[call.log_id, call.at].remove(index)
+            if index in self._first:
+                self._first.remove(index)
+
+    def _look(self, course: _Course) -> _Course:
+        """Let every call under way that this state answers rightly have its answer now: that never rules anything out."""
+        right = {index for index in self._looks - course.seen if self._is_right(self._calls[index], course.state)}
+        return course._replace(seen=course.seen | right) if right else course
+
+    def _is_right(self, call: Call, state: State) -> bool:
+        """Return whether this is the answer to a call that changes nothing, in this state."""
+        frames = self._logs.frames[state.log]
+        if call.method == "read":
+            return frames[call.at : call.stop] == call.frames
+        if call.method == "head":
+            return state.head == call.head
+        if call.method == "refs":
+            return self._logs.refs[state.log] == set(call.refs)
+        if state == ABSENT:
+            return call.at > 0 or not call.frames
+        return state.log_id != call.log_id or (
+            len(frames) != call.at and (not call.frames or not self._has(frames, call))
+        )
+
+    @staticmethod
+    def _has(frames: tuple[str, ...], call: Call) -> bool:
+        return frames[call.at : call.at + len(call.frames)] == call.frames
+
+    def _end(self, index: int, courses: Iterable[_Course]) -> list[_Course]:
+        """Return the ways to go on from these courses in which this call has taken effect. Changes under way may have
+        taken effect before it."""
+        kept, reached = _Best(), _Best()
+        waiting: list[_Course] = []
+        for course in courses:
+            if index in course.changed or index in course.seen:
+                kept.add(_without(course, index))
+            elif reached.add(course):
+                waiting.append(course)
+        for course in waiting:  # grows meanwhile: what takes fewest steps comes first
+            for step in self._steps(course):
+                following = self._look(step)
+                if index in following.changed or index in following.seen:
+                    kept.add(_without(following, index))
+                elif reached.add(following):
+                    waiting.append(following)
+        return kept.courses()
+
+    def _steps(self, course: _Course) -> Iterator[_Course]:
+        """Yield what each change under way makes of this course."""
+        state, taken = course.state, course.changed | course.lost
+        frames = self._logs.frames[state.log]
+        fitting = self._first if state == ABSENT else self._appends.get((state.log_id, len(frames)), [])
+        for index in fitting:
+            if index not in taken:
+                call = self._calls[index]
+                after = State(call.log_id, self._logs.extended(state.log, call, index), call.head)
+                yield self._taken(course, index, after)
+        for index in self._repeats - taken:
+            call = self._calls[index]
+            if state.log_id == call.log_id and self._has(frames, call):
+                yield self._taken(course, index, state)
+        for index in self._deletes:
+            if index not in taken:
+                yield self._taken(course, index, ABSENT)
+        if state != ABSENT:
+            for index in self._lost_deletes:
+                if index not in taken:
+                    yield self._taken(course, index, ABSENT)
+                    break  # they are all alike
+
+    def _taken(self, course: _Course, index: int, state: State) -> _Course:
+        if _is_lost(self._calls[index]):
+            return course._replace(state=state, lost=course.lost | {index})
+        return course._replace(state=state, changed=course.changed | {index})
+
+
+class _Best:
+    """Courses, without those that another one makes superfluous: it is in the same state, and more may still happen."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[State, frozenset[int]], list[_Course]] = {}
+
+    def add(self, course: _Course) -> bool:
+        """Add a course. Return whether it was not superfluous."""
+        others = self._found.setdefault((course.state, course.changed), [])
+        if any(other.lost <= course.lost and other.seen >= course.seen for other in others):
+            return False
+        others[:] = [other for other in others if not (course.lost <= other.lost and course.seen >= other.seen)]
+        others.append(course)
+        return True
+
+    def courses(self) -> list[_Course]:
+        return [course for others in self._found.values() for course in others]
+
+
+def _without(course: _Course, index: int) -> _Course:
+    return course._replace(changed=course.changed - {index}, seen=course.seen - {index})
+
+
+def _is_lost(call: Call) -> bool:
+    """Return whether nobody learned if this call took effect."""
+    return call.outcome in ("unknown", "failed")
+
+
+def _moments(calls: Sequence[Call]) -> list[tuple[bool, int]]:
+    """Return the beginnings (False) and ends (True) of these calls, each with the call's index, in the order of time. A
+    call without an answer has no end, and is left out if it changes nothing. At the same moment, beginnings come first, so
+    that such calls overlap."""
+    moments: list[tuple[int, bool, int]] = []
+    for index, call in enumerate(calls):
+        is_change = call.method in ("append", "delete")
+        if call.outcome == "refused" or (_is_lost(call) and not is_change):
+            continue
+        moments.append((call.began, False, index))
+        if not _is_lost(call) and call.ended is not None:
+            moments.append((call.ended, True, index))
+    return [(ends, index) for _, ends, index in sorted(moments)]
