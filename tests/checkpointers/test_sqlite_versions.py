@@ -1,4 +1,4 @@
-"""SQLite files that are not as this version would make them: of version 1, in another journal mode, damaged, empty,
+"""SQLite files that are not as this version would make them: of an older version, in another journal mode, damaged, empty,
 half gone or read-only; and that a process uses one SQLite library for them."""
 
 from __future__ import annotations
@@ -40,6 +40,17 @@ def old(path: Path) -> Path:
     return path
 
 
+def age(path: Path, version: int) -> None:
+    """Bring the tables of a store back to an older version."""
+    with database(path) as db:
+        for column in ("title", "tags"):
+            db.execute(f"ALTER TABLE heads DROP COLUMN {column}")
+        if version == 1:
+            db.execute("DROP INDEX heads_by_updated")
+            db.execute("DROP INDEX heads_by_created")
+        db.execute(f"PRAGMA user_version = {version}")
+
+
 def value(path: Path, statement: str) -> object:
     with database(path) as db:
         return db.execute(statement).get
@@ -67,7 +78,7 @@ async def check_content(path: Path) -> None:
 
 async def test_a_store_of_version_1_is_migrated_in_place_and_keeps_everything(old: Path) -> None:
     await check_content(old)
-    assert value(old, "PRAGMA user_version") == schema.VERSION == 2
+    assert value(old, "PRAGMA user_version") == schema.VERSION == 3
     assert {"heads_by_updated", "heads_by_created"} <= indexes(old)
     await check_content(old)
     async with SQLiteCheckpointer(old) as store:
@@ -110,6 +121,29 @@ async def test_a_migration_that_is_broken_off_leaves_version_1(old: Path, monkey
     await check_content(old)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_titles_and_tags_of_an_older_store_are_found(
+    path: Path, version: int, read_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        for number in range(5):
+            await append(store, f"thread {number}", b"frame", title=f"Straße {number}", tags={"n": str(number % 2)})
+        await append(store, "damaged", b"frame", title="Straße")
+    with database(path) as db:
+        db.execute("UPDATE heads SET head = substr(head, 2) WHERE thread_id = 'damaged'")
+    age(path, version)
+    if read_only:
+        monkeypatch.setattr("clew.checkpointers.sqlite.engine.is_read_only", lambda _: True)
+    async with SQLiteCheckpointer(path) as store:
+        assert sorted(await listed(store, title="STRASSE 3")) == ["thread 3"]
+        assert sorted(await listed(store, tags={"n": "1"})) == ["thread 1", "thread 3"]
+        assert await listed(store, tags={"n": "1"}, title="strasse 2") == []
+        with pytest.raises(Corrupt, match="'damaged'"):
+            await listed(store)
+    assert value(path, "PRAGMA user_version") == (version if read_only else schema.VERSION)
+
+
 async def test_a_backup_of_a_store_of_version_1_is_one_too(old: Path, tmp_path: Path) -> None:
     copy = backup(old, tmp_path / "copy.db").path
     assert value(copy, "PRAGMA user_version") == 1
@@ -121,11 +155,30 @@ async def test_a_page_of_a_listing_is_read_from_an_index(path: Path) -> None:
         await append(store, "thread", b"frame")
         last = (await heads(store))[-1]
     with database(path) as db:
-        for query in (HeadQuery(limit=50), HeadQuery(limit=50, order="created"), HeadQuery(limit=50).after(last)):
+        for query in (
+            HeadQuery(limit=50),
+            HeadQuery(limit=50, order="created"),
+            HeadQuery(limit=50).after(last),
+            HeadQuery(limit=50, title="a", tags={"b": "c"}, status="done"),
+        ):
             statement, values = _listing("", query)
             plan = " ".join(str(row[3]) for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values))
             assert f"heads_by_{query.order}" in plan
             assert "TEMP B-TREE" not in plan
+
+
+async def test_no_head_is_read_that_has_not_the_title_and_the_tags_of_the_query(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        for number in range(40):
+            await append(
+                store, f"thread {number}", b"frame", title=f"No. {number}", tags={"even": str(number % 2 == 0)}
+            )
+        await append(store, "thread 12", b"more", at=1, title="Renamed")
+        assert await listed(store, title="No. 12") == []
+        assert await listed(store, title="renamed") == ["thread 12"]
+    with database(path) as db:
+        for query in (HeadQuery(limit=2, title="no. 1"), HeadQuery(limit=2, title="no. 1", tags={"even": "True"})):
+            assert len(db.execute(*_listing("", query)).fetchall()) == 2
 
 
 # Journal mode
@@ -310,10 +363,7 @@ async def test_a_store_that_may_not_be_written_can_be_read(path: Path, monkeypat
 async def test_a_store_on_a_read_only_file_system_can_be_read(path: Path, version: str) -> None:
     await made(path)
     if version == "old":
-        with database(path) as db:
-            db.execute("DROP INDEX heads_by_updated")
-            db.execute("DROP INDEX heads_by_created")
-            db.execute("PRAGMA user_version = 1")
+        age(path, 1)
     if os.geteuid() != 0:
         path.chmod(0o400)
         path.parent.chmod(0o500)

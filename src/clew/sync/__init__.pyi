@@ -1053,8 +1053,7 @@ class Thread:
 
     @property
     def present(self) -> Present:
-        """The part of the thread's state that the next step of a run needs. Unlike `checkpoint`, it takes no longer to
-        make as the log grows."""
+        """The part of the state that the next step of a run needs. Making it takes equally long however long the log is."""
 
     @staticmethod
     def prune(

@@ -41,6 +41,8 @@ _HEAD_COLUMNS = (
     "created",
     "updated",
     "head",
+    "title",
+    "tags",
 )
 _CREATED = _HEAD_COLUMNS[4:].index("created")
 _CHANGING = tuple(name for name in _HEAD_COLUMNS[4:] if name != "created")  # with it, each append writes one more page

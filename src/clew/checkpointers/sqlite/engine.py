@@ -98,7 +98,7 @@ class Engine:
         self._here_again = 0.0
         self._writer = threading.Thread(target=self._write, name="clew-sqlite-writer", daemon=True)
         self._writer.start()
-        self._readers = WorkerPool("clew-sqlite-reader", READERS, self._connect, apsw.Connection.close)
+        self._readers = WorkerPool("clew-sqlite-reader", READERS, self._connect_reader, apsw.Connection.close)
 
     async def write(self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
         """Run this function, with a cursor, inside the next transaction. Returns the function's result when the
@@ -295,6 +295,15 @@ class Engine:
                 configure(connection)
             return connection
 
+    def _connect_reader(self) -> apsw.Connection:
+        """Open a connection that reads. A store of an older version that cannot be migrated, because it can only be
+        read, looks to this connection as if it were."""
+        connection = self._connect()
+        if self._read_only:
+            with self._explained(), _closed_on_error(connection):
+                schema.show_as_newest(connection, self._name)
+        return connection
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Turn errors of `apsw` and of the operating system inside the `with` block into a `ClewError`."""
@@ -324,6 +333,8 @@ class Engine:
         either of these for single statements."""
         connection = self._connect()
         with self._explained(), _closed_on_error(connection):
+            if self._read_only:
+                raise apsw.ReadOnlyError("attempt to write a readonly database")
             check_writable(connection)
             connection.execute("PRAGMA busy_timeout = 0")
             connection.execute("PRAGMA wal_autocheckpoint = 0")

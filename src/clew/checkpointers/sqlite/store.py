@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
@@ -27,7 +26,7 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
-from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, with_sum
+from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, tags_column, title_column, with_sum
 from clew.checkpointers.sqlite.appends import Append, frames_of, now, touch
 from clew.checkpointers.sqlite.backup import Backup, backup
 from clew.checkpointers.sqlite.engine import Engine, close_engine, open_engine
@@ -86,6 +85,8 @@ class SQLiteCheckpointer(Checkpointer):
                 _created(head.created_at),
                 micros(head.updated_at),
                 with_sum(encoded),
+                title_column(head.title),
+                tags_column(head.tags),
             ),
             sum(map(len, frames)) + len(encoded),
         )
@@ -132,10 +133,7 @@ class SQLiteCheckpointer(Checkpointer):
         statement, values = _listing(self._namespace, query)
         rows = await self._use().read(lambda db: db.execute(statement, values).fetchall(), loop)
         listing = Listing(self._name)
-        heads = listing.sound(rows)
-        if not _decided_by_sql(query):
-            heads = itertools.islice((head for head in heads if query.matches(head)), query.limit)
-        for head in heads:
+        for head in listing.sound(rows):
             yield head
         listing.end()
 
@@ -257,14 +255,9 @@ _GET_BLOB = "SELECT data FROM blobs JOIN blob_data USING (id) WHERE ns = ? AND d
 _OLD_BLOB = "SELECT id FROM blobs WHERE ns = ? AND digest = ? AND touched <= ?"
 
 
-def _decided_by_sql(query: HeadQuery) -> bool:
-    return not query.title and not query.tags
-
-
 def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
-    """Return the SELECT statement that lists heads for a query, and the values of its placeholders. The statement does
-    not check title and tags. If the query has them, the caller checks each head with `query.matches` and applies the
-    limit."""
+    """Return the SELECT statement that lists the heads that match a query, and the values of its placeholders. It
+    selects the same heads as `HeadQuery.matches`."""
     where: list[str] = ["ns = ?"]
     values: list[object] = [namespace]
 
@@ -284,10 +277,14 @@ def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
         add("updated >= ?", micros(query.updated_after))
     if query.updated_before is not None:
         add("updated < ?", micros(query.updated_before))
+    if query.title:
+        add("instr(title, ?)", title_column(query.title))
+    for name, value in query.tags.items():
+        add("instr(tags, ?)", tags_column({name: value}))
     if (start := query.start()) is not None:
         add(f"({query.order}, key) < (?, ?)", start[0], bytes.fromhex(start[1]))
     statement = f"SELECT head, thread_id FROM heads WHERE {' AND '.join(where)} ORDER BY {query.order} DESC, key DESC"  # noqa: S608
-    if query.limit is not None and _decided_by_sql(query):
+    if query.limit is not None:
         statement += " LIMIT ?"
         values.append(min(query.limit, UNLIMITED))
     return statement, values
