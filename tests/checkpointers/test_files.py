@@ -511,7 +511,7 @@ async def test_a_namespace_is_a_folder_that_says_its_name(path: Path) -> None:
     assert (space(path, "../up") / "namespace").read_text(encoding="utf-8") == '"../up"\n'
     assert (space(path, "tenant \u00e4") / "namespace").read_text(encoding="utf-8") == '"tenant \u00e4"\n'
     assert sorted(entry.name for entry in path.iterdir()) == sorted(
-        ["clew-store", space(path).name, space(path, "../up").name, space(path, "tenant \u00e4").name]
+        ["clew-store", "clew-store.reserve", *(space(path, name).name for name in ("", "../up", "tenant \u00e4"))]
     )
 
 

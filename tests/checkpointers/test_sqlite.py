@@ -61,7 +61,7 @@ async def test_the_database_and_its_side_files_are_private_from_the_start(tmp_pa
             await append(store, "thread", b"frame")
             await store.read("thread")
             files = sorted(path.parent.iterdir())
-            assert [file.name for file in files] == ["clew.db", "clew.db-shm", "clew.db-wal"]
+            assert [file.name for file in files] == ["clew.db", "clew.db-reserve", "clew.db-shm", "clew.db-wal"]
             assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     finally:
@@ -345,7 +345,7 @@ db.execute("ROLLBACK")
 async def test_a_lock_held_too_long_is_unavailable_and_the_call_may_be_made_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sqlite_engine, "LOCK_WAIT", 0.2)
+    monkeypatch.setattr("clew.checkpointers.sqlite.connection.LOCK_WAIT", 0.2)
     async with SQLiteCheckpointer(path) as store:
         await append(store, "thread", b"one")
         holder = subprocess.Popen(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import sys
 import time
 from contextlib import suppress
@@ -20,7 +21,9 @@ else:
 
 __all__ = [
     "WAIT",
+    "Reserve",
     "explain",
+    "is_full",
     "lock",
     "make_private",
     "make_private_file",
@@ -178,6 +181,48 @@ def network_file_system(folder: Path) -> str | None:
         if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, fields[fields.index("-") + 1]
     return kind if kind in _NETWORK else None
+
+
+class Reserve:
+    """A file that only takes up room (`size` bytes), which is given to a deletion when the disk is full."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path = path
+        self._size = size
+
+    def hold(self) -> None:
+        """Make the file, unless it exists or the disk is short of room. Never fails: without the file, only deletions on
+        a full disk need room from elsewhere."""
+        with suppress(OSError):
+            if self.is_short():
+                return
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                if sys.platform == "linux":
+                    os.posix_fallocate(fd, 0, self._size)
+                else:
+                    write_all(fd, bytes(self._size))
+            except OSError:
+                self.release()
+            finally:
+                os.close(fd)
+
+    def is_short(self) -> bool:
+        """Return whether the disk has less free room than twice the size of the reserve."""
+        return shutil.disk_usage(self._path.parent).free < 2 * self._size
+
+    def release(self) -> bool:
+        """Remove the file, so that its room can be used. Returns False if there is none."""
+        try:
+            os.unlink(self._path)
+        except OSError:
+            return False
+        return True
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Return whether an error of the operating system says that there is no room on the disk."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def explain(error: OSError, path: Path) -> ClewError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Self
 from clew.checkpointers.heads import Head, HeadQuery
 from clew.log.keys import Keyring
 
-__all__ = ["MAX_APPEND", "MAX_FRAME", "MAX_ID", "Checkpointer", "is_absent"]
+__all__ = ["MAX_APPEND", "MAX_FRAME", "MAX_ID", "Checkpointer", "frees_room", "is_absent"]
 
 MAX_ID = 1024
 """The longest thread id, in bytes of UTF-8."""
@@ -21,6 +22,10 @@ MAX_FRAME = 4 * 2**20
 """The most bytes that one frame may have. Larger values are stored as blobs."""
 MAX_APPEND = 16 * 2**20
 """The most bytes that the frames of one append may have together."""
+
+frees_room: ContextVar[bool] = ContextVar("frees_room", default=False)
+"""Set to True around an append that prepares the deletion of its thread. A store that holds some room in reserve for
+deletions on a full disk may use it for such an append."""
 
 
 class Checkpointer(ABC):

@@ -2,6 +2,7 @@
 This is what the folder holds (a blake3 is a hash in hex, `ab` are its first two letters):
 
 clew-store              "clew-store 1": marks the folder as a store, and names its format
+clew-store.reserve      takes up room, which a deletion on a full disk may use
 <blake3 of namespace>/
     namespace           the name of the namespace, for people
     threads/ab/<blake3 of id>
@@ -28,6 +29,8 @@ __all__ = ["Root"]
 
 MARKER = "clew-store"
 FORMAT = 1
+RESERVE = 64 * 1024
+"""Bytes that are held in reserve. Before a thread is deleted, its lease is taken, which appends to its file."""
 _LEFT_BY_SYSTEMS = {".DS_Store", "lost+found"}
 
 
@@ -42,6 +45,7 @@ class Root:
         self._opening = threading.Lock()
         self._opened = False
         self._kept: set[Path] = set()
+        self.reserve = files.Reserve(path / f"{MARKER}.reserve", RESERVE)
 
     def open(self) -> None:
         """Create the store in a new or empty folder, or check that the folder is a store. Raises `InvalidInput` if it
@@ -119,6 +123,7 @@ class Root:
         self._kept.update(fresh)
         if self.space in fresh:
             self._name_space()
+            self.reserve.hold()
 
     def entries(self, folder: Path) -> list[os.DirEntry[str]]:
         """Return the files and folders in this folder, or an empty list if it does not exist yet. Raises `Unavailable`

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from clew._runtime.aio import WorkerPool
-from clew.checkpointers.base import Checkpointer
+from clew._runtime.files import is_full
+from clew.checkpointers.base import Checkpointer, frees_room
 from clew.checkpointers.checks import (
     Guard,
     check_append,
@@ -28,7 +29,7 @@ from clew.checkpointers.files.heads import HeadFiles
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.files.threads import ThreadFiles
 from clew.checkpointers.heads import Head, HeadQuery, select, unlisted
-from clew.errors import Corrupt, InvalidInput
+from clew.errors import Corrupt, InvalidInput, Unavailable
 
 __all__ = ["FileCheckpointer"]
 
@@ -78,7 +79,17 @@ class FileCheckpointer(Checkpointer):
     ) -> None:
         loop = self._guard.enter()
         check_append(thread_id, frames, at, head, refs)
-        await self._run(lambda: self._threads.append(thread_id, frames, at, head, refs), loop)
+        is_freeing = frees_room.get()
+
+        def work() -> None:
+            try:
+                self._threads.append(thread_id, frames, at, head, refs)
+            except Unavailable as error:
+                if not (is_freeing and is_full(error.__cause__) and self._root.reserve.release()):
+                    raise
+                self._threads.append(thread_id, frames, at, head, refs)
+
+        await self._run(work, loop)
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         loop = self._guard.enter()
@@ -109,7 +120,12 @@ class FileCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        await self._run(lambda: self._threads.delete(thread_id), loop)
+
+        def work() -> None:
+            self._threads.delete(thread_id)
+            self._root.reserve.hold()
+
+        await self._run(work, loop)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         loop = self._guard.enter()

@@ -66,6 +66,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """The values of the columns of the table `heads` that come after `log_id`, in the order of the table."""
     size: int
     """Bytes of the frames and the encoded head together."""
+    frees_room: bool
+    """Whether this prepares a deletion, so that on a full disk it may use the room in reserve."""
 
 
 class _Log(msgspec.Struct, gc=False):

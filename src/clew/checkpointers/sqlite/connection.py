@@ -9,25 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
 
 from clew._runtime import files
+from clew._runtime.text import size as size_text
 from clew.errors import ClewError, Corrupt, Unavailable
 
 __all__ = [
     "CHECKPOINT_AT_MOST",
     "FAULTS",
     "LOCK_WAIT",
+    "ROOM_NEEDED",
+    "begin",
     "check_writable",
+    "commit",
     "configure",
     "connect",
     "explain",
     "is_busy",
     "library",
+    "setting",
     "use_wal",
 ]
 
@@ -38,6 +45,10 @@ LOCK_WAIT = 30.0
 CHECKPOINT_AT_MOST = 1024
 """When the WAL (SQLite's write-ahead log) has this many pages, SQLite itself moves them to the database before a commit
 returns. This applies only to transactions whose pages the writer does not count."""
+ROOM_NEEDED = 2**20
+"""Bytes of free room with which a store can be opened, and everything in it deleted, if its WAL is in the database."""
+_SHARED_MEMORY = 32 * 1024
+"""Bytes of the file that SQLite keeps beside a database while it is open in WAL mode."""
 _CACHED_STATEMENTS = 256
 _PAUSE = 0.05
 
@@ -140,6 +151,37 @@ def check_writable(connection: apsw.Connection) -> None:
         connection.set_busy_timeout(round(LOCK_WAIT * 1000))
 
 
+def begin(db: apsw.Cursor, patient: bool) -> None:
+    """Start a write transaction. If another process has locked the database, `patient` decides: with it, wait up to
+    `LOCK_WAIT` seconds; without it, raise at once."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except apsw.Error as error:
+        if not (patient and is_busy(error)):
+            raise
+        with setting(db, "busy_timeout", round(LOCK_WAIT * 1000)):
+            db.execute("BEGIN IMMEDIATE")
+
+
+def commit(db: apsw.Cursor, *, count_pages: bool) -> None:
+    """Commit the transaction. With `count_pages`, which is for transactions that changed an unknown number of pages,
+    SQLite itself counts the pages of the WAL (its write-ahead log). It moves them to the database if there are
+    `CHECKPOINT_AT_MOST` or more."""
+    with setting(db, "wal_autocheckpoint", CHECKPOINT_AT_MOST) if count_pages else contextlib.nullcontext():
+        db.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def setting(db: apsw.Cursor, name: str, value: int) -> Iterator[None]:
+    """Set the PRAGMA `name` to `value` while the `with` block runs, then set it back to 0, its usual value on the
+    connection that writes."""
+    db.execute(f"PRAGMA {name} = {value}")
+    try:
+        yield
+    finally:
+        db.execute(f"PRAGMA {name} = 0")
+
+
 def is_busy(error: BaseException | None) -> bool:
     """Return whether an error says that another process has locked the database."""
     return isinstance(error, apsw.BusyError)
@@ -149,10 +191,23 @@ def explain(error: Exception, path: Path) -> ClewError:
     """Return the `ClewError` for an error of `apsw`. It says what happened, to which file, and what to do."""
     if isinstance(error, (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError)):
         return Corrupt(f"{path} is not a sound SQLite database ({error}). Restore it from a copy, or move it away.")
+    if isinstance(error, (apsw.IOError, apsw.CantOpenError)) and _is_full(path):
+        return Unavailable(
+            f"{path}: {error}: the disk is full, and SQLite needs some room even to open a store. Nothing stored was "
+            f"harmed. Free about {size_text(ROOM_NEEDED)} on that disk and try again."
+        )
     for kind, hint in _HINTS.items():
         if isinstance(error, kind):
             return Unavailable(f"{path}: {error}: {hint}.")
     return Unavailable(f"{path}: {error}: try again.")
+
+
+def _is_full(path: Path) -> bool:
+    """Return whether the disk has no room for the smallest file that SQLite needs beside a database."""
+    try:
+        return shutil.disk_usage(path.parent).free < _SHARED_MEMORY
+    except OSError:
+        return False
 
 
 _HINTS: dict[type[apsw.Error], str] = {

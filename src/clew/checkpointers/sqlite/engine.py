@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -24,7 +24,9 @@ from clew.checkpointers.sqlite.connection import (
     CHECKPOINT_AT_MOST,
     FAULTS,
     LOCK_WAIT,
+    begin,
     check_writable,
+    commit,
     configure,
     connect,
     connect_to_read,
@@ -32,6 +34,17 @@ from clew.checkpointers.sqlite.connection import (
     is_busy,
     is_read_only,
     library,
+    setting,
+)
+from clew.checkpointers.sqlite.room import (
+    Deletion,
+    finish_deletions,
+    free_room,
+    full_disk,
+    give_back,
+    pages_in_wal,
+    release_at_rest,
+    reserve_of,
 )
 from clew.checkpointers.sqlite.schema import CHECKPOINT_AFTER, PAGE_SIZE
 from clew.errors import Corrupt, InvalidInput, Unavailable
@@ -95,6 +108,10 @@ class Engine:
         self._appender = Appender()
         self._writing = threading.Lock()
         self._pages = 0
+        self._is_full = False
+        """Whether the WAL could not be moved to the database, because the disk was full. Then appends are refused until
+        it can be: the WAL may not grow by more than the room in reserve."""
+        self._reserve = reserve_of(path)
         self._here_again = 0.0
         self._writer = threading.Thread(target=self._write, name="clew-sqlite-writer", daemon=True)
         self._writer.start()
@@ -195,6 +212,7 @@ class Engine:
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+            release_at_rest(self._reserve, self.path)
 
     def _write(self) -> None:
         more = True
@@ -205,7 +223,7 @@ class Engine:
                     if batch and self._connection is None:
                         self._connection = self._connect_writer()
                     if batch and self._connection is not None:
-                        self._transact(self._connection, batch, patient=True)
+                        self._transact_or_free_room(self._connection, batch)
             except BaseException as error:  # noqa: BLE001 - each waiter gets it
                 for job in batch:
                     job.error = error
@@ -240,16 +258,16 @@ class Engine:
         others = [job for job in batch if type(job.work) is not Append]
         appends = [job for job in batch if type(job.work) is Append] if others else batch
         try:
-            _begin(db, patient)
+            begin(db, patient)
             self._appender.begin(db)
             self._appender.apply(db, appends)
             for job in others:
                 self._appender.forget()
                 job.outcome = job.work(db)
             began = time.monotonic()
-            _commit(db, count_pages=bool(others))
+            commit(db, count_pages=bool(others))
             self._quick = self._quick + 1 if time.monotonic() - began < QUICK else 0
-            self._pages += _pages_of(appends)
+            self._pages = _pages_left(db, self._pages) if others else self._pages + _pages_of(appends)
             self._check_file()
         except BaseException as error:
             self._appender.forget()
@@ -261,11 +279,38 @@ class Engine:
         finally:
             db.close()  # a raised error may keep the cursor alive, and a connection with an open cursor does not close
 
+    def _transact_or_free_room(self, connection: apsw.Connection, batch: list[Job]) -> None:
+        """Run a batch as one transaction, and wait while another process has locked the database. If the disk is full,
+        carry out only the requests that free room, in small transactions and with the room that is held in reserve. The
+        other requests get the error."""
+        try:
+            if self._is_full:
+                self._checkpoint(connection)
+            if self._is_full:
+                raise apsw.FullError("database or disk is full")
+            self._transact(connection, batch, patient=True)
+            if any(isinstance(job.work, Deletion) for job in batch) and self._reserve.is_short():
+                give_back(connection, self._reserve)
+        except (apsw.FullError, Unavailable) as error:
+            if (full := full_disk(error)) is None:
+                raise
+            for job in batch:
+                job.error = explain(full, self.path)
+            if freeing := [job for job in batch if isinstance(job.work, Deletion) or _frees_room(job.work)]:
+                self._appender.forget()
+                with setting(connection.cursor(), "busy_timeout", round(LOCK_WAIT * 1000)):
+                    free_room(connection, self.path, self._reserve, freeing, self._transact)
+                self._checkpoint(connection)
+
     def _checkpoint(self, connection: apsw.Connection) -> None:
         """Move pages from the WAL (SQLite's write-ahead log) to the database. Called after the last transaction was
-        acknowledged, so nobody waits for it. A failure is only logged."""
+        acknowledged, so nobody waits for it. A failure is only logged, and a full disk is remembered."""
+        self._is_full = False
         try:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except apsw.FullError:
+            self._is_full = True
+            return
         except apsw.Error as error:
             log.debug("%s: the WAL is not moved to the database for now: %s", self.path, error)
         self._pages = 0
@@ -329,7 +374,7 @@ class Engine:
 
     def _connect_writer(self) -> apsw.Connection:
         """Open the connection that writes. On this connection, a statement fails at once if another process has locked
-        the database, and SQLite does not move its write-ahead log into the database by itself. `_setting` changes
+        the database, and SQLite does not move its write-ahead log into the database by itself. `setting` changes
         either of these for single statements."""
         connection = self._connect()
         with self._explained(), _closed_on_error(connection):
@@ -338,6 +383,8 @@ class Engine:
             check_writable(connection)
             connection.execute("PRAGMA busy_timeout = 0")
             connection.execute("PRAGMA wal_autocheckpoint = 0")
+            finish_deletions(connection)
+            self._reserve.hold()
             left = files.size(f"{self._name}-wal")  # by processes that wrote too little for a checkpoint
         self._pages = left // PAGE_SIZE
         return connection
@@ -374,46 +421,27 @@ def _closed_on_error(connection: apsw.Connection) -> Iterator[None]:
         raise
 
 
-def _begin(db: apsw.Cursor, patient: bool) -> None:
-    """Start a write transaction. If another process has locked the database, `patient` decides: with it, wait up to
-    `LOCK_WAIT` seconds; without it, raise at once."""
-    try:
-        db.execute("BEGIN IMMEDIATE")
-    except apsw.Error as error:
-        if not (patient and is_busy(error)):
-            raise
-        with _setting(db, "busy_timeout", round(LOCK_WAIT * 1000)):
-            db.execute("BEGIN IMMEDIATE")
-
-
-def _commit(db: apsw.Cursor, *, count_pages: bool) -> None:
-    """Commit the transaction. With `count_pages`, which is for transactions that changed an unknown number of pages,
-    SQLite itself counts the pages of the WAL (its write-ahead log). It moves them to the database if there are
-    `CHECKPOINT_AT_MOST` or more."""
-    with _setting(db, "wal_autocheckpoint", CHECKPOINT_AT_MOST) if count_pages else nullcontext():
-        db.execute("COMMIT")
-
-
-@contextmanager
-def _setting(db: apsw.Cursor, name: str, value: int) -> Iterator[None]:
-    """Set the PRAGMA `name` to `value` while the `with` block runs, then set it back to 0, its usual value on the
-    connection that writes."""
-    db.execute(f"PRAGMA {name} = {value}")
-    try:
-        yield
-    finally:
-        db.execute(f"PRAGMA {name} = 0")
-
-
 def _may_be_written_here(batch: list[Job]) -> bool:
     size = refs = 0
     for job in batch:
         work = job.work
-        if type(work) is not Append:
+        if type(work) is not Append or work.frees_room:
             return False
         size += work.size
         refs += len(work.refs)
     return len(batch) <= MOST_HERE and refs <= MOST_HERE and size <= MOST_BYTES_HERE
+
+
+def _frees_room(work: object) -> bool:
+    return type(work) is Append and work.frees_room
+
+
+def _pages_left(db: apsw.Cursor, pages: int) -> int:
+    """Return how many pages of the WAL (SQLite's write-ahead log) are not in the database, after a commit at which
+    SQLite itself has moved them if there were `CHECKPOINT_AT_MOST` or more: then it could not. If there are fewer,
+    return `pages`, the writer's own estimate."""
+    left = pages_in_wal(db)
+    return left if left >= CHECKPOINT_AT_MOST else pages
 
 
 def _pages_of(appends: list[Job]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import apsw
 
-from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.base import Checkpointer, frees_room
 from clew.checkpointers.checks import (
     Guard,
     check_append,
@@ -30,6 +30,7 @@ from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, tags_c
 from clew.checkpointers.sqlite.appends import Append, frames_of, now, touch
 from clew.checkpointers.sqlite.backup import Backup, backup
 from clew.checkpointers.sqlite.engine import Engine, close_engine, open_engine
+from clew.checkpointers.sqlite.room import BlobDeletion, ThreadDeletion
 from clew.errors import Corrupt, InvalidInput
 
 __all__ = ["SQLiteCheckpointer"]
@@ -48,7 +49,7 @@ class SQLiteCheckpointer(Checkpointer):
         self._name = str(self._path)
         self._namespace = namespace
         self.place = f"sqlite:{self._path}#{namespace}"
-        self.own_files = tuple(self._path.with_name(self._path.name + end) for end in ("", "-wal", "-shm", "-journal"))
+        self.own_files = tuple(self._path.with_name(self._path.name + end) for end in _ENDINGS)
         self._guard = Guard(f"the SQLite checkpointer of {self._path}")
         self._engine: Engine | None = None
 
@@ -89,6 +90,7 @@ class SQLiteCheckpointer(Checkpointer):
                 tags_column(head.tags),
             ),
             sum(map(len, frames)) + len(encoded),
+            frees_room.get(),
         )
         await (self._engine or self._use()).submit(append, loop)
 
@@ -148,17 +150,7 @@ class SQLiteCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        wanted = self._namespace, thread_digest(thread_id)
-
-        def work(db: apsw.Cursor) -> None:
-            found = db.execute("SELECT id FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
-            if found is not None:
-                (thread,) = found
-                db.execute("DELETE FROM heads WHERE id = ?", (thread,))
-                db.execute("DELETE FROM refs WHERE thread = ?", (thread,))
-                db.execute("DELETE FROM frames WHERE thread = ?", (thread,))
-
-        await self._use().write(work, loop)
+        await self._use().write(ThreadDeletion(self._namespace, thread_digest(thread_id)), loop)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         loop = self._guard.enter()
@@ -210,17 +202,8 @@ class SQLiteCheckpointer(Checkpointer):
         loop = self._guard.enter()
         check_digests(digests)
         check_grace(untouched_for)
-        namespace = self._namespace
-
-        def work(db: apsw.Cursor) -> None:
-            before = _before(untouched_for)
-            for digest in digests:
-                found = db.execute(_OLD_BLOB, (namespace, bytes.fromhex(digest), before)).fetchone()
-                if found is not None:
-                    db.execute("DELETE FROM blobs WHERE id = ?", found)
-                    db.execute("DELETE FROM blob_data WHERE id = ?", found)
-
-        await self._use().write(work, loop)
+        wanted = [bytes.fromhex(digest) for digest in digests]
+        await self._use().write(BlobDeletion(self._namespace, wanted, lambda: _before(untouched_for)), loop)
 
     async def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
@@ -246,13 +229,14 @@ class SQLiteCheckpointer(Checkpointer):
         return self._engine
 
 
+_ENDINGS = ("", "-wal", "-shm", "-journal", "-reserve")
+"""What is appended to the name of the store for the file itself and for those that are kept beside it."""
 _created = functools.lru_cache(4096)(micros)
 """Returns a thread's time of creation in microseconds since 1970. Cached, because every append to a thread asks for the
 same time again."""
 
 
 _GET_BLOB = "SELECT data FROM blobs JOIN blob_data USING (id) WHERE ns = ? AND digest = ?"
-_OLD_BLOB = "SELECT id FROM blobs WHERE ns = ? AND digest = ? AND touched <= ?"
 
 
 def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head
+from clew.checkpointers.base import frees_room
 from clew.checkpointers.heads import thread_key
 from clew.errors import Conflict, ThreadNotFound
 from clew.log import FIRST, Checkpoint, LeaseTaken, encode_entries, encode_frame
@@ -192,7 +193,11 @@ async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:
         number=head.frames,
         keys=checkpointer.keys,
     )
-    return await append_frames(checkpointer, head, [frame], status="running", lease=lease)
+    before = frees_room.set(True)
+    try:
+        return await append_frames(checkpointer, head, [frame], status="running", lease=lease)
+    finally:
+        frees_room.reset(before)
 
 
 def trimmed(state: Checkpoint) -> Checkpoint:

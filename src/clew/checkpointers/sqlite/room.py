@@ -1,0 +1,269 @@
+"""Deletes on a full disk, and gives the room back.
+
+A delete writes to the WAL (SQLite's write-ahead log), which needs room. On a disk that a store has filled by itself, the
+WAL is full of pages that cannot be moved into the database, because the database cannot grow. So a file beside the store
+holds some room in reserve while the store is written to. When a delete finds the disk full, that file is removed, the
+WAL is moved into the database, and the delete is made in small transactions. Between them the WAL is moved again, so
+that it starts over and does not grow. At last the database is made smaller.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from clew._runtime import files
+from clew._runtime.aio import Job
+from clew._runtime.files import Reserve
+from clew._runtime.text import size as size_text
+from clew.checkpointers.sqlite.connection import FAULTS, ROOM_NEEDED, explain
+from clew.checkpointers.sqlite.schema import PAGE_SIZE
+from clew.errors import ClewError, Unavailable
+
+__all__ = [
+    "BlobDeletion",
+    "Deletion",
+    "ThreadDeletion",
+    "finish_deletions",
+    "free_room",
+    "full_disk",
+    "give_back",
+    "pages_in_wal",
+    "release_at_rest",
+    "reserve_of",
+]
+
+log = logging.getLogger("clew.checkpointers.sqlite")
+
+RESERVE = 512 * PAGE_SIZE
+"""Bytes that are held in reserve. It has to be more than the writer leaves in the WAL (SQLite's write-ahead log) before
+it moves pages to the database, because the database may have to grow by as much."""
+DELETED = "\0deleted"
+"""The namespace of threads whose deletion has begun and is not finished. No user can name it."""
+FRAMES_AT_ONCE, REFS_AT_ONCE, BLOBS_AT_ONCE = 16, 256, 4
+"""How much is deleted in one transaction on a full disk."""
+RESTART_AT = 64
+"""Pages in the WAL after which it is moved into the database, so that it starts over, on a full disk."""
+VACUUM_STEP = 16
+"""Pages by which one transaction makes the database smaller."""
+
+
+class Deletion(ABC):
+    """Something to delete: in one transaction, or, on a full disk, in several small ones."""
+
+    @abstractmethod
+    def __call__(self, db: apsw.Cursor) -> None:
+        """Delete everything. Called inside a transaction."""
+
+    @abstractmethod
+    def delete_part(self, db: apsw.Cursor) -> bool:
+        """Delete a small part. Called inside a transaction of its own, again and again until it returns True: then all
+        is deleted. After the first part, nobody sees what is deleted any more."""
+
+
+class ThreadDeletion(Deletion):
+    """The deletion of one thread. `key` is the hash of the thread's id."""
+
+    def __init__(self, namespace: str, key: bytes) -> None:
+        self._wanted = namespace, key
+        self._is_hidden = False
+
+    def __call__(self, db: apsw.Cursor) -> None:
+        thread = self._find(db)
+        if thread is not None:
+            db.execute("DELETE FROM heads WHERE id = ?", (thread,))
+            db.execute("DELETE FROM refs WHERE thread = ?", (thread,))
+            db.execute("DELETE FROM frames WHERE thread = ?", (thread,))
+
+    def delete_part(self, db: apsw.Cursor) -> bool:
+        """Move the thread to the namespace `DELETED` first, where nobody sees it. It keeps its row in the table `heads`
+        until all frames are gone: the row's id must not be given to another thread before. If this process dies
+        meanwhile, the next one that writes finishes the deletion."""
+        if self._is_hidden:
+            return finish_part(db)
+        thread = self._find(db)
+        if thread is not None:
+            db.execute("UPDATE heads SET ns = ?, key = ? WHERE id = ?", (DELETED, thread.to_bytes(8), thread))
+        self._is_hidden = True
+        return False
+
+    def _find(self, db: apsw.Cursor) -> int | None:
+        found: int | None = db.execute("SELECT id FROM heads WHERE ns = ? AND key = ?", self._wanted).get
+        return found
+
+
+class BlobDeletion(Deletion):
+    """The deletion of blobs, except those whose time of last use is later than `before()`, in microseconds since 1970."""
+
+    def __init__(self, namespace: str, digests: Sequence[bytes], before: Callable[[], int]) -> None:
+        self._namespace = namespace
+        self._digests = digests
+        self._before = before
+        self._done = 0
+
+    def __call__(self, db: apsw.Cursor) -> None:
+        self._delete(db, self._digests)
+
+    def delete_part(self, db: apsw.Cursor) -> bool:
+        self._delete(db, self._digests[self._done : self._done + BLOBS_AT_ONCE])
+        self._done += BLOBS_AT_ONCE
+        return self._done >= len(self._digests)
+
+    def _delete(self, db: apsw.Cursor, digests: Sequence[bytes]) -> None:
+        before = self._before()
+        for digest in digests:
+            found = db.execute(_OLD_BLOB, (self._namespace, digest, before)).fetchone()
+            if found is not None:
+                db.execute("DELETE FROM blobs WHERE id = ?", found)
+                db.execute("DELETE FROM blob_data WHERE id = ?", found)
+
+
+_OLD_BLOB = "SELECT id FROM blobs WHERE ns = ? AND digest = ? AND touched <= ?"
+
+
+def finish_part(db: apsw.Cursor) -> bool:
+    """Delete a part of a thread whose deletion has begun, inside a transaction. Returns True if there is no such thread
+    any more."""
+    thread = db.execute("SELECT id FROM heads WHERE ns = ? LIMIT 1", (DELETED,)).get
+    if thread is None:
+        return True
+    for statement, most in ((_SOME_FRAMES, FRAMES_AT_ONCE), (_SOME_REFS, REFS_AT_ONCE)):
+        db.execute(statement, {"thread": thread, "most": most})
+        if db.connection.changes():
+            return False
+    db.execute("DELETE FROM heads WHERE id = ?", (thread,))
+    return False
+
+
+_SOME_FRAMES = "DELETE FROM frames WHERE id IN (SELECT id FROM frames WHERE thread = :thread LIMIT :most)"
+_SOME_REFS = """DELETE FROM refs WHERE thread = :thread
+    AND digest IN (SELECT digest FROM refs WHERE thread = :thread LIMIT :most)"""
+
+
+def reserve_of(store: Path) -> Reserve:
+    """Return the reserve of a store. Its file is there while the store is written to, and as long as there is a WAL
+    (SQLite's write-ahead log) that could not be moved into the database."""
+    return Reserve(Path(f"{store}-reserve"), RESERVE)
+
+
+def release_at_rest(reserve: Reserve, store: Path) -> None:
+    """Remove the reserve of a store that is at rest: all processes have closed it, and its WAL is in the database."""
+    if not os.path.lexists(f"{store}-wal"):
+        reserve.release()
+
+
+def free_room(
+    connection: apsw.Connection,
+    store: Path,
+    reserve: Reserve,
+    jobs: Sequence[Job],
+    transact: Callable[[apsw.Connection, list[Job]], None],
+) -> None:
+    """Carry out requests that free room, on a full disk, then give the freed room back. Stores an error in each job
+    that fails. `transact` runs a job that is not a `Deletion` as one transaction."""
+    reserve.release()
+    _move_wal(connection)
+    for job in jobs:
+        job.error = None
+        try:
+            if isinstance(job.work, Deletion):
+                _delete_in_parts(connection, job.work)
+            else:
+                transact(connection, [job])
+        except (ClewError, *FAULTS) as error:
+            full = full_disk(error)
+            if full is not None:
+                job.error = _too_full(connection, full, store)
+            else:
+                job.error = error if isinstance(error, ClewError) else explain(error, store)
+    give_back(connection, reserve)
+
+
+def full_disk(error: BaseException) -> apsw.FullError | None:
+    """Return the error by which SQLite says that the disk is full, if this error is it or was caused by it."""
+    return next((found for found in (error, error.__cause__) if isinstance(found, apsw.FullError)), None)
+
+
+def _delete_in_parts(connection: apsw.Connection, deletion: Deletion) -> None:
+    """Delete something in small transactions, each of which is on the disk before the next one begins. Moves the WAL
+    (SQLite's write-ahead log) into the database between them, so that it starts over instead of growing."""
+    while not _in_transaction(connection, deletion.delete_part):
+        _restart_wal(connection)
+
+
+def finish_deletions(connection: apsw.Connection) -> None:
+    """Finish the deletions that a process has begun in parts and not finished, because it was killed. Leaves them for
+    later if this fails."""
+    try:
+        while connection.execute("SELECT 1 FROM heads WHERE ns = ? LIMIT 1", (DELETED,)).get:
+            _in_transaction(connection, finish_part)
+            _restart_wal(connection)
+    except apsw.Error as error:
+        log.debug("a deletion that was broken off is not finished for now: %s", error)
+
+
+def _in_transaction(connection: apsw.Connection, work: Callable[[apsw.Cursor], bool]) -> bool:
+    db = connection.cursor()
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        result = work(db)
+        db.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    finally:
+        db.close()
+    return result
+
+
+def give_back(connection: apsw.Connection, reserve: Reserve) -> None:
+    """Make the database file smaller by the pages that are free in it, and empty the WAL (SQLite's write-ahead log), as
+    far as the disk has room for that and no other process is in the way. Then hold room in reserve again."""
+    try:
+        free = connection.execute("PRAGMA freelist_count").get
+        while free:
+            connection.execute(f"PRAGMA incremental_vacuum({VACUUM_STEP})").fetchall()
+            _restart_wal(connection)
+            before, free = free, connection.execute("PRAGMA freelist_count").get
+            if free >= before:  # the database was not made by Clew, and cannot be made smaller in this way
+                break
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except apsw.Error as error:
+        log.debug("the room of deleted data is not given back for now: %s", error)
+    reserve.hold()
+
+
+def _restart_wal(connection: apsw.Connection) -> None:
+    if pages_in_wal(connection.cursor()) >= RESTART_AT:
+        _move_wal(connection)
+
+
+def _move_wal(connection: apsw.Connection) -> None:
+    """Move the WAL (SQLite's write-ahead log) into the database. If the database cannot grow, leave that for later: a
+    deletion may make it smaller."""
+    with suppress(apsw.FullError):
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+
+def pages_in_wal(db: apsw.Cursor) -> int:
+    """Return how many pages of the WAL (SQLite's write-ahead log) have not been moved into the database."""
+    counts: Any = db.execute("PRAGMA wal_checkpoint(NOOP)").fetchone()
+    return int(counts[1] - counts[2])
+
+
+def _too_full(connection: apsw.Connection, error: apsw.FullError, path: Path) -> ClewError:
+    """Return the error for a deletion that failed although all reserves were used. It says how much room is needed: what
+    the database file will grow by when the WAL (SQLite's write-ahead log) is moved into it, and a little more."""
+    growth = connection.execute("PRAGMA page_count").get * PAGE_SIZE - files.size(path)
+    return Unavailable(
+        f"{path}: {error}: the disk is full, and a delete needs some room itself. Nothing stored was harmed. Free about "
+        f"{size_text(ROOM_NEEDED + max(0, growth))} on that disk, then delete again."
+    )
