@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from clew.checkpointers import HeadQuery, open_checkpointer
+from clew.checkpointers.postgres.engine import Engine
 from clew.checkpointers.postgres.statements import Statements
 from clew.checkpointers.postgres.store import PostgresCheckpointer
 from clew.checkpointers.postgres.wire import Connection
@@ -479,6 +480,57 @@ async def test_a_statement_without_an_answer_is_unavailable_and_may_be_made_agai
                 await hasty.head("thread")
         await available(lambda: append(hasty, "thread", b"two", at=1))
     assert await store.read("thread") == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("since", ["a frame", "a head", "another log", "nothing"])
+async def test_a_deletion_that_comes_late_spares_what_was_written_since(
+    store: PostgresCheckpointer, monkeypatch: pytest.MonkeyPatch, since: str
+) -> None:
+    """A frozen server or network can hold a statement back, and run it long after its caller has given it up."""
+    await append(store, "thread", b"one")
+    late: list[tuple[Any, ...]] = []
+
+    async def hold(engine: Engine, *given: Any) -> None:
+        late.append(given)
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as held:
+        held.setattr(Engine, "write", hold)
+        with pytest.raises(Unavailable):
+            await store.delete("thread")
+    match since:
+        case "a frame":
+            await append(store, "thread", b"two", at=1)
+        case "a head":
+            await append(store, "thread", at=1, title="renewed")
+        case "another log":
+            await store.delete("thread")
+            await append(store, "thread", b"one", log_id="another")
+    before = await state(store, "thread")
+    await store._use().write(*late[0])
+    assert (await store.head("thread") is None) == (since == "nothing")
+    if since != "nothing":
+        assert await state(store, "thread") == before
+
+
+async def test_a_thread_that_is_written_all_the_time_can_be_deleted(
+    store: PostgresCheckpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await append(store, "thread", b"0")
+    read, written = Engine.read, 1
+
+    async def overtaken(engine: Engine, statement: Any, *values: Any) -> Any:
+        nonlocal written
+        found = await read(engine, statement, *values)
+        if statement == store._statements.version:
+            await append(store, "thread", b"more", at=written)
+            written += 1
+        return found
+
+    monkeypatch.setattr(Engine, "read", overtaken)
+    await store.delete("thread")
+    assert await store.head("thread") is None
+    assert written > 10
 
 
 async def test_a_server_that_takes_no_writes_is_unavailable(server: PostgresServer, schema: str) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from psycopg import pq
 
@@ -91,7 +92,7 @@ class Engine:
         self._batches = 0
         self._appended_last = False
         self._crowded = False
-        self._open: set[Connection] = set()
+        self._open: dict[Connection, None] = {}
         self._idle: list[Connection] = []
         self._connecting: set[asyncio.Task[None]] = set()
         self._woken = False
@@ -145,10 +146,14 @@ class Engine:
         return await self._patience.limit(answer)
 
     async def stop(self) -> None:
-        """Finish all pending requests, then close every connection."""
+        """Finish all pending requests, then close every connection. If the server is silent for too long, closes the
+        connections all the same: by then every call has raised `Unavailable`."""
         if self._under_way():
             self._drained = self.loop.create_future()
-            await self._drained
+            with suppress(Unavailable):
+                await self._patience.limit(self._drained)
+        self._requests.clear()
+        self._appends.clear()
         for task in self._connecting:
             task.cancel()
         await asyncio.gather(*self._connecting, return_exceptions=True)
@@ -283,7 +288,7 @@ class Engine:
                     raise self._explain(error) from error
                 raise
             if connection.open:
-                self._open.add(connection)
+                self._open[connection] = None
                 self._idle.append(connection)
                 self._lost_at = None
                 return
@@ -326,7 +331,7 @@ class Engine:
             pause = min(2 * pause, 0.5)
 
     def _lose(self, connection: Connection) -> None:
-        self._open.discard(connection)
+        self._open.pop(connection, None)
         if connection in self._idle:
             self._idle.remove(connection)
         if self._lost_at is None:

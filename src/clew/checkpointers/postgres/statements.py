@@ -52,7 +52,12 @@ class Statements:
             "JOIN {schema}.clew_heads h ON h.id = r.thread WHERE h.ns = $1 AND h.key = $2",
             *(BYTES, BYTES),
         )
-        self.delete = make("SELECT {schema}.clew_delete($1, $2)", BYTES, BYTES)
+        self.version = make("SELECT id, head FROM {schema}.clew_heads WHERE ns = $1 AND key = $2", BYTES, BYTES)
+        self.delete = make(
+            "SELECT {schema}.clew_delete($1, $2) FROM (SELECT 1 FROM {schema}.clew_heads "
+            "WHERE ns = $1 AND key = $2 AND id = $3 AND ($4 IS NULL OR head = $4) FOR UPDATE) seen",
+            *(BYTES, BYTES, NUMBER, BYTES),
+        )
         self.put = make("SELECT {schema}.clew_put($1, $2, $3)", BYTES, BYTES_LIST, BYTES_LIST)
         self.get = make(
             "SELECT digest, data FROM {schema}.clew_blobs WHERE ns = $1 AND digest = ANY ($2)", BYTES, BYTES_LIST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -40,6 +41,9 @@ _PAGE = 500
 _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
 """The most that one statement handles, in the order of the names: total bytes of blobs to put (a larger blob goes
 alone), number of blobs to put, number of blobs to get, and number of blobs to touch (mark as just used)."""
+
+_DELETE_MOST = 20
+"""How often a deletion may find that its thread was written since it was read."""
 
 
 class PostgresCheckpointer(Checkpointer):
@@ -166,7 +170,24 @@ class PostgresCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         engine = self._use()
         check_thread_id(thread_id)
-        await engine.write(self._statements.delete, self._space, thread_digest(thread_id))
+        await self._delete(engine, thread_digest(thread_id))
+
+    async def _delete(self, engine: Engine, key: bytes) -> None:
+        """Delete the thread with this key, if it still is as it was just read. Otherwise read it again and repeat.
+
+        A deletion without this condition loses appends: if it was given up, or sent again on another connection, the
+        server may still run it much later, and what was appended meanwhile would go with it.
+        """
+        for attempt in itertools.count(1):
+            rows = await engine.read(self._statements.version, self._space, key)
+            if not rows:
+                return
+            log, head = rows[0]
+            # a thread that is written all the time is deleted in the end, whatever its newest head is
+            seen = head if attempt < _DELETE_MOST else None
+            result = await engine.write(self._statements.delete, self._space, key, log, seen)
+            if result.ntuples:
+                return
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         engine = self._use()
