@@ -325,7 +325,8 @@ def test_a_short_body_is_never_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("weigh", "bound"):
         monkeypatch.setattr(weights, name, None)
     data = encode_frame([encode_entries([StateSet("k", [[]] * 60_000)])], previous=FIRST).data
-    assert decode_ordinary([data, data]) == [[StateSet("k", [[]] * 60_000)]] * 2
+    frame = decode_frame(data, "t", 0)
+    assert decode_ordinary([data, data]) == [(frame.time, [StateSet("k", [[]] * 60_000)])] * 2
     assert decode_frame(data, "t", 0).entries == [StateSet("k", [[]] * 60_000)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState, Present
+from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState, Present, count_kept
 from clew.log.codec import (
     DIGEST,
     FIRST,
@@ -43,7 +43,8 @@ from clew.log.entries import (
     WorkspaceChanging,
     WorkspaceSnapshot,
 )
-from clew.log.fold import Fold, count_kept, fold
+from clew.log.fold import Fold, fold
+from clew.log.outline import MessageOutline
 
 __all__ = [
     "DIGEST",
@@ -64,6 +65,7 @@ __all__ = [
     "LeaseTaken",
     "Logged",
     "MessageAdded",
+    "MessageOutline",
     "ModelCallRefused",
     "ModelCallStarted",
     "Present",

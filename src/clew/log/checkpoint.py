@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from clew.log.entries import ProviderKey, Usage, WorkspaceChanging, WorkspaceSnapshot
+from clew.log.entries import (
+    Compacted,
+    MessageAdded,
+    ProviderKey,
+    StateSet,
+    Streamed,
+    ThreadStarted,
+    ToolOutcome,
+    Usage,
+    WorkspaceChanging,
+    WorkspaceSnapshot,
+)
 from clew.messages import Block, Message, ToolCall, ToolResult, tool_calls
 
 __all__ = [
@@ -22,6 +33,7 @@ __all__ = [
     "Present",
     "Ranges",
     "changing_in",
+    "count_kept",
     "first_of",
     "last_of",
     "open_calls",
@@ -311,3 +323,12 @@ class FoldedState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="f
     beginning."""
 
     state: Checkpoint
+
+
+def count_kept(entries: Iterable[object]) -> int:
+    """Return how many of these entries are of a kind whose content, such as a message or a result, becomes part of the
+    state. Intents, for example, do not count."""
+    return sum(map(_KEPT.__contains__, map(type, entries)))
+
+
+_KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, Streamed, ThreadStarted, FoldedState}

@@ -44,11 +44,13 @@ from clew.log.entries import (
     WorkspaceSnapshot,
 )
 from clew.log.facts import Facts
+from clew.log.outline import FactOutline, MessageOutline, ViewOutline
 from clew.messages import Assistant, Block, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
 
-__all__ = ["Fold", "count_kept", "fold"]
+__all__ = ["Fold", "fold"]
 
 TITLE_LENGTH = 80
+NewOutline = Callable[[Iterable[Message]], MessageOutline]
 
 
 def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> Checkpoint:
@@ -56,15 +58,6 @@ def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> C
     running = Fold(start)
     running.push(entries)
     return running.checkpoint()
-
-
-def count_kept(entries: Iterable[Entry | FoldedState]) -> int:
-    """Return how many of these entries are of a kind whose content, such as a message or a result, becomes part of the
-    state. Intents, for example, do not count."""
-    return sum(map(_KEPT.__contains__, map(type, entries)))
-
-
-_KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, Streamed, ThreadStarted, FoldedState}
 
 
 class Fold:
@@ -77,6 +70,7 @@ class Fold:
         "_history",
         "_intents",
         "_marks",
+        "_new_history",
         "_older",
         "_open",
         "_open_steps",
@@ -106,11 +100,12 @@ class Fold:
         "tools",
         "unaccounted",
     )
-    _older: Ranges
-    _view_start: int
     _view_end: int
 
-    def __init__(self, start: Checkpoint = EMPTY) -> None:
+    def __init__(self, start: Checkpoint = EMPTY, outline: NewOutline | None = None) -> None:
+        """Begin with the state `start`. With `outline`, such as `MessageOutline`, messages are not kept: those of a
+        `checkpoint` are empty then."""
+        self._new_history = outline
         self._reset(start)
 
     def _reset(self, state: Checkpoint) -> None:
@@ -134,11 +129,12 @@ class Fold:
         self.done_at = state.done_at
         self.unaccounted = state.unaccounted
         self.in_flight = state.in_flight
-        self._history: list[Message] = list(state.history)
+        new = self._new_history
+        self._history: list[Message] = list(state.history) if new is None else new(state.history)
         self._set_view(state.view)
-        self._marks: list[Ranges] = list(state.marks)
+        self._marks: list[Ranges] | ViewOutline = list(state.marks) if new is None else ViewOutline(state.marks)
         self._turn_grows = False
-        self._facts = Facts(state.facts)
+        self._facts = Facts(state.facts) if new is None else FactOutline(state.facts)
         self._open = state.open_message
         self._waiting = len(tool_calls(self._history[self._open])) - len(state.results) if self._open >= 0 else 0
         self._intents = dict(state.intents)
@@ -167,6 +163,16 @@ class Fold:
 
     def checkpoint(self) -> Checkpoint:
         """Return the current state as an immutable `Checkpoint`."""
+        return self._checkpoint(tuple(self._history), tuple(self._marked()), self._facts.all())
+
+    def outline(self) -> tuple[Checkpoint, bytes]:
+        """Return the state without messages, marks and facts, and a digest of these. Only for a fold with `outline`."""
+        parts: list[Any] = [self._history, self._marked(), self._facts]
+        return self._checkpoint((), (), ()), b"".join(part.digest() for part in parts)
+
+    def _checkpoint(
+        self, history: tuple[Message, ...], marks: tuple[Ranges, ...], facts: tuple[Fact, ...]
+    ) -> Checkpoint:
         return Checkpoint(
             agent=self.agent,
             model=self.model,
@@ -181,10 +187,10 @@ class Fold:
             usage=self.usage,
             cost_usd=self.cost_usd,
             unaccounted=self.unaccounted,
-            history=tuple(self._history),
+            history=history,
             view=self._view(),
-            marks=tuple(self._marked()),
-            facts=self._facts.all(),
+            marks=marks,
+            facts=facts,
             open_message=self._open,
             intents=dict(self._intents),
             results=dict(self._results),
@@ -210,6 +216,10 @@ class Fold:
             cost_usd=self.cost_usd,
             seconds=self.seconds,
         )
+
+    def view_after(self, turn: int) -> Ranges:
+        """Return the messages that the model saw at the end of this turn, as ranges of the history."""
+        return self._marked()[turn]
 
     def _started(self, entry: ThreadStarted) -> None:
         self.agent = entry.agent
@@ -262,15 +272,14 @@ class Fold:
         self._view_end = place + 1
 
     def _view(self) -> Ranges:
-        """Return the view, which is the messages that the model sees, as ranges of the history. The last range is
-        stored apart, because it grows with every message."""
+        """Return the view: the messages that the model sees. Its last range grows, and is stored apart."""
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
     def _set_view(self, view: Ranges) -> None:
         self._older = view[:-1]
         self._view_start, self._view_end = view[-1] if view else (0, -1)
 
-    def _marked(self) -> list[Ranges]:
+    def _marked(self) -> list[Ranges] | ViewOutline:
         """Return, for each turn, the view at its end: the messages that the model saw then. The view of the current
         turn grows with every result, so it is computed here and not with every entry."""
         if self._turn_grows:
@@ -392,8 +401,7 @@ class Fold:
         self._fact("provider", entry.provider, value)
 
     def _streamed(self, entry: Streamed) -> None:
-        """Keep the blocks of a response that is still arriving. Blocks of sub-agents are not part of it and are
-        ignored."""
+        """Keep the blocks of a response that is still arriving. Those of sub-agents are not part of it."""
         if not entry.call:
             self._partial += entry.blocks
 
@@ -439,7 +447,8 @@ class Fold:
         dropped = sum(type(self._history[place]) is Assistant for place in before[messages:])
         del self._marks[max(1, len(self._marks) - dropped) :]
         if messages == 0:
-            self._marks = [()]
+            del self._marks[1:]
+            self._marks[0] = ()
         elif type(self._history[before[messages - 1]]) in (Assistant, Tool):
             self._marks[-1] = self._view()
 

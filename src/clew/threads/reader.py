@@ -6,7 +6,7 @@ import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import msgspec
 from blake3 import blake3
@@ -25,6 +25,7 @@ from clew.log import (
     FoldedState,
     Frame,
     Logged,
+    MessageOutline,
     count_kept,
     decode_frame,
     decode_ordinary,
@@ -41,11 +42,12 @@ __all__ = [
     "Source",
     "catch_up",
     "decoded",
-    "fingerprint",
+    "decoded_frames",
     "frames",
     "link",
     "load",
     "or_new",
+    "outline_at",
     "state_after",
     "state_at",
 ]
@@ -206,9 +208,11 @@ class _Replay:
         with _no_collection():
             for first in range(0, len(data), _AT_ONCE):
                 part = data[first : first + _AT_ONCE]
-                found = decode_ordinary(part)
-                if found is None:
+                ordinary = decode_ordinary(part)
+                if ordinary is None:
                     found = _one_by_one(part, thread_id, self._number, checkpointer.keys, lacking)
+                else:
+                    found = [entries for _, entries in ordinary]
                 self._follow(part)
                 waiting += found
                 sizes += map(len, part)
@@ -281,6 +285,17 @@ async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_Incom
         ]
 
 
+Renamed = Callable[[list[Logged]], Awaitable[list[Logged]]]
+"""Type of a function that returns a frame's entries with other names for the trees of blobs that they name."""
+
+
+class _Start(TypedDict):
+    """Where to start to read a log: the number of the frame, and the digest of the one before it if it is known."""
+
+    start: int
+    previous: bytes | None
+
+
 Progress = Callable[[int, int | None], None]
 """Type of a function that is called during long work with the number of steps done, and their total or None if it is
 unknown."""
@@ -325,6 +340,32 @@ async def frames(
     is the digest of the frame before `start`, or None if it is unknown. Raises `Corrupt` for damage, and `Conflict` if
     the thread is deleted or recreated meanwhile.
     """
+    async for first, window in _windows(source, head, start, stop, previous):
+        for number, data in enumerate(window, first):
+            yield number, data
+
+
+async def decoded_frames(
+    source: Source, head: Head, *, start: int = 0, stop: int | None = None, previous: bytes | None = FIRST
+) -> AsyncIterator[tuple[int, Frame]]:
+    """Read the frames of the log that this head describes, as `frames` does, and yield the number of each and the frame,
+    decoded.
+
+    Only a few frames at a time are in memory. Raises `MissingBlob` if a blob that a frame refers to is gone.
+    """
+    async for first, window in _windows(source, head, start, stop, previous):
+        ordinary = decode_ordinary(window)
+        for number, data in enumerate(window, first):
+            if ordinary is None:
+                yield number, await decoded(source, head.thread_id, number, data)
+            else:
+                yield number, Frame(data[PREVIOUS], data[DIGEST], *ordinary[number - first])
+
+
+async def _windows(
+    source: Source, head: Head, start: int, stop: int | None, previous: bytes | None
+) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """Yield the frames that `frames` reads some at a time, each time with the number of the first."""
     stop = head.frames if stop is None else stop
     number, window = start, _FEWEST * 4
     while number < stop:
@@ -342,9 +383,8 @@ async def frames(
                 )
         except Corrupt as broken:
             raise await _explained(source, head, broken) from broken
-        for frame in data:
-            yield number, frame
-            number += 1
+        yield number, data
+        number += len(data)
         window = max(_FEWEST, min(_MOST, window * 2, _WINDOW * len(data) // sum(map(len, data))))
 
 
@@ -376,16 +416,30 @@ async def state_at(source: Source, head: Head) -> Checkpoint:
 
     Reading starts at the newest folded state: a frame that holds the thread's whole state up to there.
     """
-    start = max(head.snapshot, 0)
-    fold = Fold(EMPTY)
-    async for number, data in frames(source, head, start=start, previous=None if start else FIRST):
-        fold.push((await decoded(source, head.thread_id, number, data)).entries)
+    fold = Fold()
+    async for _, frame in decoded_frames(source, head, **_from_folded(head)):
+        fold.push(frame.entries)
     return fold.checkpoint()
 
 
-def fingerprint(entry: Logged) -> bytes:
-    """Return a digest of the entry as it is stored, for comparing entries. Unlike with `==`, two NaN values are equal."""
-    return blake3(encode_entries([entry]).entries).digest()
+async def outline_at(source: Source, head: Head, renamed: Renamed | None = None) -> tuple[Checkpoint, bytes]:
+    """Return the state that the log with this head folds to, without what grows with the log: a checkpoint without
+    messages, marks and facts, and a digest of these and all the rest.
+
+    The memory that this takes does not grow with the log, unless the log has folded states. Two logs with equal digests
+    fold to the same state. `renamed`, if given, is a function that returns the entries to fold instead of those of a
+    frame.
+    """
+    fold = Fold(outline=MessageOutline)
+    async for _, frame in decoded_frames(source, head, **_from_folded(head)):
+        fold.push(frame.entries if renamed is None else await renamed(frame.entries))
+    state, digest = fold.outline()
+    return state, blake3(digest + encode_entries([FoldedState(state)]).entries).digest()
+
+
+def _from_folded(head: Head) -> _Start:
+    start = max(head.snapshot, 0)
+    return {"start": start, "previous": None if start else FIRST}
 
 
 async def state_after(checkpointer: Checkpointer, thread_id: str, frames: int) -> Checkpoint:

@@ -19,12 +19,12 @@ from clew.errors import (
     UsageError,
     WrongKey,
 )
-from clew.log import DIGEST, FIRST, EncodedFrame, FoldedState, Frame, encode_entries, encode_frame, sealed_with
+from clew.log import DIGEST, FIRST, EncodedFrame, Frame, Logged, encode_entries, encode_frame, sealed_with
 from clew.log.trees import named_trees, rename_trees
 from clew.threads.appends import append_frames
 from clew.threads.heads import PART, is_hidden, is_part, new_head, without_lease
 from clew.threads.leases import wait_until_free
-from clew.threads.reader import Progress, Source, decoded, fingerprint, frames, state_at
+from clew.threads.reader import Progress, Source, decoded, decoded_frames, frames, outline_at
 from clew.threads.trees import TreeMover
 
 __all__ = ["Copied", "Transfer", "copy", "copy_all", "transfer"]
@@ -226,11 +226,10 @@ async def _common_entries(source: Source, head: Head, target: Checkpointer, ther
     wanted = None if target.keys is None else target.keys.current
     previous = FIRST
     others = frames(target, there)
-    async for number, data in frames(source, head, stop=there.frames):
+    async for number, mine in decoded_frames(source, head, stop=there.frames):
         _, copied = await anext(others)
         if is_part(there) and sealed_with(copied) != wanted:
             return None
-        mine = await decoded(source, head.thread_id, number, data)
         theirs = await decoded(target, there.thread_id, number, copied)
         if mine.time != theirs.time or _without_trees(mine) != _without_trees(theirs):
             return None
@@ -269,11 +268,13 @@ class _ThreadCopy:
         self._refs: set[str] = set()
         self._blobs: dict[str, bytes] = {}
         self._blobs_size = 0
+        self._verbatim = False
         self._trees = TreeMover(source, target.keys, self._put, head.thread_id)
         self._progress = progress
 
     async def run(self, previous: bytes, verbatim: bool) -> Head:
         source, target, head = self._source, self._target, self._head
+        self._verbatim = verbatim
         if verbatim:
             self._refs = await source.refs(head.thread_id)
             await self._trees.move(self._refs)
@@ -299,7 +300,7 @@ class _ThreadCopy:
             return await self._bring_up_to_date()
         await self._flush()
         done, expected = await self._done()
-        if fingerprint(FoldedState(await state_at(target, done))) != expected:
+        if (await outline_at(target, done))[1] != expected:
             raise Corrupt(
                 f"the copy of thread {head.thread_id!r} folds to another state than the thread. Copy it again."
             )
@@ -317,7 +318,7 @@ class _ThreadCopy:
         await self._target.append(self._new_id, data, at=self._there.frames, head=done, refs=self._refs)
         self.written += self._size
         self._tell(done.frames, done.frames)
-        if fingerprint(FoldedState(await state_at(self._target, done))) != expected:
+        if (await outline_at(self._target, done))[1] != expected:
             raise Corrupt(f"the copy of thread {self._head.thread_id!r} folds to another state than the thread.")
         return done
 
@@ -373,7 +374,7 @@ class _ThreadCopy:
         """Return the head that the copy gets when it is complete, and a digest of the state to which the copy must
         fold."""
         head = self._head
-        state = await state_at(self._source, head)
+        state, digest = await outline_at(self._source, head, None if self._verbatim else self._renamed)
         done = msgspec.structs.replace(
             without_lease(head),
             thread_id=self._new_id,
@@ -381,5 +382,9 @@ class _ThreadCopy:
             digest=self._digest.hex(),
             title=(head.title or state.title) if self._target.keys is None else "",
         )
-        (copied,) = rename_trees([FoldedState(state)], await self._trees.move(named_trees([FoldedState(state)])))
-        return done, fingerprint(copied)
+        return done, digest
+
+    async def _renamed(self, entries: list[Logged]) -> list[Logged]:
+        """Return these entries with the names that the trees of blobs in them have in the target."""
+        trees = named_trees(entries)
+        return rename_trees(entries, await self._trees.move(trees)) if trees else entries

@@ -20,13 +20,13 @@ from clew.checkpointers import Checkpointer, Head
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingBlob, ThreadNotFound
 from clew.log import (
     FIRST,
-    Checkpoint,
     Compacted,
     Fold,
     FoldedState,
     Frame,
     Logged,
     MessageAdded,
+    MessageOutline,
     Rewound,
     encode_entries,
     encode_frame,
@@ -283,7 +283,7 @@ async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str
     much. With None there is no limit. `name` names the file in errors.
     """
     direct: set[str] = set()
-    head, fold = archive.manifest.head, Fold()
+    head, fold = archive.manifest.head, Fold(outline=MessageOutline)
     folded = -1
     async for number, data in frames(archive, head):
         what = f"{name}, member {frame_name(number)!r}"
@@ -295,7 +295,7 @@ async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str
                 scales.add(number, frame)
             direct |= frame.refs | named_trees(frame.entries)
             if number == head.snapshot:
-                fold = Fold()
+                fold = Fold(outline=MessageOutline)
             fold.push(frame.entries)
             folded = number if any(type(entry) is FoldedState for entry in frame.entries) else folded
         except ClewError:
@@ -305,7 +305,7 @@ async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str
         if number == head.snapshot and folded != number:
             raise Corrupt(f"{name}, member 'clew.json' says that frame {number} holds a folded state, and it does not.")
     try:
-        wrong = _contradiction(head, fold.checkpoint())
+        wrong = _contradiction(head, fold)
     except _NONSENSE as error:
         raise Corrupt(f"{name} cannot be folded ({type(error).__name__}). Export it again.") from error
     if wrong:
@@ -384,7 +384,7 @@ def _makes_sense(entry: Logged) -> bool:
     )
 
 
-def _contradiction(head: Head, state: Checkpoint) -> str | None:
+def _contradiction(head: Head, state: Fold) -> str | None:
     """Return the name of the first field in which the head differs from the state that the log folds to, or None."""
     said: dict[str, tuple[object, object]] = {
         "status": (head.status, "interrupted" if state.status == "running" else state.status),

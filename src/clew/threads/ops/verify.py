@@ -16,6 +16,7 @@ from clew.log import (
     Fold,
     FoldedState,
     Frame,
+    MessageOutline,
     decode_frame,
     is_sound,
     sealed_with,
@@ -163,7 +164,7 @@ class _Check:
         self._thread_id = thread_id
         self._head = head
         self._problems = list(problems)
-        self._fold: Fold | None = Fold()
+        self._fold: Fold | None = Fold(outline=MessageOutline)
         self._locked: dict[str, list[int]] = {}
         self._locked_blobs: dict[str, list[str]] = {}
         self._snapshot = -1
@@ -212,17 +213,21 @@ class _Check:
         if is_snapshot(seen.frame):
             self._snapshot = seen.number
         for entry in seen.frame.entries:
-            if isinstance(entry, FoldedState):
-                if self._fold is not None and seen.number and self._fold.checkpoint() != entry.state:
-                    what = "it holds a folded state that differs from the fold of the log before it"
-                    self._problems.append(Problem(what, frame=seen.number))
-                self._fold = Fold()
-            if self._fold is not None:
-                try:
+            try:
+                if isinstance(entry, FoldedState):
+                    self._take_folded(seen.number, entry)
+                elif self._fold is not None:
                     self._fold.push([entry])
-                except (LookupError, TypeError, ValueError) as error:
-                    self._problems.append(Problem(f"its entries cannot be folded: {error!r}", frame=seen.number))
-                    self._fold = None
+            except (LookupError, TypeError, ValueError) as error:
+                self._problems.append(Problem(f"its entries cannot be folded: {error!r}", frame=seen.number))
+                self._fold = None
+
+    def _take_folded(self, number: int, entry: FoldedState) -> None:
+        """Go on from a folded state, in frame `number`. A difference from the frames before it is a problem."""
+        before, self._fold = self._fold, Fold(entry.state, outline=MessageOutline)
+        if before is not None and number and before.outline() != self._fold.outline():
+            what = "it holds a folded state that differs from the fold of the log before it"
+            self._problems.append(Problem(what, frame=number))
 
     async def _check_refs(self, used: dict[str, int]) -> None:
         try:

@@ -1,0 +1,211 @@
+"""Stand-ins for the parts of a thread's state that grow with its log, for folding a log of any length in little memory.
+
+A fold that is given these keeps a few bytes for each message and turn instead of the messages. Two logs fold to the same
+state if the small parts of the state and the digests of these stand-ins are equal.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from clew.log.checkpoint import Fact, Kind, Ranges
+from clew.messages import Assistant, Message, System, Tool, ToolCall, User, tool_calls
+
+__all__ = ["FactOutline", "MessageOutline", "ViewOutline"]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_fact = msgspec.msgpack.Decoder(Fact).decode
+_AT_ONCE = 4096
+"""Number of turns whose views are encoded together for a digest."""
+
+_EMPTY: dict[type[Message], Message] = {User: User(()), System: System(()), Tool: Tool(()), Assistant: Assistant(())}
+_CALLING = Assistant((ToolCall("", "", None),))
+_STOPPED = Assistant((), stop="interrupted")
+
+
+def _stand_in(message: Message) -> Message:
+    """Return an empty message of the same role. For a response it also says whether it called tools, or was cut off."""
+    if type(message) is Assistant:
+        if tool_calls(message):
+            return _CALLING
+        if message.stop == "interrupted":
+            return _STOPPED
+    return _EMPTY[type(message)]
+
+
+class MessageOutline(list[Message]):
+    """A thread's history without its messages: a digest of them all, and for each an empty message of the same role.
+
+    The newest response is kept whole, because its calls may still be open. So is every message for which the function
+    `keep`, if given, returns True.
+    """
+
+    __slots__ = ("_hash", "_keep", "_open")
+
+    def __init__(self, messages: Iterable[Message] = (), keep: Callable[[Message], bool] | None = None) -> None:
+        super().__init__()
+        self._hash = blake3()
+        self._keep = keep
+        self._open = -1
+        """Index of the newest response if it is kept only for its calls, else -1."""
+        for message in messages:
+            self.append(message)
+
+    def append(self, message: Message) -> None:
+        self._hash.update(_encode(message))
+        kept = self._keep is not None and self._keep(message)
+        if type(message) is Assistant:
+            if self._open >= 0:
+                self[self._open] = _stand_in(self[self._open])
+            self._open = -1 if kept else len(self)
+            super().append(message)
+        else:
+            super().append(message if kept else _stand_in(message))
+
+    def digest(self) -> bytes:
+        """Return a digest of all messages, in order."""
+        return self._hash.digest()
+
+
+class ViewOutline:
+    """For each turn of a thread, the messages that the model saw at its end, in 24 bytes.
+
+    All but the last range of a view change seldom, so turns with the same ones share them.
+    """
+
+    __slots__ = ("_older", "_shared", "_starts", "_stops")
+
+    def __init__(self, views: Iterable[Ranges]) -> None:
+        self._shared: list[Ranges] = []
+        self._older, self._starts, self._stops = array("q"), array("q"), array("q")
+        for view in views:
+            self.append(view)
+
+    def __len__(self) -> int:
+        return len(self._older)
+
+    def __iter__(self) -> Iterator[Ranges]:
+        return (self[turn] for turn in range(len(self)))
+
+    def append(self, view: Ranges) -> None:
+        older, (start, stop) = self._packed(view)
+        self._older.append(older)
+        self._starts.append(start)
+        self._stops.append(stop)
+
+    def _packed(self, view: Ranges) -> tuple[int, tuple[int, int]]:
+        """Return the index in `_shared` of all ranges but the last, and the last. The index of no range at all is -1."""
+        if not view:
+            return -1, (0, 0)
+        older = view[:-1]
+        if not self._shared or self._shared[-1] != older:
+            self._shared.append(older)
+        return len(self._shared) - 1, view[-1]
+
+    def __getitem__(self, turn: int) -> Ranges:
+        older = self._older[turn]
+        return () if older < 0 else (*self._shared[older], (self._starts[turn], self._stops[turn]))
+
+    def __setitem__(self, turn: int, view: Ranges) -> None:
+        self._older[turn], (self._starts[turn], self._stops[turn]) = self._packed(view)
+
+    def __delitem__(self, turns: slice) -> None:
+        del self._older[turns], self._starts[turns], self._stops[turns]
+
+    def digest(self) -> bytes:
+        """Return a digest of all views, in order."""
+        found = blake3()
+        for start in range(0, len(self), _AT_ONCE):
+            found.update(_encode([self[turn] for turn in range(start, min(start + _AT_ONCE, len(self)))]))
+        return found.digest()
+
+
+class FactOutline:
+    """The facts of a thread as `log.facts.Facts` has them, but kept encoded, which takes a quarter of the memory."""
+
+    __slots__ = ("_data", "_newest", "_of_turn", "_starts", "_turn")
+
+    def __init__(self, facts: Iterable[Fact] = ()) -> None:
+        self._data = bytearray()
+        self._starts = array("q")
+        self._newest: dict[tuple[Kind, str], int] = {}
+        self._of_turn: dict[str, int] = {}
+        """Places of the facts of kind "turn" that belong to turn `_turn`, by key. Others are never looked up."""
+        self._turn = -1
+        for fact in facts:
+            self.add(fact)
+
+    def add(self, fact: Fact) -> None:
+        """Add a fact. It replaces a fact of the same turn, kind and key, because rewinds only go to ends of turns."""
+        last = self._place(fact.kind, fact.key, fact.turn)
+        if last is not None and self._at(last).turn == fact.turn:
+            after = [self._at(place) for place in range(last + 1, len(self._starts))]
+            self._shorten(last)
+            for each in (fact, *after):
+                self._append(each)
+            return
+        if fact.kind == "turn":
+            self._of_turn[fact.key] = len(self._starts)
+        else:
+            self._newest[fact.kind, fact.key] = len(self._starts)
+        self._append(fact)
+
+    def _place(self, kind: Kind, key: str, turn: int) -> int | None:
+        if kind != "turn":
+            return self._newest.get((kind, key))
+        if turn != self._turn:
+            self._turn = turn
+            self._of_turn.clear()
+        return self._of_turn.get(key)
+
+    def _at(self, place: int) -> Fact:
+        stop = self._starts[place + 1] if place + 1 < len(self._starts) else len(self._data)
+        return _decode_fact(memoryview(self._data)[self._starts[place] : stop])
+
+    def _append(self, fact: Fact) -> None:
+        self._starts.append(len(self._data))
+        self._data += _encode(fact)
+
+    def _shorten(self, count: int) -> None:
+        """Keep only the first `count` facts."""
+        if count < len(self._starts):
+            del self._data[self._starts[count] :]
+            del self._starts[count:]
+
+    def cut(self, turn: int) -> None:
+        """Remove the facts of all turns after this one."""
+        count = len(self._starts)
+        while count and self._at(count - 1).turn > turn:
+            count -= 1
+        if count == len(self._starts):
+            return
+        self._shorten(count)
+        self._newest, self._of_turn, self._turn = {}, {}, turn
+        for place in range(count):
+            fact = self._at(place)
+            if fact.kind != "turn":
+                self._newest[fact.kind, fact.key] = place
+            elif fact.turn == turn:
+                self._of_turn[fact.key] = place
+
+    def value(self, kind: Kind, key: str = "") -> Any:
+        """Return the value of the newest fact with this kind and key, or None if there is none."""
+        place = self._newest.get((kind, key))
+        return None if place is None else self._at(place).value
+
+    def has(self, kind: Kind, key: str = "") -> bool:
+        """Return whether there is a fact with this kind and key."""
+        return (kind, key) in self._newest
+
+    def all(self) -> tuple[Fact, ...]:
+        """Return all facts, oldest first."""
+        return tuple(self._at(place) for place in range(len(self._starts)))
+
+    def digest(self) -> bytes:
+        """Return a digest of all facts, in order."""
+        return blake3(self._data).digest()
