@@ -43,7 +43,8 @@ def test_two_logs_have_the_same_outline_only_if_they_fold_to_the_same_state(
 ) -> None:
     same = msgspec.msgpack.encode(fold(one)) == msgspec.msgpack.encode(fold(other))
     outlines = [
-        (msgspec.msgpack.encode(state), digest) for state, digest in (outlined(one).outline(), outlined(other).outline())
+        (msgspec.msgpack.encode(state), digest)
+        for state, digest in (outlined(one).outline(), outlined(other).outline())
     ]
     assert (outlines[0] == outlines[1]) == same
 
@@ -55,7 +56,7 @@ def test_a_message_a_view_or_a_fact_that_differs_changes_the_digest(place: int, 
         MessageAdded(assistant("hello")),
         StateSet("k", "hello", "turn"),
     ]
-    changed = [
+    changed: list[Logged] = [
         MessageAdded(user(f"hello{text}")),
         MessageAdded(assistant(f"hello{text}")),
         StateSet("k", f"hello{text}", "turn"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Protocol, TypedDict
@@ -46,6 +46,7 @@ __all__ = [
     "frames",
     "link",
     "load",
+    "next_window",
     "or_new",
     "outline_at",
     "state_after",
@@ -300,8 +301,8 @@ Progress = Callable[[int, int | None], None]
 """Type of a function that is called during long work with the number of steps done, and their total or None if it is
 unknown."""
 
-_WINDOW = 4 * 2**20  # bytes to read at once, estimated from the frames before
-_MOST, _FEWEST = 128, 4
+_WINDOW = 2 * 2**20  # bytes to read at once, estimated from the frames before
+_MOST, _FEWEST = 8192, 4
 
 
 class Source(Protocol):
@@ -354,12 +355,15 @@ async def decoded_frames(
     Only a few frames at a time are in memory. Raises `MissingBlob` if a blob that a frame refers to is gone.
     """
     async for first, window in _windows(source, head, start, stop, previous):
-        ordinary = decode_ordinary(window)
-        for number, data in enumerate(window, first):
-            if ordinary is None:
-                yield number, await decoded(source, head.thread_id, number, data)
-            else:
-                yield number, Frame(data[PREVIOUS], data[DIGEST], *ordinary[number - first])
+        for start in range(0, len(window), _AT_ONCE):
+            part = window[start : start + _AT_ONCE]
+            ordinary = decode_ordinary(part)
+            for place, data in enumerate(part):
+                number = first + start + place
+                if ordinary is None:
+                    yield number, await decoded(source, head.thread_id, number, data)
+                else:
+                    yield number, Frame(data[PREVIOUS], data[DIGEST], *ordinary[place])
 
 
 async def _windows(
@@ -385,7 +389,16 @@ async def _windows(
             raise await _explained(source, head, broken) from broken
         yield number, data
         number += len(data)
-        window = max(_FEWEST, min(_MOST, window * 2, _WINDOW * len(data) // sum(map(len, data))))
+        window = next_window(window, data)
+
+
+def next_window(window: int, data: Sequence[bytes]) -> int:
+    """Return how many frames to read at once after these, which were read as a window of `window` frames.
+
+    So many that they have about 2 MiB if they are as large as these, but at most twice as many as before. A store reads
+    the frames of one append faster together than in small parts.
+    """
+    return max(_FEWEST, min(_MOST, window * 2, _WINDOW * len(data) // max(1, sum(map(len, data)))))
 
 
 async def _explained(source: Source, head: Head, broken: Corrupt) -> ClewError:

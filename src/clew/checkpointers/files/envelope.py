@@ -147,9 +147,10 @@ class Header(NamedTuple):
         refs = [data[start + 32 * n : start + 32 * n + 32].hex() for n in range(self.refs)]
         return Table(sizes, refs, data[start + 32 * self.refs :])
 
-    def read(self, data: bytes | memoryview) -> tuple[list[bytes], Table]:
-        """Check the complete record in `data`, from header to trailer, and return its frames and its table. Raises
-        `BadRecord` if a part of it is damaged."""
+    def read(self, data: bytes | memoryview, first: int = 0, last: int | None = None) -> tuple[list[bytes], Table]:
+        """Check the complete record in `data`, from header to trailer, and return its table and its frames from number
+        `first` of the log up to, not including, `last`. By default returns all its frames. Raises `BadRecord` if a part
+        of the record is damaged."""
         table = self.read_table(data[HEADER:])
         start, stop = HEADER + self.table, self.length - TRAILER
         frames = data[start:stop]
@@ -158,8 +159,9 @@ class Header(NamedTuple):
         if data[stop : self.length] != self.trailer:
             raise BadRecord("a record's trailer fails its check")
         found = []
-        for size in table.sizes:
-            found.append(bytes(data[start : start + size]))
+        for number, size in enumerate(table.sizes, self.at):
+            if first <= number and (last is None or number < last):
+                found.append(bytes(data[start : start + size]))
             start += size
         return found, table
 

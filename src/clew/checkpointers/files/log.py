@@ -164,10 +164,9 @@ class Log:
         found: list[bytes] = []
         for offset, data in _neighbours(fd, span.bounds):
             try:
-                found += self._unpack(data, offset).read(data)[0]
+                found += self._unpack(data, offset).read(data, span.start, span.stop)[0]
             except BadRecord as error:
                 raise self._corrupt(offset, str(error)) from None
-        found = found[span.start - span.first : span.stop - span.first]
         if len(found) != span.stop - span.start:
             raise self._corrupt(span.bounds[0], f"it does not hold frames {span.start} to {span.stop}")
         return found

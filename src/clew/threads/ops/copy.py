@@ -7,7 +7,7 @@ import logging
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.checkpointers.base import MAX_APPEND
+from clew.checkpointers.base import MAX_APPEND, MAX_FRAME
 from clew.errors import (
     ClewError,
     Conflict,
@@ -31,7 +31,9 @@ __all__ = ["Copied", "Transfer", "copy", "copy_all", "transfer"]
 
 log = logging.getLogger("clew.threads")
 
-PART_SIZE = MAX_APPEND
+PART_SIZE = MAX_FRAME
+"""The most bytes of frames that one append to a copy gets, so that neither writing a part nor reading it takes much
+memory: as few as possible, since a frame may have that many."""
 
 
 class Copied(msgspec.Struct, frozen=True):
@@ -71,7 +73,7 @@ async def copy(
 
     The copy gets the id `new_id`, by default the same id. Its entries and their times do not change.
 
-    - **Hidden until complete.** The copy is written in parts of up to 16 MiB; the last step makes it visible.
+    - **Hidden until complete.** The copy is written in parts of up to 4 MiB; the last step makes it visible.
     - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
       copy whose source has grown since is brought up to date. Any other thread of that id raises `Conflict`.
     - **Verified.** Before the copy becomes visible it is read back, and must fold to the same state as the source.
@@ -323,7 +325,7 @@ class _ThreadCopy:
         return done
 
     async def _add(self, data: bytes, blobs: dict[str, bytes] | None = None) -> None:
-        if self._size + len(data) > PART_SIZE:
+        if self._size + len(data) > (MAX_APPEND if self._whole else PART_SIZE):
             if self._whole:
                 raise Conflict(
                     self._new_id,

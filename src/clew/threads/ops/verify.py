@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from clew._runtime.text import plural
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import ClewError, Corrupt, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
 from clew.log import (
@@ -23,11 +24,12 @@ from clew.log import (
 )
 from clew.log.blobs import tree_refs, unpack_blob
 from clew.log.trees import named_trees
+from clew.threads.reader import next_window
 
 __all__ = ["Problem", "Seen", "Verdict", "is_snapshot", "scan", "verify", "verify_all"]
 
 _CHUNK = 64
-"""Number of frames to read from the store at once, at most."""
+"""Number of frames to read from the store at first. Their sizes decide how many are read then."""
 _GIVE_UP = 8
 """If the length of the log is unknown, reading stops after this many frames in a row that could not be read."""
 _BLOBS = 8
@@ -223,7 +225,7 @@ class _Check:
                 self._fold = None
 
     def _take_folded(self, number: int, entry: FoldedState) -> None:
-        """Go on from a folded state, in frame `number`. A difference from the frames before it is a problem."""
+        """Go on from a folded state, in frame `number`. If it differs from the frames before it, that is a problem."""
         before, self._fold = self._fold, Fold(entry.state, outline=MessageOutline)
         if before is not None and number and before.outline() != self._fold.outline():
             what = "it holds a folded state that differs from the fold of the log before it"
@@ -271,10 +273,10 @@ class _Check:
     def _report_keys(self) -> None:
         """Add one problem for each missing key, however many frames or blobs are encrypted with it."""
         for key, frames in self._locked.items():
-            what = f"{_some(len(frames), 'frame')} from this one on cannot be opened without key {key}"
+            what = f"{plural(len(frames), 'frame')} from this one on cannot be opened without key {key}"
             self._problems.append(Problem(what, frame=frames[0]))
         for key, blobs in self._locked_blobs.items():
-            what = f"{_some(len(blobs), 'blob')} like this one cannot be opened without key {key}"
+            what = f"{plural(len(blobs), 'blob')} like this one cannot be opened without key {key}"
             self._problems.append(Problem(what, blob=blobs[0]))
 
     def _check_end(self, head: Head, found: int, last: bytes | None) -> None:
@@ -359,14 +361,18 @@ async def scan(checkpointer: Checkpointer, thread_id: str, count: int | None) ->
 
 
 async def _raw_frames(checkpointer: Checkpointer, thread_id: str, count: int | None) -> AsyncIterator[_Raw]:
-    start = 0
+    start, window = 0, _CHUNK
     while count is None or start < count:
-        stop = start + _CHUNK if count is None else min(start + _CHUNK, count)
+        stop = start + window if count is None else min(start + window, count)
         overlap = 1 if start else 0  # so that damage between two chunks is found too
         try:
             chunk = (await checkpointer.read(thread_id, start=start - overlap, stop=stop))[overlap:]
             found = [_Raw(number, data, None) for number, data in enumerate(chunk, start)]
+            window = next_window(window, chunk)
         except _DAMAGE as error:
+            if window > _CHUNK:  # look for the damage in smaller parts
+                window = _CHUNK
+                continue
             found = await _one_by_one(checkpointer, thread_id, start, stop, error, known=count is not None)
         for raw in found:
             yield raw
@@ -490,7 +496,3 @@ async def _get_blobs(checkpointer: Checkpointer, digests: Collection[str]) -> tu
         blobs |= found
         damaged |= wrong
     return blobs, damaged
-
-
-def _some(count: int, thing: str) -> str:
-    return f"1 {thing}" if count == 1 else f"{count} {thing}s"
