@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from clew.checkpointers import SQLiteCheckpointer
-from clew.checkpointers.heads import thread_digest
 from clew.checkpointers.sqlite import room
 from clew.checkpointers.sqlite.room import ThreadDeletion
 from clew.testing.contract.builders import append, listed
@@ -28,7 +27,7 @@ async def begin_deletion(path: Path, parts: int) -> None:
         for number in range(40):
             await append(store, "first", b"%d" % number, at=number)
             await append(store, "second", b"%d" % number, at=number)
-    deletion = ThreadDeletion("", thread_digest("second"))
+    deletion = ThreadDeletion("", "second", str(path))
     with database(path) as db:
         for _ in range(parts):
             with db:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -13,11 +14,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from clew.checkpointers import HeadQuery, SQLiteCheckpointer
+from clew.checkpointers import HeadQuery, SQLiteCheckpointer, open_checkpointer
 from clew.checkpointers.sqlite import connection, schema
 from clew.checkpointers.sqlite.backup import backup
 from clew.checkpointers.sqlite.store import _listing
-from clew.errors import Corrupt, NewerFormat, Unavailable
+from clew.errors import Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing.contract.builders import append, digest_of, heads, listed, state
 from tests.checkpointers.scripts import _PREAMBLE, race, run_script
 from tests.sqlite_files import database
@@ -113,7 +114,7 @@ async def test_a_store_of_version_1_is_migrated_while_others_have_it_open(old: P
 async def test_a_migration_that_is_broken_off_leaves_version_1(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "INDEXES", schema.INDEXES + "CREATE INDEX again ON heads (no_such_column);")
     async with SQLiteCheckpointer(old) as store:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Corrupt):
             await store.read("thread 1")
     assert value(old, "PRAGMA user_version") == 1
     assert "heads_by_updated" not in indexes(old)
@@ -278,6 +279,40 @@ async def test_a_store_without_its_marks_or_tables_is_corrupt(path: Path, statem
     assert "is a store, but" in await refused_as_damaged(path)
 
 
+@pytest.mark.parametrize("version", [1, 2, 3])
+async def test_a_restored_dump_is_refused_with_the_command_that_makes_it_a_store_again(
+    path: Path, tmp_path: Path, version: int
+) -> None:
+    with database(await made(path)) as db:
+        if version < 3:
+            db.execute("ALTER TABLE heads DROP COLUMN title; ALTER TABLE heads DROP COLUMN tags")
+        if version < 2:
+            db.execute("DROP INDEX heads_by_updated; DROP INDEX heads_by_created")
+    dumped = "\n".join(sqlite3.connect(path).iterdump())
+    restored = tmp_path / "it's restored.db"
+    sqlite3.connect(restored).executescript(dumped)
+    async with SQLiteCheckpointer(restored) as store:
+        with pytest.raises(Corrupt, match="restored from a dump") as caught:
+            await store.read("thread")
+    program, file, pragmas = shlex.split(str(caught.value).partition("write them back: ")[2])
+    assert (program, file) == ("sqlite3", str(restored))
+    sqlite3.connect(file).executescript(pragmas)
+    async with SQLiteCheckpointer(restored) as store:
+        assert await store.read("thread") == [b"frame"]
+        await append(store, "thread", b"more", at=1)
+        assert await listed(store) == ["thread"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+@pytest.mark.parametrize("scheme", ["sqlite:///", "file://"])
+async def test_what_is_not_a_file_is_refused_by_its_name_and_not_waited_for(path: Path, scheme: str) -> None:
+    os.mkfifo(path)
+    for place, kind in ((path, "named pipe"), (Path("/dev/null"), "character device")):
+        async with open_checkpointer(f"{scheme}{place}") as store:
+            with pytest.raises(InvalidInput, match=kind):
+                await store.read("thread")
+
+
 async def test_a_store_that_lost_its_schema_is_corrupt(path: Path) -> None:
     with database(await made(path)) as db:
         db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
@@ -328,7 +363,7 @@ async def test_a_newer_store_without_a_table_is_newer_and_not_damaged(path: Path
 async def test_a_store_that_could_not_be_made_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "TABLES", schema.TABLES + "CREATE TABLE heads (twice);")
     async with SQLiteCheckpointer(path) as store:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Corrupt):
             await append(store, "thread", b"frame")
     assert list(path.parent.iterdir()) == []
 

@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -31,6 +32,7 @@ __all__ = [
     "network_file_system",
     "publish",
     "size",
+    "special_kind",
     "sync",
     "sync_folder",
     "unlock",
@@ -140,6 +142,22 @@ def size(path: str | Path) -> int:
         return os.stat(path).st_size
     except FileNotFoundError:
         return 0
+
+
+def special_kind(path: Path) -> str | None:
+    """Return what is at this path, such as "named pipe", if it is neither a file nor a folder. Otherwise, and if there is
+    nothing, return None. Does not open it: that could wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return None
+    kinds = {
+        stat.S_IFIFO: "named pipe",
+        stat.S_IFSOCK: "socket",
+        stat.S_IFCHR: "character device",
+        stat.S_IFBLK: "block device",
+    }
+    return kinds.get(stat.S_IFMT(mode))
 
 
 def publish(temporary: Path, path: Path) -> bool:

@@ -228,8 +228,10 @@ def check_blobs(blobs: Mapping[str, bytes]) -> None:
 
 
 def check_stored_blob(digest: str, data: bytes, where: str) -> None:
-    """Raise `Corrupt` if `data`, the stored bytes of a blob, do not match its digest. `where` names the store in the
-    error."""
+    """Raise `Corrupt` if `data`, the stored bytes of a blob, do not match its digest, or are not even bytes. `where`
+    names the store in the error."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise Corrupt(f"blob {digest} in {where}: what is stored is not bytes. Restore it from a copy.")
     if blake3(data).hexdigest() != digest:
         raise Corrupt(
             f"blob {digest} in {where}: its {len(data)} stored bytes fail their check. Restore it from a copy."

@@ -61,6 +61,8 @@ class Root:
 
     def _open(self) -> None:
         if self.path.exists() and not self.path.is_dir():
+            if (special := files.special_kind(self.path)) is not None:
+                raise InvalidInput(f"{self.path} is a {special}. A file store is a folder: name another path.")
             raise InvalidInput(
                 f"{self.path} is a file. A file store is a folder; for one file write sqlite:///{self.path}"
             )

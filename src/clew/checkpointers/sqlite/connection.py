@@ -40,6 +40,17 @@ __all__ = [
 
 FAULTS = (apsw.Error, UnicodeDecodeError)
 """The errors that `apsw` raises. `UnicodeDecodeError` is one of them: a text in a damaged database may not be UTF-8."""
+_DAMAGE = (
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.FormatError,
+    apsw.ConstraintError,
+    apsw.MismatchError,
+    apsw.SQLError,
+    UnicodeDecodeError,
+)
+"""The errors by which damage shows. Clew's statements are sound and keep all constraints; so if one of them is refused, the
+tables are not what they were made as."""
 LOCK_WAIT = 30.0
 """Seconds to wait for another process's transaction before a call raises `Unavailable`."""
 CHECKPOINT_AT_MOST = 1024
@@ -189,7 +200,7 @@ def is_busy(error: BaseException | None) -> bool:
 
 def explain(error: Exception, path: Path) -> ClewError:
     """Return the `ClewError` for an error of `apsw`. It says what happened, to which file, and what to do."""
-    if isinstance(error, (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError)):
+    if isinstance(error, _DAMAGE):
         return Corrupt(f"{path} is not a sound SQLite database ({error}). Restore it from a copy, or move it away.")
     if isinstance(error, (apsw.IOError, apsw.CantOpenError)) and _is_full(path):
         return Unavailable(

@@ -391,9 +391,12 @@ class Engine:
 
     def _prepare(self) -> None:
         """Create the store if it is missing. It is private from the start, and survives a power cut. Raises
-        `InvalidInput` if the path is a folder or is on a network file system, and `Corrupt` if it is an empty file."""
+        `InvalidInput` if the path is something else than a file or is on a network file system, and `Corrupt` if it is
+        an empty file."""
         if self.path.is_dir():
             raise InvalidInput(f"{self.path} is a folder. A SQLite store is a file: sqlite:///{self.path}/clew.db")
+        if (special := files.special_kind(self.path)) is not None:
+            raise InvalidInput(f"{self.path} is a {special}. A SQLite store is a regular file: name another path.")
         files.make_private_folder(self.path.parent)
         kind = files.network_file_system(self.path.parent)
         if kind is not None:

@@ -24,6 +24,7 @@ from clew._runtime.aio import Job
 from clew._runtime.files import Reserve
 from clew._runtime.text import size as size_text
 from clew.checkpointers.sqlite.connection import FAULTS, ROOM_NEEDED, explain
+from clew.checkpointers.sqlite.lookups import find_id
 from clew.checkpointers.sqlite.schema import PAGE_SIZE
 from clew.errors import ClewError, Unavailable
 
@@ -69,14 +70,14 @@ class Deletion(ABC):
 
 
 class ThreadDeletion(Deletion):
-    """The deletion of one thread. `key` is the hash of the thread's id."""
+    """The deletion of one thread. `where` names the database in errors."""
 
-    def __init__(self, namespace: str, key: bytes) -> None:
-        self._wanted = namespace, key
+    def __init__(self, namespace: str, thread_id: str, where: str) -> None:
+        self._wanted = namespace, thread_id, where
         self._is_hidden = False
 
     def __call__(self, db: apsw.Cursor) -> None:
-        thread = self._find(db)
+        thread = find_id(db, *self._wanted)
         if thread is not None:
             db.execute("DELETE FROM heads WHERE id = ?", (thread,))
             db.execute("DELETE FROM refs WHERE thread = ?", (thread,))
@@ -88,15 +89,11 @@ class ThreadDeletion(Deletion):
         meanwhile, the next one that writes finishes the deletion."""
         if self._is_hidden:
             return finish_part(db)
-        thread = self._find(db)
+        thread = find_id(db, *self._wanted)
         if thread is not None:
             db.execute("UPDATE heads SET ns = ?, key = ? WHERE id = ?", (DELETED, thread.to_bytes(8), thread))
         self._is_hidden = True
         return False
-
-    def _find(self, db: apsw.Cursor) -> int | None:
-        found: int | None = db.execute("SELECT id FROM heads WHERE ns = ? AND key = ?", self._wanted).get
-        return found
 
 
 class BlobDeletion(Deletion):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import shlex
 from pathlib import Path
 
 import apsw
@@ -89,6 +90,9 @@ title and tags. Without them every head has to be decoded. That takes 20 times a
 thread of the process is busy, because `apsw` releases the interpreter lock at every row (measured)."""
 
 
+_FORMATS = 18
+"""Where a database file says in two bytes which versions of SQLite can write and read it, and which journal mode it is
+in. SQLite itself would only take a damaged file for one that it may not write."""
 _TABLES = {"heads", "frames", "refs", "blobs", "blob_data"}
 
 
@@ -192,6 +196,8 @@ def _version(connection: apsw.Connection, where: str) -> int:
     another program, `Corrupt` if it is a store whose tables or marks are lost, and `NewerFormat` if it was made by a
     later version of Clew.
     """
+    if not set(connection.read("main", 0, _FORMATS, 2)[1]) <= {0, 1, 2}:
+        raise Corrupt(f"{where} is a store, but its header is damaged. Restore it from a copy, or move it away.")
     with connection:  # one transaction, because another process may be creating the store
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
         version = int(connection.execute("PRAGMA user_version").get)
@@ -203,7 +209,22 @@ def _version(connection: apsw.Connection, where: str) -> int:
         raise NewerFormat(where, version, VERSION)
     if not is_marked and not has_tables:
         raise InvalidInput(f"{where} is the database of another program. Give Clew a file of its own.")
+    if not application and not version:
+        raise Corrupt(
+            f"{where} is a store, but its marks are lost, as in a database that was restored from a dump: a dump leaves out "
+            f"two settings. If it was, write them back: {_remark(connection, where)}"
+        )
     if not (is_marked and has_tables and version > 0):
         lost = "its tables are lost" if is_marked else "its header is damaged"
         raise Corrupt(f"{where} is a store, but {lost}. Restore it from a copy, or move it away.")
     return version
+
+
+def _remark(connection: apsw.Connection, where: str) -> str:
+    """Return the command that writes the marks of a store back into a database that has all of its tables. The version is
+    known from what each version has added."""
+    columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('heads')")}
+    indexes = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
+    version = 3 if "title" in columns else 2 if "heads_by_updated" in indexes else 1
+    pragmas = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};"
+    return f'sqlite3 {shlex.quote(where)} "{pragmas}"'

@@ -30,6 +30,7 @@ from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, tags_c
 from clew.checkpointers.sqlite.appends import Append, frames_of, now, touch
 from clew.checkpointers.sqlite.backup import Backup, backup
 from clew.checkpointers.sqlite.engine import Engine, close_engine, open_engine
+from clew.checkpointers.sqlite.lookups import find_thread, list_rows
 from clew.checkpointers.sqlite.room import BlobDeletion, ThreadDeletion
 from clew.errors import Corrupt, InvalidInput
 
@@ -97,19 +98,13 @@ class SQLiteCheckpointer(Checkpointer):
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         loop = self._guard.enter()
         check_range(thread_id, start, stop)
-        wanted = self._namespace, thread_digest(thread_id)
 
         def work(db: apsw.Cursor) -> list[bytes]:
-            found = db.execute("SELECT id, frames FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
+            found = find_thread(db, self._namespace, thread_id, self._name)
             if found is None:
                 return []
-            count = found[1]
-            if not isinstance(count, int):
-                raise Corrupt(
-                    f"thread {thread_id!r} in {self._path} does not say how many frames it has. Restore a copy."
-                )
-            end = count if stop is None else min(stop, count)
-            frames = frames_of(db, found[0], start, end) if start < end else []
+            end = found.frames if stop is None else min(stop, found.frames)
+            frames = frames_of(db, found.id, start, end) if start < end else []
             if len(frames) != max(0, end - start) or not {bytes}.issuperset(map(type, frames)):
                 raise Corrupt(
                     f"thread {thread_id!r} in {self._path} lacks frames from {start} to {end}. Restore a copy."
@@ -121,11 +116,10 @@ class SQLiteCheckpointer(Checkpointer):
     async def head(self, thread_id: str) -> Head | None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        wanted = self._namespace, thread_digest(thread_id)
 
         def work(db: apsw.Cursor) -> Head | None:
-            found = db.execute("SELECT head FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
-            return None if found is None else decode_head(found[0], thread_id, self._name)
+            found = find_thread(db, self._namespace, thread_id, self._name)
+            return None if found is None else decode_head(found.head, thread_id, self._name)
 
         return await self._use().read(work, loop)
 
@@ -133,24 +127,32 @@ class SQLiteCheckpointer(Checkpointer):
         loop = self._guard.enter()
         check_query(query)
         statement, values = _listing(self._namespace, query)
-        rows = await self._use().read(lambda db: db.execute(statement, values).fetchall(), loop)
+        everything_in = self._namespace if query == HeadQuery(order=query.order) else None
+        found = await self._use().read(lambda db: list_rows(db, statement, values, everything_in), loop)
         listing = Listing(self._name)
-        for head in listing.sound(rows):
+        for head in listing.sound(found.rows):
             yield head
         listing.end()
+        if not found.is_whole:
+            raise Corrupt(f"{self._path}: the index by which threads are listed is damaged. Restore a copy.")
 
     async def refs(self, thread_id: str) -> set[str]:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        wanted = self._namespace, thread_digest(thread_id)
-        statement = "SELECT digest FROM refs WHERE thread = (SELECT id FROM heads WHERE ns = ? AND key = ?)"
-        rows: list[tuple[Any, ...]] = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
-        return {digest.hex() for (digest,) in rows}
+
+        def work(db: apsw.Cursor) -> set[str]:
+            found = find_thread(db, self._namespace, thread_id, self._name)
+            if found is None:
+                return set()
+            digests = db.execute("SELECT digest FROM refs WHERE thread = ?", (found.id,)).fetchall()
+            return {_hex(digest, self._name) for (digest,) in digests}
+
+        return await self._use().read(work, loop)
 
     async def delete(self, thread_id: str) -> None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        await self._use().write(ThreadDeletion(self._namespace, thread_digest(thread_id)), loop)
+        await self._use().write(ThreadDeletion(self._namespace, thread_id, self._name), loop)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         loop = self._guard.enter()
@@ -196,7 +198,7 @@ class SQLiteCheckpointer(Checkpointer):
         statement = "SELECT digest FROM blobs WHERE ns = ? AND touched <= ?"
         rows: list[tuple[Any, ...]] = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
         for (digest,) in rows:
-            yield digest.hex()
+            yield _hex(digest, self._name)
 
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
         loop = self._guard.enter()
@@ -272,6 +274,12 @@ def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
         statement += " LIMIT ?"
         values.append(min(query.limit, UNLIMITED))
     return statement, values
+
+
+def _hex(digest: object, where: str) -> str:
+    if not isinstance(digest, bytes) or len(digest) != 32:
+        raise Corrupt(f"{where}: the digest of a blob is damaged. Restore a copy.")
+    return digest.hex()
 
 
 def _before(untouched_for: timedelta) -> int:

@@ -1,0 +1,127 @@
+"""Finds the row of a thread, and makes sure that damage to the database never makes a thread absent or gives another's.
+
+SQLite notices a page that is not a page of its kind. It does not notice a changed bit inside a key of an index, by which a
+thread is not found or another one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import apsw
+
+from clew.checkpointers.heads import thread_digest
+from clew.errors import Corrupt
+
+__all__ = ["Listed", "ThreadRow", "find_id", "find_thread", "list_rows"]
+
+_NEAR = 200
+"""How many entries of the index before and after a missing key are checked: as many as a page of it can hold, so that all
+that lie on the page in which the key would be are among them."""
+
+
+class ThreadRow(NamedTuple):
+    """A thread's row in the table `heads`."""
+
+    id: int
+    frames: int
+    log_id: str
+    created: int
+    head: object
+
+
+def find_thread(db: apsw.Cursor, namespace: str, thread_id: str, where: str) -> ThreadRow | None:
+    """Return the row of a thread, or None if there is no such thread. Raises `Corrupt` if the row does not belong to the
+    thread or to its frames, or if the index by which threads are found is damaged in that place. `where` names the
+    database in errors."""
+    key = thread_digest(thread_id)
+    found = db.execute(_FIND, (namespace, key)).fetchone()
+    if found is None:
+        _check_absent(db, namespace, key, thread_id, where)
+        return None
+    named, is_behind, *columns = found
+    row = ThreadRow(*columns)
+    if named != thread_id:
+        raise _damage(thread_id, where, "its row holds another thread")
+    if not isinstance(row.frames, int):
+        raise _damage(thread_id, where, "it does not say how many frames it has")
+    if is_behind:
+        raise _damage(thread_id, where, f"its head is older than its log, and says {row.frames} frames")
+    return row
+
+
+def find_id(db: apsw.Cursor, namespace: str, thread_id: str, where: str) -> int | None:
+    """Return the id of a thread's row, or None if there is no such thread. In contrast to `find_thread`, the row may be
+    damaged otherwise: it is to be deleted. Raises `Corrupt` if the index by which threads are found is damaged, so that
+    another thread could be deleted. `where` names the database in errors."""
+    key = thread_digest(thread_id)
+    found: int | None = db.execute("SELECT id FROM main.heads WHERE ns = ? AND key = ?", (namespace, key)).get
+    if found is None:
+        _check_absent(db, namespace, key, thread_id, where)
+    elif db.execute(_KEY, (found,)).fetchone() != (namespace, key):
+        raise _damage(thread_id, where, "the index by which threads are found is damaged")
+    return found
+
+
+_KEY = "SELECT ns, key FROM main.heads NOT INDEXED WHERE id = ?"
+_FIND = """
+SELECT thread_id, EXISTS (SELECT 1 FROM frames WHERE thread = heads.id AND number >= heads.frames),
+    id, frames, log_id, created, head
+FROM main.heads WHERE ns = ? AND key = ?
+"""
+
+
+def _check_absent(db: apsw.Cursor, namespace: str, key: bytes, thread_id: str, where: str) -> None:
+    """Raise `Corrupt` if the index is damaged where this key would be, so that it may be there and was not found.
+
+    A changed key is out of order among its neighbours. If the change is in its last bytes, where it does not matter to
+    the order, it is next to the place of the key that is looked for; so these two are compared with the table."""
+    before = db.execute(_BEFORE, (namespace, key, _NEAR)).fetchall()[::-1]
+    after = db.execute(_AFTER, (namespace, key, _NEAR)).fetchall()
+    near = [*before, *after]
+    is_sound = all(isinstance(ns, str) and isinstance(found, bytes) for ns, found, _ in near)
+    is_sound = is_sound and all(here[:2] < following[:2] for here, following in pairwise(near))
+    is_sound = is_sound and all(
+        db.execute(_KEY, here[2:]).fetchone() == here[:2] for here in (*before[-1:], *after[:1])
+    )
+    first = before[0][:2] if len(before) == _NEAR else ("", b"")
+    last = after[-1][:2] if len(after) == _NEAR else (b"", b"")
+    is_sound = is_sound and db.execute(_BETWEEN, (*first, *last)).fetchall() == near  # a search can skip an entry
+    if not is_sound:
+        raise _damage(thread_id, where, "the index by which threads are found is damaged")
+
+
+_BETWEEN = """
+SELECT ns, key, id FROM main.heads INDEXED BY heads_by_key WHERE (ns, key) >= (?, ?) AND (ns, key) <= (?, ?) ORDER BY ns, key
+"""
+_BEFORE = """
+SELECT ns, key, id FROM main.heads INDEXED BY heads_by_key WHERE (ns, key) < (?, ?) ORDER BY ns DESC, key DESC LIMIT ?
+"""
+_AFTER = """
+SELECT ns, key, id FROM main.heads INDEXED BY heads_by_key WHERE (ns, key) > (?, ?) ORDER BY ns, key LIMIT ?
+"""
+
+
+def list_rows(db: apsw.Cursor, statement: str, values: Sequence[object], everything_in: str | None) -> Listed:
+    """Run a statement that lists threads, and return its rows: of each thread the stored head and the id.
+
+    If the statement lists all threads of a namespace, `everything_in` is that namespace. Then the rows are counted
+    against the table, because what deletes goes by such listings."""
+    rows = db.execute(statement, values).fetchall()
+    if everything_in is None:
+        return Listed(rows, True)
+    count = db.execute("SELECT count(*) FROM main.heads NOT INDEXED WHERE ns = ?", (everything_in,)).get
+    return Listed(rows, count == len(rows) == len({thread_id for _, thread_id in rows}))
+
+
+class Listed(NamedTuple):
+    """The rows of a listing, and whether they are known to be all that there should be."""
+
+    rows: list[Any]
+    is_whole: bool
+
+
+def _damage(thread_id: str, where: str, what: str) -> Corrupt:
+    return Corrupt(f"thread {thread_id!r} in {where}: {what}. Restore a copy.")
