@@ -202,15 +202,16 @@ def network_file_system(folder: Path) -> str | None:
 
 
 class Reserve:
-    """A file that only takes up room (`size` bytes), which is given to a deletion when the disk is full."""
+    """A file of `size` bytes that keeps disk space free for deletions. When the disk is full, the file is removed, so
+    that a deletion has the space that it needs itself."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
         self._size = size
 
     def hold(self) -> None:
-        """Make the file, unless it exists or the disk is short of room. Never fails: without the file, only deletions on
-        a full disk need room from elsewhere."""
+        """Create the file, unless it exists or the disk has too little free space (see `is_short`). Raises no error if
+        the file cannot be created: only a deletion on a full disk needs it."""
         with suppress(OSError):
             if self.is_short():
                 return
@@ -226,11 +227,12 @@ class Reserve:
                 os.close(fd)
 
     def is_short(self) -> bool:
-        """Return whether the disk has less free room than twice the size of the reserve."""
+        """Return whether the disk has less free space than twice the size of the reserve file."""
         return shutil.disk_usage(self._path.parent).free < 2 * self._size
 
     def release(self) -> bool:
-        """Remove the file, so that its room can be used. Returns False if there is none."""
+        """Remove the file, so that its space can be used. Returns False if there is no such file, or if it cannot be
+        removed."""
         try:
             os.unlink(self._path)
         except OSError:

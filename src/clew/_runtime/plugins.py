@@ -23,8 +23,8 @@ def entry_points(*, group: str) -> EntryPoints:
 
 
 class Unknown(Exception):
-    """Raised if neither Clew nor an installed package has an object with the name asked for. `known` are the names that
-    exist; the attribute has them as one text, separated by commas."""
+    """Raised if neither Clew nor an installed package has an object with the name asked for. It is made with the list
+    of the names that exist; its attribute `known` has them as one text, separated by commas."""
 
     def __init__(self, known: list[str], close: str | None) -> None:
         super().__init__(", ".join(known))

@@ -7,9 +7,9 @@ perhaps even under the same inode number.
 
 A power cut may leave a file with the length of its last record but only some of its sectors; the others are zeros then.
 Such a record was not acknowledged: an append returns only after its sync. So a last record that fails its check and has
-sectors of zeros does not count, and the next append cuts it off. The bytes that are cut off stay in a file beside, since
-a damaged disk could leave the same. A record that fails its check in any other way, or has another after it, is damage:
-it raises `Corrupt`, and nothing is cut.
+sectors of zeros does not count, and the next append cuts it off. The bytes that are cut off are first saved in another
+file in the same folder, because damage to the disk can look the same. A record that fails its check in any other way,
+or has another record after it, is damage: it raises `Corrupt`, and nothing is cut.
 """
 
 from __future__ import annotations
@@ -358,9 +358,13 @@ def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[int, memoryvie
 
 
 def _has_gaps(data: bytes, offset: int, header: Header | None) -> bool:
-    """Return whether `data`, which is at this offset and reaches to the end of the file, is a single record that fails
-    its check and of which whole sectors are zeros. `header` is the record's header, or None if that is not sound: then
-    zeros must be in its place, and no other record may follow."""
+    """Return whether `data` is a last record of which a power cut has left whole sectors as zeros. `data` starts at
+    this offset and reaches to the end of the file.
+
+    `header` is the record's header. With it, the result is True if the record fails its check and one of its sectors is
+    all zeros. If the header itself is damaged, `header` is None: then the sector of zeros must be in the header, and no
+    intact header of a record may be anywhere in `data`.
+    """
     if header is not None:
         with suppress(BadRecord):
             header.read(data)
@@ -379,7 +383,7 @@ def _has_gaps(data: bytes, offset: int, header: Header | None) -> bool:
 
 
 def _places(data: bytes) -> Iterator[int]:
-    """Yield where a record may begin in these bytes."""
+    """Yield each offset in these bytes at which the magic bytes of a record's header are found."""
     place = data.find(envelope.MAGIC)
     while place >= 0:
         yield place
@@ -394,7 +398,8 @@ def _is_record(data: bytes, place: int, offset: int) -> bool:
 
 
 def _keep(path: str, data: bytes) -> None:
-    """Write a file that survives a power cut, in place of an earlier one with this name."""
+    """Write `data` to the file at `path`, and replace a file that is there. When this returns, the new file survives a
+    power cut."""
     os.replace(files.write_beside(Path(path), data, durable=True), path)
     files.sync_folder(Path(path).parent)
 

@@ -366,8 +366,9 @@ class _Connection:
         return await self._receive(begin)
 
     async def _is_wanted(self) -> bool:
-        """Wait for the server's consent to receive the body of a request, and return whether to send it. Returns False
-        if the server has already answered without the body, and True if it says nothing for a second."""
+        """Wait until the server answers the header `Expect: 100-continue`, and return whether to send the body of the
+        request. Returns False if the server has already sent its final answer, and True if it says nothing for a
+        second."""
         try:
             async with asyncio.timeout(1.0):
                 while (event := self._http.next_event()) is h11.NEED_DATA:

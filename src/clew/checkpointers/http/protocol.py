@@ -85,7 +85,7 @@ Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request that appends frames to a thread. `at` is the number of frames that the log has before the
-    append. `head` is the thread's new head. `refs` are the digests of the blobs that the append needs."""
+    append. `head` is the thread's new head. `refs` are the digests of the blobs that the frames refer to."""
 
     at: Annotated[int, msgspec.Meta(ge=0)]
     head: Head

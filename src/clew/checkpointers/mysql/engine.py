@@ -81,7 +81,7 @@ class Engine:
     async def write(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Call `work` with an open connection and return its result. After a temporary failure `work` is called again,
         so it must be safe to repeat. If the caller is cancelled, its cancellation is raised only after the work has
-        finished or was given up."""
+        succeeded or finally failed."""
         return await self._calls.settle(self._patience.limit(self._try(work)))
 
     async def read(self, statement: bytes) -> Any:

@@ -116,7 +116,7 @@ class Engine:
 
     async def write(self, statement: Statement, *values: bytes | None) -> pq.abc.PGresult:
         """Run a statement in a transaction of its own and return its result. If the caller is cancelled, its
-        cancellation is raised only after the statement has finished or was given up."""
+        cancellation is raised only after the statement has succeeded or finally failed."""
         job = new_job(None, self.loop)
 
         def done(result: pq.abc.PGresult | None, error: ClewError | None) -> None:
@@ -188,8 +188,8 @@ class Engine:
             self._drained.set_result(None)
 
     def _next(self) -> _Request | None:
-        """Return the next request to send, or None if there is none. Appends come first. But after a request with
-        appends, another waiting request is sent before the next appends."""
+        """Return the next request to send, or None if there is none. Appends come first, but never twice in a row while
+        another request waits."""
         while self._requests and not self._requests[0].is_wanted():
             self._requests.popleft()
         appends_first = not (self._requests and self._appended_last)

@@ -175,8 +175,9 @@ class PostgresCheckpointer(Checkpointer):
     async def _delete(self, engine: Engine, key: bytes) -> None:
         """Delete the thread with this key, if it still is as it was just read. Otherwise read it again and repeat.
 
-        A deletion without this condition loses appends: if it was given up, or sent again on another connection, the
-        server may still run it much later, and what was appended meanwhile would go with it.
+        Without this condition a deletion could lose appends. If its caller stops waiting, or if it is sent again on
+        another connection, the server may still run the first one much later, and would delete what was appended
+        meanwhile.
         """
         for attempt in itertools.count(1):
             rows = await engine.read(self._statements.version, self._space, key)

@@ -153,8 +153,8 @@ class Engine:
         return await self._attempt(lambda client: self._talk(client, commands))
 
     async def scan(self, pattern: bytes) -> AsyncIterator[list[bytes]]:
-        """Yield the names of all keys that match a pattern, in lists. A key that exists all the time is found; one may
-        be found twice. In a cluster, all primary servers are asked."""
+        """Yield the names of all keys that match a pattern, in lists. A key that exists during the whole scan is
+        yielded at least once, and perhaps twice. In a cluster, all primary servers are asked."""
         nodes = await self._attempt(self._primaries)
         for node in nodes:
             cursor = 0

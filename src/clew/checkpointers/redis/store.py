@@ -284,8 +284,8 @@ class RedisCheckpointer(Checkpointer):
             await self._engine.close()
 
     async def _look(self, script: scripts.Script, thread_id: str, args: Sequence[int] = ()) -> list[Any]:
-        """Run a script that reads a thread, and return its answer. Raises `Corrupt` if some of the thread's data is
-        missing on the server."""
+        """Run a script that reads a thread, and return its answer. `args` are the arguments of the script. Raises
+        `Corrupt` if some of the thread's data is missing on the server."""
         keys = self._layout.thread(thread_key(thread_id))[:3]
         answer: list[Any] = await self._engine.run(Call(script, keys, args))
         if answer and answer[0] == b"part":

@@ -164,7 +164,7 @@ def check_writable(connection: apsw.Connection) -> None:
 
 def begin(db: apsw.Cursor, patient: bool) -> None:
     """Start a write transaction. If another process has locked the database, `patient` decides: with it, wait up to
-    `LOCK_WAIT` seconds; without it, raise at once."""
+    `LOCK_WAIT` seconds; without it, raise `apsw.BusyError` at once."""
     try:
         db.execute("BEGIN IMMEDIATE")
     except apsw.Error as error:

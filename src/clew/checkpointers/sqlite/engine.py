@@ -304,7 +304,8 @@ class Engine:
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
         """Move pages from the WAL (SQLite's write-ahead log) to the database. Called after the last transaction was
-        acknowledged, so nobody waits for it. A failure is only logged, and a full disk is remembered."""
+        acknowledged, so nobody waits for it. Raises no error if this fails. If it fails because the disk is full,
+        appends are refused until it succeeds."""
         self._is_full = False
         try:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -341,8 +342,8 @@ class Engine:
             return connection
 
     def _connect_reader(self) -> apsw.Connection:
-        """Open a connection that reads. A store of an older version that cannot be migrated, because it can only be
-        read, looks to this connection as if it were."""
+        """Open a connection that reads. If this process may not write the store, an older version of its tables cannot
+        be migrated; the connection then shows them as if they had the current version."""
         connection = self._connect()
         if self._read_only:
             with self._explained(), _closed_on_error(connection):
@@ -440,9 +441,13 @@ def _frees_room(work: object) -> bool:
 
 
 def _pages_left(db: apsw.Cursor, pages: int) -> int:
-    """Return how many pages of the WAL (SQLite's write-ahead log) are not in the database, after a commit at which
-    SQLite itself has moved them if there were `CHECKPOINT_AT_MOST` or more: then it could not. If there are fewer,
-    return `pages`, the writer's own estimate."""
+    """Return how many pages of the WAL (SQLite's write-ahead log) are still to be moved to the database. `pages` is the
+    writer's own estimate of this number.
+
+    Called after a commit at which SQLite moves all pages by itself if there are `CHECKPOINT_AT_MOST` or more. If as
+    many are left all the same, SQLite could not move them, and this returns their exact number. Otherwise it returns
+    `pages`.
+    """
     left = pages_in_wal(db)
     return left if left >= CHECKPOINT_AT_MOST else pages
 

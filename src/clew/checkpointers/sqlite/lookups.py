@@ -1,7 +1,8 @@
-"""Finds the row of a thread, and makes sure that damage to the database never makes a thread absent or gives another's.
+"""Finds the rows of threads, and raises `Corrupt` where a damaged index would hide a thread or give another thread's
+row.
 
-SQLite notices a page that is not a page of its kind. It does not notice a changed bit inside a key of an index, by which a
-thread is not found or another one is.
+SQLite notices a page that is not a page of the expected kind. It does not notice a changed bit inside a key of an
+index. Because of such a bit, a search may not find a thread that exists, or may find the row of another thread.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class ThreadRow(NamedTuple):
 
 
 def find_thread(db: apsw.Cursor, namespace: str, thread_id: str, where: str) -> ThreadRow | None:
-    """Return the row of a thread, or None if there is no such thread. Raises `Corrupt` if the row does not belong to the
-    thread or to its frames, or if the index by which threads are found is damaged in that place. `where` names the
-    database in errors."""
+    """Return the row of a thread, or None if there is no such thread. Raises `Corrupt` if the row holds another
+    thread's id, if its head does not count all frames of the log, or if the index by which threads are found is damaged
+    near this thread. `where` names the database in errors."""
     key = thread_digest(thread_id)
     found = db.execute(_FIND, (namespace, key)).fetchone()
     if found is None:
@@ -53,9 +54,9 @@ def find_thread(db: apsw.Cursor, namespace: str, thread_id: str, where: str) -> 
 
 
 def find_id(db: apsw.Cursor, namespace: str, thread_id: str, where: str) -> int | None:
-    """Return the id of a thread's row, or None if there is no such thread. In contrast to `find_thread`, the row may be
-    damaged otherwise: it is to be deleted. Raises `Corrupt` if the index by which threads are found is damaged, so that
-    another thread could be deleted. `where` names the database in errors."""
+    """Return the id of a thread's row, for deleting the row, or None if there is no such thread. Unlike `find_thread`,
+    this accepts a damaged row, so that a damaged thread can be deleted. Raises `Corrupt` if the index by which threads
+    are found is damaged, because another thread could be deleted then. `where` names the database in errors."""
     key = thread_digest(thread_id)
     found: int | None = db.execute("SELECT id FROM main.heads WHERE ns = ? AND key = ?", (namespace, key)).get
     if found is None:
@@ -74,10 +75,13 @@ FROM main.heads WHERE ns = ? AND key = ?
 
 
 def _check_absent(db: apsw.Cursor, namespace: str, key: bytes, thread_id: str, where: str) -> None:
-    """Raise `Corrupt` if the index is damaged where this key would be, so that it may be there and was not found.
+    """Raise `Corrupt` if the index of threads is damaged where this key would be. Called when the key was not found:
+    because of the damage, it may exist all the same. `thread_id` and `where` name the thread and the database in the
+    error.
 
-    A changed key is out of order among its neighbours. If the change is in its last bytes, where it does not matter to
-    the order, it is next to the place of the key that is looked for; so these two are compared with the table."""
+    A changed key is usually out of order among its neighbours, so the order of `_NEAR` entries on either side is
+    checked. A change in the last bytes of a key may leave the order as it was. Such an entry is next to where this key
+    would be, so the two entries there are compared with their rows in the table."""
     before = db.execute(_BEFORE, (namespace, key, _NEAR)).fetchall()[::-1]
     after = db.execute(_AFTER, (namespace, key, _NEAR)).fetchall()
     near = [*before, *after]
@@ -105,10 +109,11 @@ SELECT ns, key, id FROM main.heads INDEXED BY heads_by_key WHERE (ns, key) > (?,
 
 
 def list_rows(db: apsw.Cursor, statement: str, values: Sequence[object], everything_in: str | None) -> Listed:
-    """Run a statement that lists threads, and return its rows: of each thread the stored head and the id.
+    """Run a statement that lists threads, and return its rows, each with a thread's stored head and id.
 
-    If the statement lists all threads of a namespace, `everything_in` is that namespace. Then the rows are counted
-    against the table, because what deletes goes by such listings."""
+    If the statement lists all threads of a namespace, `everything_in` is that namespace. Then the rows are compared in
+    number with those of the table, because gc deletes every blob to which no listed thread refers. A thread that a
+    damaged index hides would lose its blobs."""
     rows = db.execute(statement, values).fetchall()
     if everything_in is None:
         return Listed(rows, True)
@@ -117,7 +122,8 @@ def list_rows(db: apsw.Cursor, statement: str, values: Sequence[object], everyth
 
 
 class Listed(NamedTuple):
-    """The rows of a listing, and whether they are known to be all that there should be."""
+    """The rows of a listing. `is_whole` is False if the listing lacks threads of the namespace or has one twice,
+    because the index is damaged."""
 
     rows: list[Any]
     is_whole: bool

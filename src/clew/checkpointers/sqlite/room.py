@@ -1,10 +1,10 @@
-"""Deletes on a full disk, and gives the room back.
+"""Deletes on a full disk, and returns the space to the disk.
 
-A delete writes to the WAL (SQLite's write-ahead log), which needs room. On a disk that a store has filled by itself, the
-WAL is full of pages that cannot be moved into the database, because the database cannot grow. So a file beside the store
-holds some room in reserve while the store is written to. When a delete finds the disk full, that file is removed, the
-WAL is moved into the database, and the delete is made in small transactions. Between them the WAL is moved again, so
-that it starts over and does not grow. At last the database is made smaller.
+A delete writes to the WAL (SQLite's write-ahead log), which needs disk space. On a disk that a store has filled by
+itself, the WAL is full of pages that cannot be moved into the database, because the database cannot grow. So while the
+store is written to, a file beside it, the reserve, takes up some space. When a delete finds the disk full, the reserve
+is removed, the WAL is moved into the database, and the delete is made in small transactions. Between them the WAL is
+moved again, so that it starts over and does not grow. In the end the database file is made smaller.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Deletion(ABC):
 
     @abstractmethod
     def delete_part(self, db: apsw.Cursor) -> bool:
-        """Delete a small part. Called inside a transaction of its own, again and again until it returns True: then all
-        is deleted. After the first part, nobody sees what is deleted any more."""
+        """Delete a small part, and return True once everything is deleted. The caller calls this again and again, each
+        time in a transaction of its own, until it returns True."""
 
 
 class ThreadDeletion(Deletion):
@@ -84,9 +84,12 @@ class ThreadDeletion(Deletion):
             db.execute("DELETE FROM frames WHERE thread = ?", (thread,))
 
     def delete_part(self, db: apsw.Cursor) -> bool:
-        """Move the thread to the namespace `DELETED` first, where nobody sees it. It keeps its row in the table `heads`
-        until all frames are gone: the row's id must not be given to another thread before. If this process dies
-        meanwhile, the next one that writes finishes the deletion."""
+        """Delete a small part of the thread, and return True once all of it is deleted.
+
+        The first call moves the thread to the namespace `DELETED`, where nobody sees it. Its row in the table `heads`
+        is deleted last, so that the row's id is not given to another thread while frames still refer to it. If this
+        process dies meanwhile, the next process that writes finishes the deletion.
+        """
         if self._is_hidden:
             return finish_part(db)
         thread = find_id(db, *self._wanted)
@@ -126,8 +129,8 @@ _OLD_BLOB = "SELECT id FROM blobs WHERE ns = ? AND digest = ? AND touched <= ?"
 
 
 def finish_part(db: apsw.Cursor) -> bool:
-    """Delete a part of a thread whose deletion has begun, inside a transaction. Returns True if there is no such thread
-    any more."""
+    """Delete a small part of a thread whose deletion has begun. Called inside a transaction. Returns True, with nothing
+    done, if no thread with a begun deletion is left."""
     thread = db.execute("SELECT id FROM heads WHERE ns = ? LIMIT 1", (DELETED,)).get
     if thread is None:
         return True
@@ -145,13 +148,15 @@ _SOME_REFS = """DELETE FROM refs WHERE thread = :thread
 
 
 def reserve_of(store: Path) -> Reserve:
-    """Return the reserve of a store. Its file is there while the store is written to, and as long as there is a WAL
-    (SQLite's write-ahead log) that could not be moved into the database."""
+    """Return the reserve of a store: a file beside it that keeps disk space free for deletions. The file exists while
+    the store is written to, and as long as there is a WAL (SQLite's write-ahead log) that could not be moved into the
+    database."""
     return Reserve(Path(f"{store}-reserve"), RESERVE)
 
 
 def release_at_rest(reserve: Reserve, store: Path) -> None:
-    """Remove the reserve of a store that is at rest: all processes have closed it, and its WAL is in the database."""
+    """Remove the reserve file of a store if the store has no WAL (SQLite's write-ahead log): then all processes have
+    closed it, and everything is in the database."""
     if not os.path.lexists(f"{store}-wal"):
         reserve.release()
 
@@ -163,8 +168,9 @@ def free_room(
     jobs: Sequence[Job],
     transact: Callable[[apsw.Connection, list[Job]], None],
 ) -> None:
-    """Carry out requests that free room, on a full disk, then give the freed room back. Stores an error in each job
-    that fails. `transact` runs a job that is not a `Deletion` as one transaction."""
+    """Carry out these jobs, which free disk space, on a full disk, then return the space to the disk. Stores an error
+    in each job that fails. A `Deletion` is carried out in small transactions; for any other job, `transact` is called.
+    """
     reserve.release()
     _move_wal(connection)
     for job in jobs:
@@ -184,7 +190,7 @@ def free_room(
 
 
 def full_disk(error: BaseException) -> apsw.FullError | None:
-    """Return the error by which SQLite says that the disk is full, if this error is it or was caused by it."""
+    """Return the given error or its cause if that is SQLite's error for a full disk, else None."""
     return next((found for found in (error, error.__cause__) if isinstance(found, apsw.FullError)), None)
 
 
@@ -196,8 +202,8 @@ def _delete_in_parts(connection: apsw.Connection, deletion: Deletion) -> None:
 
 
 def finish_deletions(connection: apsw.Connection) -> None:
-    """Finish the deletions that a process has begun in parts and not finished, because it was killed. Leaves them for
-    later if this fails."""
+    """Finish deletions in parts that another process has begun and, because it was killed, not finished. If SQLite
+    reports an error, they are left to a later call."""
     try:
         while connection.execute("SELECT 1 FROM heads WHERE ns = ? LIMIT 1", (DELETED,)).get:
             _in_transaction(connection, finish_part)
@@ -222,8 +228,9 @@ def _in_transaction(connection: apsw.Connection, work: Callable[[apsw.Cursor], b
 
 
 def give_back(connection: apsw.Connection, reserve: Reserve) -> None:
-    """Make the database file smaller by the pages that are free in it, and empty the WAL (SQLite's write-ahead log), as
-    far as the disk has room for that and no other process is in the way. Then hold room in reserve again."""
+    """Make the database file smaller by the pages that are free in it, and empty the WAL (SQLite's write-ahead log).
+    Does so only as far as the disk has room for it and no other process prevents it. Then create the reserve file
+    again."""
     try:
         free = connection.execute("PRAGMA freelist_count").get
         while free:
@@ -257,8 +264,9 @@ def pages_in_wal(db: apsw.Cursor) -> int:
 
 
 def _too_full(connection: apsw.Connection, error: apsw.FullError, path: Path) -> ClewError:
-    """Return the error for a deletion that failed although all reserves were used. It says how much room is needed: what
-    the database file will grow by when the WAL (SQLite's write-ahead log) is moved into it, and a little more."""
+    """Return the error for a deletion that failed although the reserve was used. It says how much disk space to free:
+    as much as the database file will grow when the WAL (SQLite's write-ahead log) is moved into it, and a little more.
+    """
     growth = connection.execute("PRAGMA page_count").get * PAGE_SIZE - files.size(path)
     return Unavailable(
         f"{path}: {error}: the disk is full, and a delete needs some room itself. Nothing stored was harmed. Free about "

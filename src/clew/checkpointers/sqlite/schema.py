@@ -117,9 +117,13 @@ def create(path: Path) -> None:
 
 
 def check(connection: apsw.Connection, where: str) -> None:
-    """Check that the database is empty or is a store that this version of Clew can use. Raises `InvalidInput` if it is
-    the database of another program, `Corrupt` if it is a store whose tables or marks are lost, and `NewerFormat` if a
-    later version of Clew made it. Changes nothing. `where` names the database in errors."""
+    """Check that the database is empty or is a store that this version of Clew can use. Changes nothing. `where` names
+    the database in errors.
+
+    Raises `InvalidInput` if it is the database of another program, and `NewerFormat` if a later version of Clew made
+    it. Raises `Corrupt` if it is a store whose tables, or whose application id and version in the file's header, are
+    lost.
+    """
     _version(connection, where)
 
 
@@ -159,8 +163,8 @@ def migrate(connection: apsw.Connection, where: str) -> None:
 
 
 def show_as_newest(connection: apsw.Connection, where: str) -> None:
-    """Make a store that cannot be written look to this connection as if it had the current version: let the columns
-    that it lacks be computed. `where` names the database in errors."""
+    """Make a store that cannot be written look to this connection as if its tables had the current version. Columns
+    that an older version lacks are computed by a temporary view. `where` names the database in errors."""
     if _version(connection, where) < 3:
         _add_functions(connection)
         connection.execute(
@@ -169,8 +173,9 @@ def show_as_newest(connection: apsw.Connection, where: str) -> None:
 
 
 def _add_functions(connection: apsw.Connection) -> None:
-    """Add the SQL functions `clew_title` and `clew_tags`, which return the values of the columns `title` and `tags` for
-    a stored head. For a damaged head they return no bytes, as for a thread without title and tags."""
+    """Add the SQL functions `clew_title` and `clew_tags` to this connection. They take a stored head and return the
+    values of its columns `title` and `tags`. For a damaged head they return an empty value, as for a thread without
+    title and tags."""
     connection.create_scalar_function("clew_title", _title_of, 1, deterministic=True)
     connection.create_scalar_function("clew_tags", _tags_of, 1, deterministic=True)
 
@@ -193,8 +198,8 @@ def _sound(data: object) -> Head | None:
 
 def _version(connection: apsw.Connection, where: str) -> int:
     """Return the schema version of the database, 0 if it is empty. Raises `InvalidInput` if it is the database of
-    another program, `Corrupt` if it is a store whose tables or marks are lost, and `NewerFormat` if it was made by a
-    later version of Clew.
+    another program, and `NewerFormat` if a later version of Clew made it. Raises `Corrupt` if it is a store whose
+    tables, or whose application id and version in the file's header, are lost.
     """
     if not set(connection.read("main", 0, _FORMATS, 2)[1]) <= {0, 1, 2}:
         raise Corrupt(f"{where} is a store, but its header is damaged. Restore it from a copy, or move it away.")
@@ -221,8 +226,8 @@ def _version(connection: apsw.Connection, where: str) -> int:
 
 
 def _remark(connection: apsw.Connection, where: str) -> str:
-    """Return the command that writes the marks of a store back into a database that has all of its tables. The version is
-    known from what each version has added."""
+    """Return the shell command that writes the application id and the version of a store back into the header of its
+    database, which has all of its tables. The version is found by the columns and indexes that the database has."""
     columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('heads')")}
     indexes = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
     version = 3 if "title" in columns else 2 if "heads_by_updated" in indexes else 1
