@@ -289,13 +289,14 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def snapshot_in(value: Any) -> WorkspaceSnapshot | None:
-    """Return the entry that a fact of kind "workspace" was made from, given the fact's value. None if there is none."""
+    """Return the `WorkspaceSnapshot` entry that is stored in the value of a fact of kind "workspace". Returns None if
+    the value is None or empty."""
     return WorkspaceSnapshot(*value) if value else None
 
 
 def changing_in(value: Any) -> WorkspaceChanging | None:
-    """Return the entry that a fact of kind "changing" was made from, given the fact's value. None if there is none, and
-    if the fact says that no files have changed."""
+    """Return the `WorkspaceChanging` entry that is stored in the value of a fact of kind "changing". Returns None if
+    the value is None or empty, which means that no files have changed since the newest snapshot."""
     return WorkspaceChanging(*value) if value else None
 
 

@@ -220,8 +220,8 @@ def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str
     """Return the flags, the payload and the blobs of a frame whose body (its encoded entries) has more than 64 KiB.
 
     Texts and bytes of more than 65,535 bytes move to blobs. If the rest is still too large for a frame, it moves to a
-    blob too. A payload is padded if it is small compared with the memory that it takes when decoded, because readers
-    refuse such payloads.
+    blob too. Readers refuse a payload that is too short for the memory that it takes when decoded, so such a payload is
+    padded with zeros.
     """
     flags, small = 0, body
     blobs: dict[str, bytes] = {}

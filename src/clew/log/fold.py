@@ -103,8 +103,9 @@ class Fold:
     _view_end: int
 
     def __init__(self, start: Checkpoint = EMPTY, outline: NewOutline | None = None) -> None:
-        """Begin with the state `start`. With `outline`, such as `MessageOutline`, messages are not kept: those of a
-        `checkpoint` are empty then."""
+        """Begin with the state `start`. `outline`, such as `MessageOutline`, makes the fold keep stand-ins instead of
+        messages, which take little memory. The result of `checkpoint` then has empty messages, except those that the
+        outline keeps whole."""
         self._new_history = outline
         self._reset(start)
 
@@ -166,7 +167,9 @@ class Fold:
         return self._checkpoint(tuple(self._history), tuple(self._marked()), self._facts.all())
 
     def outline(self) -> tuple[Checkpoint, bytes]:
-        """Return the state without messages, marks and facts, and a digest of these. Only for a fold with `outline`."""
+        """Return the state without what grows with the log, and a digest of what was left out. Left out are the
+        messages, the facts, and the record of what the model saw at the end of each turn. Only for a fold that was made
+        with `outline`."""
         parts: list[Any] = [self._history, self._marked(), self._facts]
         return self._checkpoint((), (), ()), b"".join(part.digest() for part in parts)
 
@@ -203,8 +206,8 @@ class Fold:
         )
 
     def present(self) -> Present:
-        """Return the part of the current state that the next step of a run needs. Takes as long as the conversation is
-        that the model sees, however long the log is."""
+        """Return the part of the current state that the next step of a run needs. The time that this takes depends on
+        the number of messages that the model sees, not on the length of the log."""
         history = self._history
         return Present(
             messages=tuple([message for start, stop in self._view() for message in history[start:stop]]),
@@ -272,7 +275,8 @@ class Fold:
         self._view_end = place + 1
 
     def _view(self) -> Ranges:
-        """Return the view: the messages that the model sees. Its last range grows, and is stored apart."""
+        """Return the view: the messages that the model sees, as ranges of the history. The last range is stored in
+        attributes of its own, because it grows with every message."""
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
     def _set_view(self, view: Ranges) -> None:
@@ -401,7 +405,7 @@ class Fold:
         self._fact("provider", entry.provider, value)
 
     def _streamed(self, entry: Streamed) -> None:
-        """Keep the blocks of a response that is still arriving. Those of sub-agents are not part of it."""
+        """Keep the blocks of a response that is still arriving. Blocks from a sub-agent's response are ignored."""
         if not entry.call:
             self._partial += entry.blocks
 

@@ -73,9 +73,10 @@ class MessageOutline(list[Message]):
 
 
 class ViewOutline:
-    """For each turn of a thread, the messages that the model saw at its end, in 24 bytes.
+    """For each turn of a thread, its view: the messages that the model saw at its end, as ranges of the history.
 
-    All but the last range of a view change seldom, so turns with the same ones share them.
+    Takes 24 bytes for each turn. Mostly only the last range of a view differs from turn to turn, so the ranges before
+    it are stored once for all turns that have the same.
     """
 
     __slots__ = ("_older", "_shared", "_starts", "_stops")
@@ -99,7 +100,8 @@ class ViewOutline:
         self._stops.append(stop)
 
     def _packed(self, view: Ranges) -> tuple[int, tuple[int, int]]:
-        """Return the index in `_shared` of all ranges but the last, and the last. The index of no range at all is -1."""
+        """Return a view in two parts: the index in `_shared` of its ranges without the last one, and its last range.
+        For an empty view, the index is -1 and the range is (0, 0)."""
         if not view:
             return -1, (0, 0)
         older = view[:-1]

@@ -1,9 +1,8 @@
 """Estimate how much memory msgpack will take before it is decoded, so that hostile bytes are refused in time.
 
 One byte of msgpack can become ninety bytes of Python objects (an empty list, an empty map), and zstd can make thousands
-of such bytes from one. So the writer pads data that is too short for the memory it will take, and the reader refuses
-data that is not padded. Both use `weigh`. A weight is a number of bytes of memory. A body is the encoded entries of a
-frame.
+of such bytes from one. So the reader refuses data that is shorter than its weight demands, and the writer pads such
+data. Both use `weigh`. A weight is a number of bytes of memory. A body is the encoded entries of a frame.
 """
 
 from __future__ import annotations

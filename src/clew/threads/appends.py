@@ -34,8 +34,8 @@ async def append_frames(
 
     The new head is `base` with its new length, digest and time. `state` is the thread's state after these frames; if it
     is given, the head's fields that follow from it, such as status and cost, are set too. `changes` gives further
-    fields of the head with their values, which override all others. `refs` are the digests of blobs that the thread
-    needs beside those of the frames. Raises `Conflict` if the log does not end where `base` says.
+    fields of the head with their values, which override all others. `refs` are the digests of further blobs that the
+    thread needs, in addition to those of the frames. Raises `Conflict` if the log does not end where `base` says.
     """
     position = {
         "frames": base.frames + len(frames),
@@ -63,10 +63,10 @@ async def append_state(
 ) -> Head:
     """Write a new log whose only entry is `state`, and return the new thread's head.
 
-    `base` gives the new thread's id, log id and time of creation. `refs` are the digests of blobs that the new thread
-    needs beside those of the state. `changes` gives fields of the new head with their values. Raises `Conflict` if the
-    new thread exists. Raises `MissingBlob` if the state names a file snapshot of which the store lacks blobs; the error
-    names `source_id`, the thread that the state comes from.
+    `base` gives the new thread's id, log id and time of creation. `refs` are the digests of further blobs that the new
+    thread needs, in addition to those of the state. `changes` gives fields of the new head with their values. Raises
+    `Conflict` if the new thread exists. Raises `MissingBlob` if the state names a file snapshot of which the store
+    lacks blobs; the error names `source_id`, the thread that the state comes from.
     """
     folded = FoldedState(state)
     frame = encode_frame([encode_entries([folded])], previous=FIRST, thread_id=base.thread_id, keys=checkpointer.keys)

@@ -145,11 +145,16 @@ async def wait_until_free(checkpointer: Checkpointer, head: Head, wait: float | 
     it.
 
     Returns at once if there is no lease, if it is certain that its holder is gone, or if this process has seen the
-    lease unchanged for the whole time that a lease lasts (usually 30 seconds). Otherwise the end that is written in the
-    lease decides. If that is still to come, raises `ThreadBusy` at once, unless it is more than twice as far ahead as a
-    lease lasts: then a clock must be wrong. If the end has passed or a clock is wrong, logs a warning and waits until
-    this process has seen the lease unchanged for the whole time. Raises `ThreadBusy` if the lease is renewed or taken
-    meanwhile, and instead of waiting if that could take more than `wait` seconds.
+    lease unchanged for the whole time that a lease lasts (usually 30 seconds). Otherwise the time of expiry that is
+    written in the lease decides:
+
+    - If it is in the future, raises `ThreadBusy` at once. A time more than twice as far ahead as a lease lasts is not
+      believed: a clock must be wrong then.
+    - If it has passed or is not believed, logs a warning and waits until this process has seen the lease unchanged for
+      the whole time. Raises `ThreadBusy` if the lease is renewed or taken meanwhile.
+
+    `wait` is the most seconds to wait: if more could be needed, raises `ThreadBusy` at once. With None, waits as long
+    as needed.
 
     During the wait the holder may have appended and given the lease back. Then `head` is no longer the end of the log,
     and an append after it raises `Conflict`.
@@ -182,10 +187,10 @@ async def wait_until_free(checkpointer: Checkpointer, head: Head, wait: float | 
 
 
 async def _note_children(checkpointer: Checkpointer, thread_id: str) -> None:
-    """Note the leases of the threads below this one as seen, those of its sub-agents and their sub-agents.
+    """Note that the leases of this thread's sub-agents, and of their sub-agents, were seen now (see `note_seen`).
 
-    A process that takes this thread goes on with them. So their leases are outwaited at the same time, and not one
-    after the other.
+    A process that takes this thread also goes on with their threads. It must have seen each of these leases unchanged
+    for the time that a lease lasts. Noted now, all of these times pass at once instead of one after the other.
     """
     found = [head async for head in checkpointer.heads(HeadQuery(parent=thread_id)) if head.lease is not None]
     for head in found:

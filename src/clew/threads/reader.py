@@ -369,7 +369,12 @@ async def decoded_frames(
 async def _windows(
     source: Source, head: Head, start: int, stop: int | None, previous: bytes | None
 ) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Yield the frames that `frames` reads some at a time, each time with the number of the first."""
+    """Read the frames that `frames` yields, several with each call of the store. Yields each such group with the number
+    of its first frame.
+
+    Checks that each frame follows the one before it, and that the last frame is the one that the head names. Raises the
+    same errors as `frames`.
+    """
     stop = head.frames if stop is None else stop
     number, window = start, _FEWEST * 4
     while number < stop:
@@ -393,10 +398,12 @@ async def _windows(
 
 
 def next_window(window: int, data: Sequence[bytes]) -> int:
-    """Return how many frames to read at once after these, which were read as a window of `window` frames.
+    """Return how many frames to read with the next call of the store. `data` are the frames that the last call read,
+    and `window` is the number of frames that it asked for.
 
-    So many that they have about 2 MiB if they are as large as these, but at most twice as many as before. A store reads
-    the frames of one append faster together than in small parts.
+    The next frames are expected to have the size of these. The result is the number of such frames that have about 2
+    MiB together, but at most twice `window`. A store reads the frames of one append faster together than in small
+    parts.
     """
     return max(_FEWEST, min(_MOST, window * 2, _WINDOW * len(data) // max(1, sum(map(len, data)))))
 
@@ -436,12 +443,13 @@ async def state_at(source: Source, head: Head) -> Checkpoint:
 
 
 async def outline_at(source: Source, head: Head, renamed: Renamed | None = None) -> tuple[Checkpoint, bytes]:
-    """Return the state that the log with this head folds to, without what grows with the log: a checkpoint without
-    messages, marks and facts, and a digest of these and all the rest.
+    """Return the state that the log with this head folds to, without the parts that grow with the log, and a digest of
+    the whole state.
 
-    The memory that this takes does not grow with the log, unless the log has folded states. Two logs with equal digests
-    fold to the same state. `renamed`, if given, is a function that returns the entries to fold instead of those of a
-    frame.
+    Left out are the messages, the facts, and the record of what the model saw at the end of each turn. Two logs with
+    equal digests fold to the same state. The memory that this takes does not grow with the log, unless the log has
+    folded states. `renamed`, if given, is called with the entries of each frame and returns the entries to fold
+    instead.
     """
     fold = Fold(outline=MessageOutline)
     async for _, frame in decoded_frames(source, head, **_from_folded(head)):

@@ -31,8 +31,8 @@ class Predecessor(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, head: Head) -> Predecessor | None:
-        """Return the process that may still be at work under the lease in this head: the head from before this process
-        took the thread over, which was just now.
+        """Return the process from which this process has just taken the thread over. `head` is the thread's head from
+        before that, and its lease names the process.
 
         Returns None if the head has no lease, or if the lease's holder is certainly gone.
         """

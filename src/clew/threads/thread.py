@@ -112,10 +112,10 @@ class Thread:
     ) -> Thread:
         """Open a thread to work on it, and create it if it does not exist. Use it as an async context manager.
 
-        If the lease of another process has ended by the clock of this machine, and it is not certain that the process is
-        gone, entering the block first waits to see whether the lease is renewed: at most as long as a lease lasts, 30
-        seconds. A warning in the log says so. Raises `ThreadBusy` if a live process holds the thread, and instead of
-        waiting if that could take more than `wait` seconds.
+        Raises `ThreadBusy` if a live process holds the thread. If the lease of another process has expired by the clock
+        of this machine, but the process may still be alive, entering the block first waits to see whether it renews the
+        lease. That takes at most as long as a lease lasts, 30 seconds, and logs a warning. `wait` is the most seconds
+        to wait: if more could be needed, raises `ThreadBusy` at once. With None, waits as long as needed.
 
         `takeover=True` takes the lease at once, even from a live holder. `label` says what this process does; errors
         and listings show it with the process's pid.
@@ -233,8 +233,8 @@ class Thread:
 
     @property
     def unreachable_since(self) -> float | None:
-        """The time, by `time.monotonic`, since which the store has been `Unavailable`: when the first write that failed
-        so began. None if no write has failed so, or one has succeeded since."""
+        """Since when the store has been `Unavailable`, as a time of `time.monotonic`: the time at which the first
+        failed write began. None if no write has failed in this way since the last one that succeeded."""
         return self._open_writer().unreachable_since
 
     @property
@@ -244,7 +244,8 @@ class Thread:
 
     @property
     def present(self) -> Present:
-        """The part of the state that the next step of a run needs. Making it takes equally long however long the log is."""
+        """The part of the state that the next step of a run needs. The time that making it takes depends on the number
+        of messages that the model sees, not on the length of the log."""
         return self._open_writer().fold.present()
 
     @property

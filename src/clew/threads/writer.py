@@ -317,8 +317,8 @@ class LogWriter:
     def _next_append(self) -> _Append:
         """Encode all accepted entries as one frame, and return the append of it.
 
-        Adds a second frame with the folded state (the thread's state, where readers can start) if that spares them
-        enough compared with its size.
+        Adds a second frame with the folded state (the thread's whole state) if that is worth its size: readers can
+        start there, and need not read the frames before it.
         """
         made = Moment.now()
         number, keys, thread_id = self.head.frames, self._checkpointer.keys, self.head.thread_id

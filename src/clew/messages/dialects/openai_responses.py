@@ -357,9 +357,9 @@ def _begin(blocks: list[Block], item: Item, side: Side, identified: bool) -> lis
     """Return the blocks of a message item. The vendor's fields of the item, such as its id, are stored in the extra of
     the first block, if there are such fields.
 
-    `identified` is True if the item before this one is a model's message with an id. When it is written again, it takes
-    in the texts that follow it, up to a block that has such stored fields. So if this item is a model's message without
-    an id, its fields are then stored even if there are none, to keep the two messages apart.
+    `identified` is True if the item before this one is a model's message with an id. When the conversation is written
+    again, that message takes in the texts that follow it, up to a block with stored fields. To keep this item apart
+    from it, an empty set of fields is stored if this item is a model's message without an id and has no other fields.
     """
     fields = beside(item, _MESSAGE)
     if item["role"] == "developer":

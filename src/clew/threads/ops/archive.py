@@ -78,7 +78,7 @@ class TarWriter:
         self._write(bytes(-len(data) % _BLOCK))
 
     def add_members(self, members: IO[bytes]) -> None:
-        """Append all members that another `TarWriter` wrote to the file `members`, to this one's file."""
+        """Copy all members from `members`, a file that another `TarWriter` wrote, to the end of this writer's file."""
         members.seek(0)
         while chunk := members.read(_CHUNK):
             self._write(chunk)

@@ -387,6 +387,7 @@ class _ThreadCopy:
         return done, digest
 
     async def _renamed(self, entries: list[Logged]) -> list[Logged]:
-        """Return these entries with the names that the trees of blobs in them have in the target."""
+        """Copy the trees of blobs, such as file snapshots, that these entries name to the target. Return the entries
+        with the digests that the trees have there."""
         trees = named_trees(entries)
         return rename_trees(entries, await self._trees.move(trees)) if trees else entries

@@ -364,8 +364,13 @@ class _Scales:
 
 
 def _makes_sense(entry: Logged) -> bool:
-    """Return False for an entry that Clew never writes: one with invalid numbers, or one that would take far more time
-    to fold than its size justifies."""
+    """Return whether Clew can have written this entry. Only rewinds and folded states (entries that hold the thread's
+    whole state) are examined; for any other entry the result is True.
+
+    It is False for a rewind to a negative turn or number of messages. It is False for a folded state whose indices do
+    not fit its history, or in which the model sees more messages than the history has: such a state can be small and
+    yet take very long to fold.
+    """
     if type(entry) is Rewound:
         return (entry.turn or 0) >= 0 and (entry.messages or 0) >= 0
     if type(entry) is not FoldedState:

@@ -246,8 +246,9 @@ async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str])
 
 
 class _Deleter:
-    """Deletes blobs, and counts them and their bytes. If a deletion takes longer than `room` seconds, looks whether a
-    thread has come to need one of the deleted blobs, and puts such blobs back."""
+    """Deletes blobs, and counts them and their bytes. If deleting a batch of blobs takes longer than `room` seconds,
+    finds out whether a thread has begun to need one of the deleted blobs, and puts such blobs back. `but` is the id of
+    a thread that is ignored in this."""
 
     def __init__(self, checkpointer: Checkpointer, cutoff: Cutoff, room: float, steps: Steps, but: str | None) -> None:
         self._checkpointer = checkpointer

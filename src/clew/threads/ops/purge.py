@@ -163,7 +163,7 @@ async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -
 
 
 async def _erase_blobs(checkpointer: Checkpointer, blobs: Sequence[str], *, but: str | None = None) -> tuple[int, int]:
-    """Delete those of these blobs that no thread reaches, where the thread with the id `but` does not count.
+    """Delete each of these blobs that no thread reaches. The thread with the id `but` is ignored.
 
     Returns how many were deleted, and how many bytes they took. A blob that a writer stores or asks for from now on
     stays, with the blobs below it. If the deletion is interrupted, blobs below a deleted tree (a blob that points at

@@ -225,7 +225,8 @@ class _Check:
                 self._fold = None
 
     def _take_folded(self, number: int, entry: FoldedState) -> None:
-        """Go on from a folded state, in frame `number`. If it differs from the frames before it, that is a problem."""
+        """Continue the fold from the folded state in frame `number`. Adds a problem if that state differs from the
+        state to which the frames before it fold."""
         before, self._fold = self._fold, Fold(entry.state, outline=MessageOutline)
         if before is not None and number and before.outline() != self._fold.outline():
             what = "it holds a folded state that differs from the fold of the log before it"

@@ -281,8 +281,8 @@ class TimelineReader:
             self._mark("answered", "a person answered")
 
     def _tell_refusal(self, end: str = "") -> None:
-        """Add a mark that the vendor refused the last request. Adds none if `end`, why the run ended, contains the same
-        words."""
+        """Add a mark if the vendor refused the last request. `end` is the reason for which the run ended; if it already
+        contains the vendor's words, no mark is added."""
         if self._refused and self._refused not in end:
             self._mark("refused", f"refused: {self._refused}")
         self._refused = ""
