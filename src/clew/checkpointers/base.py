@@ -98,7 +98,8 @@ class Checkpointer(ABC):
           listing, its head may be the one from before or the one from after.
         - **With a limit**, all heads are in order. So `query.after(last)` goes on exactly below the page: no thread is
           in two pages, and a thread that is not written meanwhile is in one. A thread that is written between two pages
-          moves to the front in the order `updated`, and may then be in none; the order `created` has them all.
+          moves to the front in the order `updated`, and may then be in neither page; in the order `created`, no thread
+          is missed.
         - **Without a limit**, a store may read the heads in parts, each of 500 or more and each in order. A thread that
           is written meanwhile may come in a later part than its new time would put it. All other heads are in order.
 
@@ -137,8 +138,9 @@ class Checkpointer(ABC):
         """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
         given as a ref to an append, or asked for with `missing_blobs`.
 
-        Garbage collection deletes those of them that no thread in `heads` refers to. A store that keeps its listing of
-        threads apart from the threads makes sure here that the listing has every thread, or raises an error."""
+        Garbage collection reads `heads` after this, and deletes those of these blobs that no listed thread refers to.
+        So a store that keeps its listing of threads apart from the threads first makes sure that the listing has every
+        thread. It raises an error if it cannot."""
 
     @abstractmethod
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:

@@ -1,4 +1,4 @@
-"""`Checkpoint`, the state that a thread's log folds to, and the values it consists of."""
+"""`Checkpoint`, the state that the entries of a thread's log add up to, and the values it consists of."""
 
 from __future__ import annotations
 

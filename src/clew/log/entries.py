@@ -267,7 +267,8 @@ class Spend(_Entry, tag="spend", frozen=True):
 
 
 class UnknownEntry(msgspec.Struct, frozen=True):
-    """An entry of a kind that this version does not know. The fold skips it, and it is written back unchanged."""
+    """An entry of a kind that this version does not know. It does not change the thread's state, and a copy of the
+    thread holds it unchanged."""
 
     raw: bytes
     """The entry as it is stored, in msgpack."""

@@ -1,7 +1,7 @@
 """Stand-ins for the parts of a thread's state that grow with its log, for folding a log of any length in little memory.
 
-A fold that is given these keeps a few bytes for each message and turn instead of the messages. Two logs fold to the same
-state if the small parts of the state and the digests of these stand-ins are equal.
+A `Fold` that is given these stand-ins keeps a few bytes for each message and turn instead of the messages. Two logs
+lead to the same state if the small parts of the state and the digests of these stand-ins are equal.
 """
 
 from __future__ import annotations

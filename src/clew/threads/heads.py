@@ -1,4 +1,5 @@
-"""Make a head from the state that a log folds to, and tell from a head what kind of thread it belongs to."""
+"""Make a head from the state that the entries of a log add up to, and tell from a head what kind of thread it belongs
+to."""
 
 from __future__ import annotations
 

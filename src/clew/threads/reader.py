@@ -1,4 +1,5 @@
-"""Read a thread's frames from a store, check that each follows the one before, and fold them into a state."""
+"""Read a thread's frames from a store, check that each follows the one before, and fold them: compute the state that
+their entries add up to."""
 
 from __future__ import annotations
 
@@ -163,7 +164,8 @@ class _IncompleteFrame(msgspec.Struct, frozen=True):
 
 
 class _Replay:
-    """Folds a log frame by frame, and checks that each frame follows the one before it."""
+    """Reads a log frame by frame, computes the state that its entries add up to (folds it), and checks that each frame
+    follows the one before it."""
 
     def __init__(self, fold: Fold, size: LogSize, start: int, previous: bytes | None) -> None:
         self._fold = fold
@@ -432,7 +434,7 @@ async def decoded(source: Source, thread_id: str, number: int, data: bytes) -> F
 
 
 async def state_at(source: Source, head: Head) -> Checkpoint:
-    """Return the state that the log with this head folds to.
+    """Return the state that the entries of the log with this head add up to.
 
     Reading starts at the newest folded state: a frame that holds the thread's whole state up to there.
     """
@@ -443,13 +445,12 @@ async def state_at(source: Source, head: Head) -> Checkpoint:
 
 
 async def outline_at(source: Source, head: Head, renamed: Renamed | None = None) -> tuple[Checkpoint, bytes]:
-    """Return the state that the log with this head folds to, without the parts that grow with the log, and a digest of
-    the whole state.
+    """Return the state that the entries of the log with this head add up to, without the parts that grow with the log,
+    and a digest of the whole state.
 
     Left out are the messages, the facts, and the record of what the model saw at the end of each turn. Two logs with
-    equal digests fold to the same state. The memory that this takes does not grow with the log, unless the log has
-    folded states. `renamed`, if given, is called with the entries of each frame and returns the entries to fold
-    instead.
+    equal digests have the same state. The memory that this takes does not grow with the log, unless the log has folded
+    states. `renamed`, if given, is called with the entries of each frame and returns the entries to use instead.
     """
     fold = Fold(outline=MessageOutline)
     async for _, frame in decoded_frames(source, head, **_from_folded(head)):

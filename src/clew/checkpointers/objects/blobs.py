@@ -95,8 +95,8 @@ class ObjectBlobs:
     async def untouched(self, grace: timedelta) -> AsyncIterator[str]:
         """Yield the digests of blobs whose time of last use is at least `grace` ago.
 
-        A listing of the bucket tells when each blob's record was last changed. Only where that time is too coarse to
-        decide is the record read.
+        A listing of the bucket tells when each blob's record was last changed. The record itself is read only where
+        that time is too coarse to decide.
         """
         before = self.clock.before(grace)
         async for chunk in self._bucket.list(self.folder):

@@ -50,8 +50,8 @@ class OracleCheckpointer(Checkpointer):
     """Keeps threads in the tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
 
     An append is one PL/SQL block and one round trip, or three round trips with more than 32 KB of frames. If a
-    connection breaks, a new one is opened and the call is repeated once; if that fails too, it raises `Unavailable`. So
-    does a call without progress for `timeout` seconds: each round trip must end in that time.
+    connection breaks, a new one is opened and the call is repeated once; if that fails too, it raises `Unavailable`. A
+    round trip that takes longer than `timeout` seconds raises `Unavailable` too.
     """
 
     def __init__(

@@ -256,8 +256,9 @@ class PackedLogs(Generic[S]):
 
     async def _commit(self, key: str, known: Log[S] | None, append: Append) -> bool:
         """Write the thread's record (its one object or document) with this append added, if the record is still as
-        `known` says, or does not exist if `known` is None. Returns whether that was so; if not, nothing was added. If
-        the record would become too large, its frames and refs (digests of blobs) are moved to a pack first."""
+        `known` says, or does not exist if `known` is None. Returns True if the append is written, and False if the
+        record was different, so that nothing was added. If the record would become too large, its frames and refs
+        (digests of blobs) are moved to a pack first."""
         before = known.tail if known else Tail()
         tail = before._replace(
             frames=[*before.frames, *map(bytes, append.frames)],

@@ -1,4 +1,5 @@
-"""Share one engine, and so its connections, among all checkpointers of the same store on one event loop."""
+"""Share one engine (an object that holds the connections to one store) among all checkpointers of the same store on one
+event loop."""
 
 from __future__ import annotations
 

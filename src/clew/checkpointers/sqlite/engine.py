@@ -76,9 +76,9 @@ class Engine:
     """All connections of this process to one SQLite file, with one OS thread that writes (the writer).
 
     Most writes go through one queue. The writer takes everything that is in the queue, runs it as one transaction, and
-    acknowledges each request after COMMIT. So many sessions share one fsync, and none waits for a timer. A request that
-    fails its own check (`Conflict`, `MissingBlob`) writes nothing and does not affect the others; if the transaction
-    fails, all of its requests fail.
+    acknowledges each request after COMMIT. So the appends of many asyncio tasks share one fsync, and none waits for a
+    timer. A request that fails its own check (`Conflict`, `MissingBlob`) writes nothing and does not affect the others;
+    if the transaction fails, all of its requests fail.
 
     While commits are quick (about a millisecond), an event loop does not use the queue for its appends, but makes the
     transaction by itself: waking the writer and being woken by it takes as long as the commit, and twice as long when
@@ -130,8 +130,8 @@ class Engine:
 
         The writer is an OS thread. If its last transaction had a single request and commits are slow, the work goes to
         the writer at once. Otherwise the work waits until the loop's other asyncio tasks have added theirs. With 64
-        sessions, passing on each request at once makes the writer compete with the loop for the interpreter lock, and
-        an append takes twice as long (measured).
+        tasks that append at the same time, passing on each request at once makes the writer compete with the loop for
+        the interpreter lock, and an append takes twice as long (measured).
         """
         job = new_job(work, loop)
         if (gathered := self._gathered.get(loop)) is not None:

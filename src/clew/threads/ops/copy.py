@@ -76,7 +76,8 @@ async def copy(
     - **Hidden until complete.** The copy is written in parts of up to 4 MiB; the last step makes it visible.
     - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
       copy whose source has grown since is brought up to date. Any other thread of that id raises `Conflict`.
-    - **Verified.** Before the copy becomes visible it is read back, and must fold to the same state as the source.
+    - **Verified.** Before the copy becomes visible it is read back, and its entries must add up to the same state as
+      those of the source.
     - **Encrypted again** if the target has another key: reading the copy does not need the old key, and a target with a
       key holds no plain frame.
 
@@ -373,8 +374,7 @@ class _ThreadCopy:
             self._progress(done, total)
 
     async def _done(self) -> tuple[Head, bytes]:
-        """Return the head that the copy gets when it is complete, and a digest of the state to which the copy must
-        fold."""
+        """Return the head that the copy gets when it is complete, and a digest of the state that the copy must have."""
         head = self._head
         state, digest = await outline_at(self._source, head, None if self._verbatim else self._renamed)
         done = msgspec.structs.replace(

@@ -105,10 +105,10 @@ async def import_(
     """Import a thread from a `.clew` file, under its own id or the id `thread_id`. Returns its head.
 
     Everything is checked before anything becomes visible: the file's members, sizes and digests, the chain of frames,
-    the state they fold to, and the head. A damaged or hostile file raises `Corrupt` or `InvalidInput` that names the
-    member. To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise `WrongKey` is
-    raised. If the id is another, or the checkpointer encrypts with another key, the thread is encrypted again. A
-    checkpointer without a key accepts only plain files.
+    the state that their entries add up to, and the head. A damaged or hostile file raises `Corrupt` or `InvalidInput`
+    that names the member. To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise
+    `WrongKey` is raised. If the id is another, or the checkpointer encrypts with another key, the thread is encrypted
+    again. A checkpointer without a key accepts only plain files.
 
     Raises `InvalidInput` if the import would take more memory than 50 times the file's size plus 8 MiB, because a few
     kilobytes can be made to fill any machine. `trust=True` allows it, for a file of your own with highly repetitive
@@ -275,8 +275,8 @@ _NONSENSE = (ArithmeticError, AttributeError, LookupError, MemoryError, Recursio
 
 
 async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str]:
-    """Check that the log in an archive can be folded and that the archive's head agrees with it. The file may be
-    hostile.
+    """Check that the entries of the log in an archive add up to a state, and that the archive's head agrees with that
+    state. The file may be hostile.
 
     Returns the digests of the blobs that frames refer to directly. Raises `Corrupt` if a check fails. `scales` limits
     the memory that the import takes: each frame is added to it, and it raises `InvalidInput` if the frames take too
@@ -349,9 +349,9 @@ class _Scales:
             )
 
     def _ranges_of(self, entry: Logged) -> int:
-        """Return how many ranges of the history a fold stores for this entry, or 0 if it stores none.
+        """Return how many ranges of the history a `Fold`, which computes a thread's state, stores for this entry.
 
-        For each response of the model the fold stores which messages the model then sees, as ranges of indices in the
+        For each response of the model, a `Fold` stores which messages the model then sees, as ranges of indices in the
         history. Each rewind or summary may split these into more ranges.
         """
         if type(entry) is FoldedState:
@@ -369,7 +369,7 @@ def _makes_sense(entry: Logged) -> bool:
 
     It is False for a rewind to a negative turn or number of messages. It is False for a folded state whose indices do
     not fit its history, or in which the model sees more messages than the history has: such a state can be small and
-    yet take very long to fold.
+    yet take very long to process.
     """
     if type(entry) is Rewound:
         return (entry.turn or 0) >= 0 and (entry.messages or 0) >= 0
@@ -390,7 +390,7 @@ def _makes_sense(entry: Logged) -> bool:
 
 
 def _contradiction(head: Head, state: Fold) -> str | None:
-    """Return the name of the first field in which the head differs from the state that the log folds to, or None."""
+    """Return the name of the first field in which the head differs from the state of the log, or None if it agrees."""
     said: dict[str, tuple[object, object]] = {
         "status": (head.status, "interrupted" if state.status == "running" else state.status),
         "title": (head.title or state.title, state.title),

@@ -48,12 +48,12 @@ async def prune(
     `dry_run`, nothing is deleted, and the result says what would be. `progress` is called with the number of threads
     handled so far and the number of threads to delete.
 
-    A thread with a live lease is never deleted. If it cannot be seen from here whether a holder is alive, this waits to
-    see whether it renews its lease: once, 30 seconds for all such threads. `dry_run` does not wait, and goes by the
-    times that are written in the leases. Before a thread is deleted, its lease is taken, which fails if the thread was
-    opened or changed since it was listed; such a thread stays. Hidden threads that are still being copied are neither
-    counted nor deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged thread cannot be
-    listed.
+    A thread with a live lease is never deleted. If it is unknown whether a holder is alive, for example on another
+    machine, this waits 30 seconds to see whether it renews its lease. One such wait serves for all threads. With
+    `dry_run` there is no wait: a lease counts as live until the time that is written in it, unless its holder is
+    certainly gone. Before a thread is deleted, its lease is taken, which fails if the thread was opened or changed
+    since it was listed; such a thread stays. Hidden threads that are still being copied are neither counted nor
+    deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged thread cannot be listed.
     """
     _check(older_than, keep, status, tags, prefix)
     wanted = HeadQuery(prefix=prefix, tags=dict(tags or {}))

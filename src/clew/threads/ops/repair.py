@@ -49,9 +49,9 @@ async def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Hea
 async def _best_run(checkpointer: Checkpointer, thread_id: str, head: Head | None) -> tuple[int, int]:
     """Return which frames to save, as (start, stop): the numbers of the first one and of the one after the last.
 
-    A run of frames can be folded only if it begins with the log's first frame or with a folded state (a frame that
-    holds the thread's whole state). Of all unbroken runs of this kind, the one that ends last is returned. Raises
-    `Corrupt` if there is none, and `WrongKey` or `NewerFormat` if an intact frame cannot be read here.
+    The state after a run of frames can be computed only if the run begins with the log's first frame or with a folded
+    state (a frame that holds the thread's whole state). Of all unbroken runs of this kind, the one that ends last is
+    returned. Raises `Corrupt` if there is none, and `WrongKey` or `NewerFormat` if an intact frame cannot be read here.
     """
     best: tuple[int, int] | None = None
     begin: int | None = None

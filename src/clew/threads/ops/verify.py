@@ -96,10 +96,10 @@ async def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
     """Check everything that a store holds of a thread, and return what is wrong. Takes no lease and changes nothing.
 
     Checks the digest and content of every frame, the chain from frame 0 on, every folded state (the thread's whole
-    state, stored in its log) against the fold of the frames before it, and every field of the head that follows from
-    the log. Checks also that the thread's list of needed blobs names all blobs that its frames refer to, and that each
-    of these, and each that they point at, exists, is intact and can be unpacked. The head's `log_id`, lease and times
-    do not follow from the log, so they cannot be checked.
+    state, stored in its log) against the state that the frames before it add up to, and every field of the head that
+    follows from the log. Checks also that the thread's list of needed blobs names all blobs that its frames refer to,
+    and that each of these, and each that they point at, exists, is intact and can be unpacked. The head's `log_id`,
+    lease and times do not follow from the log, so they cannot be checked.
 
     Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read
     several frames together, they are read one by one. An encrypted thread without its key is checked as far as
@@ -157,7 +157,8 @@ async def _read_head(checkpointer: Checkpointer, thread_id: str) -> tuple[Head |
 
 
 class _Check:
-    """The check of one thread while it runs: the problems found so far, and the state that the frames fold to."""
+    """The check of one thread while it runs: the problems found so far, and the state that the frames so far add up
+    to."""
 
     def __init__(
         self, checkpointer: Checkpointer, thread_id: str, head: Head | None, problems: Iterable[Problem]
@@ -200,10 +201,10 @@ class _Check:
         )
 
     def _take(self, seen: Seen) -> None:
-        """Record a frame's problems, and fold its entries.
+        """Record a frame's problems, and change the state as its entries say.
 
-        After a damaged frame nothing is folded until the next folded state (an entry that holds the thread's whole
-        state). A folded state that differs from the fold of the frames before it is a problem too.
+        After a damaged frame the state is unknown until the next folded state (an entry that holds the thread's whole
+        state). A folded state that differs from the state that the frames before it add up to is a problem too.
         """
         self._problems += seen.problems
         if isinstance(seen.error, WrongKey) and seen.error.key_id is not None:
@@ -225,8 +226,8 @@ class _Check:
                 self._fold = None
 
     def _take_folded(self, number: int, entry: FoldedState) -> None:
-        """Continue the fold from the folded state in frame `number`. Adds a problem if that state differs from the
-        state to which the frames before it fold."""
+        """Go on from the folded state (the thread's whole state) that frame `number` holds. Adds a problem if it
+        differs from the state that the frames before it add up to."""
         before, self._fold = self._fold, Fold(entry.state, outline=MessageOutline)
         if before is not None and number and before.outline() != self._fold.outline():
             what = "it holds a folded state that differs from the fold of the log before it"
@@ -281,7 +282,8 @@ class _Check:
             self._problems.append(Problem(what, blob=blobs[0]))
 
     def _check_end(self, head: Head, found: int, last: bytes | None) -> None:
-        """Check that the head names the last frame of the log, and agrees with the state that the log folds to.
+        """Check that the head names the last frame of the log, and agrees with the state that the log's entries add up
+        to.
 
         `found` is the number of frames that were found, and `last` is the digest of the last one. Adds problems.
         """
@@ -301,7 +303,8 @@ class _Check:
 
 
 def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tuple[str, object, object]]:
-    """Return the head's fields that differ from the folded log, as (field, value in the head, value from the log).
+    """Return the head's fields that differ from the state of the log, which `fold` holds, as (field, value in the head,
+    value from the log).
 
     `snapshot` is the number of the newest frame that holds the thread's whole state (a folded state). `sealed` says
     that the thread is encrypted.
