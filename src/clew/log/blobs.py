@@ -67,8 +67,8 @@ def pack_tree(
     """Return the digest and the stored bytes of a tree: a value that points at other blobs.
 
     `trees` and `leaves` are the digests of these blobs: trees may point at further blobs, leaves may not. The digests
-    come first, in this order and never encrypted. So gc can follow a tree without a key, and a tree can be encrypted
-    with another key without understanding its value.
+    come first, in this order and never encrypted. The value follows, encrypted if there are `keys`. So gc can follow a
+    tree without a key, and a tree can be encrypted with another key without understanding its value.
     """
     digests = map(bytes.fromhex, (*trees, *leaves))
     packed = b"".join([_TREE, _COUNTS.pack(len(trees), len(leaves)), *digests, pack_blob(data, keys)[1]])
@@ -112,7 +112,8 @@ def blob_key(packed: bytes) -> str | None:
 
 
 def unpack_blob(digest: str, packed: bytes, keys: Keyring | None = None) -> bytes:
-    """Return the value of a stored blob. Raises `WrongKey` if it cannot be decrypted and `Corrupt` if it is damaged."""
+    """Return the value of a stored blob, decrypted with one of `keys` if it is encrypted. Raises `WrongKey` if it
+    cannot be decrypted and `Corrupt` if it is damaged."""
     packed = packed[_tree_end(packed) :]
     if packed[:1] == _SEALED:
         if keys is None:

@@ -253,8 +253,8 @@ def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str
 def decode_frame(
     data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] = {}, keys: Keyring | None = None
 ) -> Frame:
-    """Check and decode frame `number` of a thread, given as bytes. Raises `Corrupt`, `NewerFormat` or `WrongKey` if
-    that fails.
+    """Check and decode frame `number` of a thread, given as bytes. `keys` decrypt it if it is encrypted. Raises
+    `Corrupt`, `NewerFormat` or `WrongKey` if that fails.
 
     If the returned frame has `missing` blobs, fetch them. Then call again with all blobs that the frame's `refs` name
     in `blobs`.

@@ -172,7 +172,8 @@ def user(*content: str | Block) -> User:
 
 
 def assistant(*content: str | Block, model: str = "", stop: str = "") -> Assistant:
-    """Make an assistant message. A plain string becomes a text block."""
+    """Make an assistant message. A plain string becomes a text block. `model` names the model that made the response,
+    and `stop` is the reason why it stopped."""
     return Assistant(_blocks(content), model, stop)
 
 

@@ -52,8 +52,9 @@ _AGAIN = ("408", "425", "429", "5")
 
 def open_obstore(scheme: str, bucket: str, where: str, config: Mapping[str, Any], allow_http: bool) -> ObstoreBucket:
     """Open a bucket through the package obstore. `scheme` is s3, gs or az; `config` is passed to obstore; `where` names
-    the bucket in errors. Credentials that are not in `config` are looked up by obstore: in the environment, the
-    machine's metadata service, or a credential provider. Raises `InvalidInput` if obstore refuses the options."""
+    the bucket in errors; `allow_http` permits requests over plain http. Credentials that are not in `config` are looked
+    up by obstore: in the environment, the machine's metadata service, or a credential provider. Raises `InvalidInput`
+    if obstore refuses the options."""
     try:
         from obstore import exceptions, store
     except ImportError as error:

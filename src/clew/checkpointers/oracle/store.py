@@ -65,9 +65,10 @@ class OracleCheckpointer(Checkpointer):
     ) -> None:
         """Open the store at a URL; `from_url` shows its form.
 
-        `prefix` is the text with which the names of all its tables start (default `clew_`). `connections` is the
-        maximum number of connections (default 8). `timeout` is how many seconds a call may go without progress (default
-        10). All three may also be options of the URL.
+        `namespace` selects a part of the store that shares nothing with its other namespaces. `prefix` is the text with
+        which the names of all its tables start (default `clew_`). `connections` is the maximum number of connections
+        (default 8). `timeout` is how many seconds a call may go without progress (default 10). The last three may also
+        be options of the URL.
         """
         check_namespace(namespace)
         try:

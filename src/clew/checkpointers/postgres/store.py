@@ -67,9 +67,10 @@ class PostgresCheckpointer(Checkpointer):
     ) -> None:
         """Open the store at a URL; `from_url` shows its form.
 
-        `schema` is the database schema that holds the store (default `clew`). `connections` is the maximum number of
-        connections (default 8). `timeout` is how many seconds a call may go without progress (default 10). All three
-        may also be options of the URL.
+        `namespace` selects a part of the store that shares nothing with its other namespaces. `schema` is the database
+        schema that holds the store (default `clew`). `connections` is the maximum number of connections (default 8).
+        `timeout` is how many seconds a call may go without progress (default 10). The last three may also be options of
+        the URL.
         """
         check_namespace(namespace)
         try:

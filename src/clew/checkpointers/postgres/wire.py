@@ -181,7 +181,7 @@ class Connection:
 
     def _fail(self, why: str, code: str = LOST) -> None:
         """Close a broken connection, call `lost`, and pass the failure to `done` of the running statement, if there is
-        one. That statement may or may not have taken effect."""
+        one. `why` and `code` say in the failure what happened. That statement may or may not have taken effect."""
         if not self._open:
             return
         done = self._done

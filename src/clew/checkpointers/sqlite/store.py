@@ -40,9 +40,9 @@ __all__ = ["SQLiteCheckpointer"]
 class SQLiteCheckpointer(Checkpointer):
     """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
 
-    All checkpointers that a process opens on the same file share one writer, so the appends of many asyncio tasks share
-    each fsync. Several processes may use the same file. Network file systems are refused, because SQLite's WAL is not
-    safe on them.
+    All checkpointers that a process opens on the same file share one writer, so appends that are made at the same time
+    share one fsync. Several processes may use the same file. Network file systems are refused, because SQLite's WAL is
+    not safe on them.
     """
 
     def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:

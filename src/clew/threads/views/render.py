@@ -19,9 +19,10 @@ JSON_FORMAT = 1
 def to_markdown(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = False) -> str:
     """Return the conversation as Markdown: messages, tool calls with their results, and usage and cost.
 
-    `history=True` also shows messages that were rewound or compacted away, where they occurred. Images and files are
-    shown by type and size. Text of the conversation cannot change the layout around it: code fences around it are
-    longer than any in it, and a fence or HTML block that it leaves open is closed at its end.
+    `thread_id` is shown with the rest if given, because a checkpoint does not hold it. `history=True` also shows
+    messages that were rewound or compacted away, where they occurred. Images and files are shown by type and size. Text
+    of the conversation cannot change the layout around it: code fences around it are longer than any in it, and a fence
+    or HTML block that it leaves open is closed at its end.
     """
     parts = [f"# {_inline(checkpoint.title or thread_id or 'Untitled')}", _facts(checkpoint, thread_id)]
     if checkpoint.system_prompt:
@@ -45,8 +46,9 @@ def to_markdown(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = 
 def to_json(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = False) -> str:
     """Return the thread's conversation and state as indented JSON. Bytes are base64.
 
-    docs/moving.md lists the keys, which are always present; `history=True` adds every message ever recorded under the
-    key "history". The ids by which outside agents know the conversation are left out: they are as good as secrets.
+    docs/moving.md lists the keys, which are always present. A checkpoint does not hold the thread's id, so give it as
+    `thread_id`; `history=True` adds every message ever recorded under the key "history". The ids by which outside
+    agents know the conversation are left out: they are as good as secrets.
     """
     usage = msgspec.structs.asdict(checkpoint.usage)
     document: dict[str, Any] = {
