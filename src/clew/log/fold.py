@@ -103,9 +103,8 @@ class Fold:
     _view_end: int
 
     def __init__(self, start: Checkpoint = EMPTY, outline: NewOutline | None = None) -> None:
-        """Begin with the state `start`. `outline`, such as `MessageOutline`, makes the fold keep stand-ins instead of
-        messages, which take little memory. The result of `checkpoint` then has empty messages, except those that the
-        outline keeps whole."""
+        """Begin with the state `start`. `outline`, such as `MessageOutline`, makes stand-ins that are kept instead of
+        the messages, to save memory; `checkpoint` then returns empty messages."""
         self._new_history = outline
         self._reset(start)
 
@@ -167,9 +166,7 @@ class Fold:
         return self._checkpoint(tuple(self._history), tuple(self._marked()), self._facts.all())
 
     def outline(self) -> tuple[Checkpoint, bytes]:
-        """Return the state without what grows with the log, and a digest of what was left out. Left out are the
-        messages, the facts, and the record of what the model saw at the end of each turn. Only for a fold that was made
-        with `outline`."""
+        """Return the state without `history`, `marks` and `facts`, and their digest. Only if made with `outline`."""
         parts: list[Any] = [self._history, self._marked(), self._facts]
         return self._checkpoint((), (), ()), b"".join(part.digest() for part in parts)
 
@@ -275,8 +272,7 @@ class Fold:
         self._view_end = place + 1
 
     def _view(self) -> Ranges:
-        """Return the view: the messages that the model sees, as ranges of the history. The last range is stored in
-        attributes of its own, because it grows with every message."""
+        """Return the view: the messages that the model sees, as ranges. Its growing last range is stored apart."""
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
     def _set_view(self, view: Ranges) -> None:

@@ -244,8 +244,7 @@ class Thread:
 
     @property
     def present(self) -> Present:
-        """The part of the state that the next step of a run needs. The time that making it takes depends on the number
-        of messages that the model sees, not on the length of the log."""
+        """The part of the state that the next step of a run needs. Making it does not take longer as the log grows."""
         return self._open_writer().fold.present()
 
     @property

@@ -157,8 +157,7 @@ async def _read_head(checkpointer: Checkpointer, thread_id: str) -> tuple[Head |
 
 
 class _Check:
-    """The check of one thread while it runs: the problems found so far, and the state that the frames so far add up
-    to."""
+    """The check of one thread while it runs: the problems so far, and the state that the frames add up to."""
 
     def __init__(
         self, checkpointer: Checkpointer, thread_id: str, head: Head | None, problems: Iterable[Problem]
@@ -282,8 +281,7 @@ class _Check:
             self._problems.append(Problem(what, blob=blobs[0]))
 
     def _check_end(self, head: Head, found: int, last: bytes | None) -> None:
-        """Check that the head names the last frame of the log, and agrees with the state that the log's entries add up
-        to.
+        """Check that the head names the last frame of the log, and agrees with the state that the log leads to.
 
         `found` is the number of frames that were found, and `last` is the digest of the last one. Adds problems.
         """
@@ -303,8 +301,7 @@ class _Check:
 
 
 def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tuple[str, object, object]]:
-    """Return the head's fields that differ from the state of the log, which `fold` holds, as (field, value in the head,
-    value from the log).
+    """Return the head's fields that differ from the state in `fold`, as (field, value in the head, value from the log).
 
     `snapshot` is the number of the newest frame that holds the thread's whole state (a folded state). `sealed` says
     that the thread is encrypted.
