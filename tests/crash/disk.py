@@ -60,6 +60,14 @@ class Node:
     def covered(self) -> list[Write | Rename]:
         return [change for done, change in self.pending if done]
 
+    def length(self) -> int:
+        """The bytes of the file as the running system sees it."""
+        length = len(self.data)
+        for _, change in self.pending:
+            if isinstance(change, Write):
+                length = change.offset if change.data is None else max(length, change.offset + len(change.data))
+        return length
+
     def settle(self, changes: list[Write | Rename]) -> None:
         """These are on the disk now."""
         for change in changes:
@@ -249,9 +257,12 @@ class Disk:
         if call.name in ("fsync", "fdatasync"):
             self._begun[id(call)] = node, node.covered()
             return
-        assert call.name in ("write", "pwrite64", "ftruncate"), f"the model does not know {call.name}"
+        assert call.name in ("write", "pwrite64", "ftruncate", "fallocate"), f"the model does not know {call.name}"
         if call.name == "ftruncate":
             change = Write(call.number(1), None)
+        elif call.name == "fallocate":
+            assert call.number(1) == 0, "the model knows only the fallocate that makes a file longer"
+            change = Write(max(node.length(), call.number(2) + call.number(3)), None)
         else:
             offset = call.number(-1) if call.name == "pwrite64" else self._position[call.number(0)]
             change = Write(offset, call.strings[0])

@@ -282,8 +282,9 @@ class Checkpointer:
         """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
         given as a ref to an append, or asked for with `missing_blobs`.
 
-        Garbage collection deletes those of them that no thread in `heads` refers to. A store that keeps its listing of
-        threads apart from the threads makes sure here that the listing has every thread, or raises an error."""
+        Garbage collection reads `heads` after this, and deletes those of these blobs that no listed thread refers to.
+        So a store that keeps its listing of threads apart from the threads first makes sure that the listing has every
+        thread. It raises an error if it cannot."""
 
     def close(self) -> None:
         """Wait for calls under way, then close files and connections. Closing twice does nothing."""
@@ -316,7 +317,8 @@ class Checkpointer:
           listing, its head may be the one from before or the one from after.
         - **With a limit**, all heads are in order. So `query.after(last)` goes on exactly below the page: no thread is
           in two pages, and a thread that is not written meanwhile is in one. A thread that is written between two pages
-          moves to the front in the order `updated`, and may then be in none; the order `created` has them all.
+          moves to the front in the order `updated`, and may then be in neither page; in the order `created`, no thread
+          is missed.
         - **Without a limit**, a store may read the heads in parts, each of 500 or more and each in order. A thread that
           is written meanwhile may come in a later part than its new time would put it. All other heads are in order.
 
@@ -553,8 +555,8 @@ class OracleCheckpointer(Checkpointer):
     """Keeps threads in the tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
 
     An append is one PL/SQL block and one round trip, or three round trips with more than 32 KB of frames. If a
-    connection breaks, a new one is opened and the call is repeated once; if that fails too, it raises `Unavailable`. So
-    does a call without progress for `timeout` seconds: each round trip must end in that time.
+    connection breaks, a new one is opened and the call is repeated once; if that fails too, it raises `Unavailable`. A
+    round trip that takes longer than `timeout` seconds raises `Unavailable` too.
     """
 
     def __init__(
@@ -671,8 +673,9 @@ class Run(Generic[T]):
 class SQLiteCheckpointer(Checkpointer):
     """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
 
-    All checkpointers that a process opens on the same file share one writer, so many sessions share each fsync. Several
-    processes may use the same file. Network file systems are refused, because SQLite's WAL is not safe on them.
+    All checkpointers that a process opens on the same file share one writer, so appends that are made at the same time
+    share one fsync. Several processes may use the same file. Network file systems are refused, because SQLite's WAL is
+    not safe on them.
     """
 
     def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None: ...
@@ -845,10 +848,11 @@ class Thread:
 
         The copy gets the id `new_id`, by default the same id. Its entries and their times do not change.
 
-        - **Hidden until complete.** The copy is written in parts of up to 16 MiB; the last step makes it visible.
+        - **Hidden until complete.** The copy is written in parts of up to 4 MiB; the last step makes it visible.
         - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
           copy whose source has grown since is brought up to date. Any other thread of that id raises `Conflict`.
-        - **Verified.** Before the copy becomes visible it is read back, and must fold to the same state as the source.
+        - **Verified.** Before the copy becomes visible it is read back, and its entries must add up to the same state as
+          those of the source.
         - **Encrypted again** if the target has another key: reading the copy does not need the old key, and a target with a
           key holds no plain frame.
 
@@ -976,10 +980,10 @@ class Thread:
         """Import a thread from a `.clew` file, under its own id or the id `thread_id`. Returns its head.
 
         Everything is checked before anything becomes visible: the file's members, sizes and digests, the chain of frames,
-        the state they fold to, and the head. A damaged or hostile file raises `Corrupt` or `InvalidInput` that names the
-        member. To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise `WrongKey` is
-        raised. If the id is another, or the checkpointer encrypts with another key, the thread is encrypted again. A
-        checkpointer without a key accepts only plain files.
+        the state that their entries add up to, and the head. A damaged or hostile file raises `Corrupt` or `InvalidInput`
+        that names the member. To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise
+        `WrongKey` is raised. If the id is another, or the checkpointer encrypts with another key, the thread is encrypted
+        again. A checkpointer without a key accepts only plain files.
 
         Raises `InvalidInput` if the import would take more memory than 50 times the file's size plus 8 MiB, because a few
         kilobytes can be made to fill any machine. `trust=True` allows it, for a file of your own with highly repetitive
@@ -1028,10 +1032,10 @@ class Thread:
     ) -> Thread:
         """Open a thread to work on it, and create it if it does not exist. Use it as a context manager.
 
-        If the lease of another process has ended by the clock of this machine, and it is not certain that the process is
-        gone, entering the block first waits to see whether the lease is renewed: at most as long as a lease lasts, 30
-        seconds. A warning in the log says so. Raises `ThreadBusy` if a live process holds the thread, and instead of
-        waiting if that could take more than `wait` seconds.
+        Raises `ThreadBusy` if a live process holds the thread. If the lease of another process has expired by the clock
+        of this machine, but the process may still be alive, entering the block first waits to see whether it renews the
+        lease. That takes at most as long as a lease lasts, 30 seconds, and logs a warning. `wait` is the most seconds
+        to wait: if more could be needed, raises `ThreadBusy` at once. With None, waits as long as needed.
 
         `takeover=True` takes the lease at once, even from a live holder. `label` says what this process does; errors
         and listings show it with the process's pid.
@@ -1053,7 +1057,7 @@ class Thread:
 
     @property
     def present(self) -> Present:
-        """The part of the state that the next step of a run needs. Making it takes equally long however long the log is."""
+        """The part of the state that the next step of a run needs. Making it does not take longer as the log grows."""
 
     @staticmethod
     def prune(
@@ -1074,12 +1078,12 @@ class Thread:
         `dry_run`, nothing is deleted, and the result says what would be. `progress` is called with the number of threads
         handled so far and the number of threads to delete.
 
-        A thread with a live lease is never deleted. If it cannot be seen from here whether a holder is alive, this waits to
-        see whether it renews its lease: once, 30 seconds for all such threads. `dry_run` does not wait, and goes by the
-        times that are written in the leases. Before a thread is deleted, its lease is taken, which fails if the thread was
-        opened or changed since it was listed; such a thread stays. Hidden threads that are still being copied are neither
-        counted nor deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged thread cannot be
-        listed."""
+        A thread with a live lease is never deleted. If it is unknown whether a holder is alive, for example on another
+        machine, this waits 30 seconds to see whether it renews its lease. One such wait serves for all threads. With
+        `dry_run` there is no wait: a lease counts as live until the time that is written in it, unless its holder is
+        certainly gone. Before a thread is deleted, its lease is taken, which fails if the thread was opened or changed
+        since it was listed; such a thread stays. Hidden threads that are still being copied are neither counted nor
+        deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged thread cannot be listed."""
 
     @staticmethod
     def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
@@ -1171,18 +1175,18 @@ class Thread:
     def thread_id(self) -> str: ...
     @property
     def unreachable_since(self) -> float | None:
-        """The time, by `time.monotonic`, since which the store has been `Unavailable`: when the first write that failed
-        so began. None if no write has failed so, or one has succeeded since."""
+        """Since when the store has been `Unavailable`, as a time of `time.monotonic`: the time at which the first
+        failed write began. None if no write has failed in this way since the last one that succeeded."""
 
     @staticmethod
     def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
         """Check everything that a store holds of a thread, and return what is wrong. Takes no lease and changes nothing.
 
         Checks the digest and content of every frame, the chain from frame 0 on, every folded state (the thread's whole
-        state, stored in its log) against the fold of the frames before it, and every field of the head that follows from
-        the log. Checks also that the thread's list of needed blobs names all blobs that its frames refer to, and that each
-        of these, and each that they point at, exists, is intact and can be unpacked. The head's `log_id`, lease and times
-        do not follow from the log, so they cannot be checked.
+        state, stored in its log) against the state that the frames before it add up to, and every field of the head that
+        follows from the log. Checks also that the thread's list of needed blobs names all blobs that its frames refer to,
+        and that each of these, and each that they point at, exists, is intact and can be unpacked. The head's `log_id`,
+        lease and times do not follow from the log, so they cannot be checked.
 
         Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read
         several frames together, they are read one by one. An encrypted thread without its key is checked as far as
