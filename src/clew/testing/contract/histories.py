@@ -1,7 +1,8 @@
-"""A test that every store has to pass: the answers to random concurrent calls fit together in one order.
+"""A test that every store has to pass: if several callers make random calls at the same time, there is one order of
+these calls that explains all answers.
 
-`make_calls` makes such calls. Use it in processes of your own too, which you kill, freeze and cut off from the server, to
-hold a store to the same under faults.
+`Visitor` makes the calls, a `Recorder` writes them down, and `check_history` looks for that order. Use `Visitor` in
+processes of your own too, and kill, freeze or disconnect them, to test a store under faults.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _STEPS = 30
 
 
 class HistoryContract:
-    """A test of a store that several checkpointers use at the same time."""
+    """Tests that the answers of a store fit together if several checkpointers make random calls on the same threads at
+    the same time."""
 
     async def test_the_answers_to_concurrent_calls_fit_together_in_one_order(self, open_store: OpenStore) -> None:
         calls: dict[tuple[str, int], Call] = {}
@@ -51,10 +53,12 @@ async def _make_steps(visitor: Visitor) -> None:
 
 
 class Visitor:
-    """Makes random calls on a few threads that others use at the same time.
+    """A caller that makes random calls of a store on the threads with the ids `threads`, which other callers may use at
+    the same time. Give it a `Recorder` as `store`, so that its calls are written down and `check_history` can judge the
+    answers.
 
-    `name` must be unique: what is written begins with it. A call that ends with `Conflict`, `MissingBlob` or `Unavailable`
-    is no failure here; the history shows whether it was right.
+    `dice` makes all random choices. Everything that the visitor writes begins with its `name`, which no other visitor
+    may have.
     """
 
     def __init__(self, store: Checkpointer, dice: random.Random, name: str, threads: Sequence[str]) -> None:
@@ -76,7 +80,9 @@ class Visitor:
         }
 
     async def step(self) -> None:
-        """Make one random call, with the calls that prepare it."""
+        """Make a random call of the store on a random thread, with the calls that go with it, such as `head` before an
+        append and `get_blobs` after `refs`. `Conflict`, `MissingBlob` and `Unavailable` are ignored, because a store
+        may raise them here; `check_history` judges whether it was right to. Any other error is raised."""
         weights, kinds = zip(*self._kinds.values(), strict=True)
         kind = self._dice.choices(kinds, weights)[0]
         try:
@@ -89,7 +95,9 @@ class Visitor:
         await self._append_from_memory(thread_id)
 
     async def _append_from_memory(self, thread_id: str) -> None:
-        """Append after the head that was last seen, which may be old by now: then it is a conflict."""
+        """Append random frames, and sometimes a blob, after the last head of this thread that the visitor has seen; if
+        it has seen none, try to begin the thread. Raises `Conflict` if other callers have changed the thread since
+        then."""
         head = self._known.get(thread_id)
         frames = [f"{self._text()} {number}".encode() for number in range(self._dice.randint(1, 3))]
         refs = []
@@ -105,7 +113,8 @@ class Visitor:
             await self._send(thread_id, [], [], self._next_head(thread_id, head, 0))
 
     async def _send(self, thread_id: str, frames: list[bytes], refs: list[str], head: Head) -> None:
-        """Append, and repeat the same append if it is not known whether it was written."""
+        """Append these frames, refs and head to a thread. If that raises `Unavailable`, so that it is not known whether
+        the append was written, chance decides whether the error is raised or the same append is made once more."""
         for _ in range(2):
             try:
                 await self._store.append(thread_id, frames, at=head.frames - len(frames), head=head, refs=refs)
@@ -142,14 +151,14 @@ class Visitor:
         await self._store.delete(thread_id)
 
     def _text(self) -> str:
-        """Return a text that no other call has."""
+        """Return a text that no other call of any visitor writes."""
         self._count += 1
         return f"{self._name} {self._count}"
 
 
 async def look_at_all(store: Checkpointer, prefix: str) -> None:
-    """Read everything there is of the threads whose ids start with `prefix`, so that a history ends with what has become
-    of all its calls."""
+    """Read the head, frames, refs and blobs of every thread whose id starts with `prefix`. Call this at the end of a
+    history with a `Recorder` as the `store`: then the history shows what the calls before it have left in the store."""
     for head in await heads(store, HeadQuery(prefix=prefix)):
         await store.head(head.thread_id)
         await store.read(head.thread_id)

@@ -24,21 +24,25 @@ store is opened, because no test passes or fails by how fast the machine is."""
 
 
 class FreezableStore(Protocol):
-    """A checkpointer whose server the test can silence. Open it with a `timeout` of about 2 seconds: the tests wait that
-    long several times."""
+    """The interface of an object that you write to run `SilenceContract` on a store with a server: the checkpointer
+    `store`, and methods that stop its server from answering and let it answer again.
+
+    Open the checkpointer with a `timeout` of about 2 seconds, because the tests wait that long several times.
+    """
 
     store: Checkpointer
 
     def freeze(self) -> None:
-        """Make the server silent: its connections stay open and new ones are accepted, but it answers nothing. On Linux
-        and macOS, send SIGSTOP to all processes of the server."""
+        """Make the server silent: connections stay open and new ones are accepted, but no request is answered. On Linux
+        and macOS you can send SIGSTOP to all processes of the server."""
 
     def thaw(self) -> None:
-        """End the silence: the server works again, and answers also what was sent to it meanwhile."""
+        """Let the server answer again, also the requests that it got while it was silent."""
 
 
 class SilenceContract:
-    """Tests that no call waits for ever: after a time without progress it raises `Unavailable`."""
+    """Tests that no call of a checkpointer waits for ever if its server is silent, which means that it accepts
+    connections and does not answer. After a time without progress the call must raise `Unavailable`."""
 
     @pytest.mark.parametrize("count", [1, 2, 20])
     async def test_calls_to_a_silent_server_all_end_and_lose_nothing(

@@ -77,7 +77,7 @@ class CheckpointerContract(
     unreachable from absent are skipped.
 
     `freezable_store` is optional too: a `FreezableStore`, whose server the tests can make silent. Without it, the tests
-    that every call ends are skipped. Give it if your store talks to a server.
+    which prove that every call ends are skipped. Give it if your store talks to a server.
 
     The tests run on asyncio through the pytest plugin that anyio brings. Each test is also a plain coroutine method
     with a fixture as its only argument, so it can be called directly, for example with a store that is broken on purpose.

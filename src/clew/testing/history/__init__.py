@@ -1,5 +1,5 @@
-"""Histories: what several processes asked of one store and what they were answered, and a check that the answers fit
-together. Record with `Recorder`, read with `read_history`, check with `check_history`."""
+"""Histories: the calls that several processes made of one store, with the answers that they got, and a check that the
+answers fit together. Record a history with `Recorder`, read it with `read_history`, check it with `check_history`."""
 
 from __future__ import annotations
 

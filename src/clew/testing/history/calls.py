@@ -36,7 +36,8 @@ later. `failed`: it raised something else, which no store should.
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One call of a store, as the caller saw it. Frames, heads and blobs are named by digests."""
+    """One call of a store: what the caller asked, and which answer it got. Frames, heads and blobs are named by digests
+    of their content."""
 
     process: str
     """The name of the process that made the call."""
@@ -78,8 +79,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 
 class Journal:
-    """A file to which one process writes its calls, each twice: before it begins and after it has ended. Each line goes to
-    the operating system at once, so a kill of the process loses none."""
+    """A file to which one process writes its calls of a store. Call the journal with a `Call` to write it as a line of
+    JSON; a `Recorder` does so before each call begins and again after it has ended. A line reaches the operating system
+    at once, so killing the process loses no line that was written."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -93,8 +95,9 @@ class Journal:
 
 
 def read_history(journals: Iterable[Path]) -> list[Call]:
-    """Return all calls in these journals, in the order in which they began. A line that a kill has cut short is skipped:
-    its call has not begun."""
+    """Return all calls in these journals, in the order in which they began. A last line that is cut off, because the
+    process was killed while writing it, is skipped. A call of which only the first line is there has the outcome
+    `unknown`."""
     decoder = msgspec.json.Decoder(Call)
     found: dict[tuple[Path, int], Call] = {}
     for path in journals:
@@ -106,10 +109,11 @@ def read_history(journals: Iterable[Path]) -> list[Call]:
 
 
 def digest_of_head(head: Head | None) -> str:
-    """Return a short name for this head: equal for two heads only if all their fields are equal. "" for no head."""
+    """Return a short digest of a head, by which a history names it; "" if `head` is None. Two heads have the same
+    digest only if all their fields are equal."""
     return "" if head is None else short_digest(msgspec.msgpack.encode(head))
 
 
 def short_digest(data: bytes) -> str:
-    """Return a short name for these bytes, which no other bytes of a history have."""
+    """Return a short digest (16 hexadecimal digits) by which a history names these bytes."""
     return blake3(data).hexdigest(8)

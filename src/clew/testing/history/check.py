@@ -25,7 +25,8 @@ def check_history(calls: Iterable[Call]) -> list[str]:
       append, or a thread that was deleted. An append or a deletion with an unknown outcome took effect once, or not at all.
     - Listings show each thread as it was at some moment while they went on, and leave out no thread that was there all the
       time.
-    - One writer at a time: once a holder of a lease (`Recorder.as_writer`) has written to a log, none before it does.
+    - One writer at a time: once a holder of a lease (named by `Recorder.as_writer`) has written to a log, no earlier
+      holder writes to it again.
     - A blob that was put, or that an acknowledged append refers to, is there from then on, unless it was deleted.
     - No call fails with an error other than those that a store may raise.
     """
@@ -39,8 +40,9 @@ def check_history(calls: Iterable[Call]) -> list[str]:
 
 
 def _by_thread(history: Sequence[Call]) -> dict[str, list[Call]]:
-    """Return the calls on each thread. A listing becomes a `head` call on each thread that it lists, and on each that it
-    should have listed."""
+    """Return the calls of a history by thread id, each list in the order in which the calls began. A listing becomes a
+    `head` call on each thread that it lists. If it should have listed a thread and did not, it becomes a `head` call on
+    that thread that found no head."""
     threads: dict[str, list[Call]] = defaultdict(list)
     for call in history:
         if call.thread_id:
@@ -56,7 +58,8 @@ def _by_thread(history: Sequence[Call]) -> dict[str, list[Call]]:
 
 
 def _second_writers(history: Sequence[Call]) -> Iterator[str]:
-    """Yield the appends of writers whose log another writer has written to since."""
+    """Yield a sentence for each log in which a writer (a holder of the thread's lease) appended again after another
+    writer had taken over."""
     read = {frame for call in history if call.method == "read" for frame in call.frames}
     logs: dict[tuple[str, str], list[Call]] = defaultdict(list)
     for call in history:
@@ -81,7 +84,8 @@ def _second_writers(history: Sequence[Call]) -> Iterator[str]:
 
 
 def _lost_blobs(history: Sequence[Call]) -> Iterator[str]:
-    """Yield the calls that did not find a blob which had to be there."""
+    """Yield a sentence for each call that did not find a blob, although the blob was stored before the call and never
+    deleted."""
     deleted = {digest for call in history if call.method == "delete_blobs" for digest in call.blobs}
     there: dict[str, int] = {}
     for call in history:

@@ -1,4 +1,4 @@
-"""Say in words what is wrong with a call that no order of the calls explains."""
+"""Say in words what is wrong with the answer of a call, if no order of the calls on its thread explains that answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _SHOWN = 5
 
 
 def explain(found: Unexplained, calls: Sequence[Call]) -> str:
-    """Return a sentence on the call that no order explains. `calls` are all calls on its thread."""
+    """Return a sentence that says what is wrong with the call in `found`: the likely reason, the call with its answer,
+    and the states that the thread could have been in. `calls` are all calls on the same thread."""
     call = found.call
     possible = [_state(found, state) for state in found.states[:_SHOWN]]
     return f"{_reason(call, calls)}: {_answer(call)}. The thread was {' or '.join(possible)}."
@@ -52,7 +53,9 @@ def _reason_of_append(call: Call, calls: Sequence[Call]) -> str:
 
 
 def _reason_of_read(call: Call, calls: Sequence[Call]) -> str:
-    """Return what is wrong with these frames by themselves; "" if nothing is."""
+    """Return what is wrong with the frames that the call `call`, a `read`, returned: nobody wrote one, one is there
+    twice, they are out of order, or they end in the middle of an append. Returns "" if they could be the log's content
+    at some time. `calls` are all calls on the same thread."""
     places = {
         frame: (append.at + number, append)
         for append in calls
@@ -74,7 +77,8 @@ def _reason_of_read(call: Call, calls: Sequence[Call]) -> str:
 
 
 def _was_deleted(log_id: str, call: Call, calls: Sequence[Call]) -> bool:
-    """Return whether this log was there before a deletion that ended before this call began."""
+    """Return whether the log with this id had been deleted when `call` began: an append to it was acknowledged before a
+    deletion of the thread began, and that deletion ended before `call` began."""
     made = [one.ended for one in calls if one.method == "append" and one.outcome == "ok" and one.log_id == log_id]
     return any(
         one.method == "delete"

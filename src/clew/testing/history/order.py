@@ -1,9 +1,9 @@
-"""Search for an order of the calls of one thread that explains all their answers (linearizability).
+"""Search for an order of the calls on one thread that explains all their answers (linearizability).
 
-Each call must take effect at one moment between its beginning and its end, as if the store did one after the other. A call
-whose outcome is unknown takes effect at one moment after its beginning, or never. The search follows the history in time
-and keeps every state that the thread may be in. If a call ends and no state is left that explains its answer, then no order
-of the calls does.
+In such an order the store does one call after the other, each at one moment between its beginning and its end. A call
+whose outcome is unknown is done at one moment after its beginning, or never. The search goes through the beginnings and
+ends of the calls in time, and keeps all courses that are possible so far: which calls the store has done by now, and
+the state that the thread is in then. If a call ends and no course explains its answer, no order does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ __all__ = ["ABSENT", "Logs", "State", "Unexplained", "order_calls"]
 
 
 class State(NamedTuple):
-    """A thread at one moment. `log` is the number of its frames and refs in `Logs`."""
+    """The state of a thread at one moment: its log id, its log, and the digest of its head. `log` is the number under
+    which `Logs` keeps the frames and refs."""
 
     log_id: str
     log: int
@@ -28,7 +29,8 @@ ABSENT = State("", 0, "")
 
 
 class Logs:
-    """All logs that a thread may have had, each under a number, so that states are small and quick to compare."""
+    """Keeps the frames and refs of every log that the thread may have had at some time, each under a number. A state
+    holds only the number, so that states are small and quick to compare."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[str, ...]] = [()]
@@ -37,7 +39,8 @@ class Logs:
         self._longer: dict[tuple[int, int], int] = {}
 
     def extended(self, log: int, call: Call, index: int) -> int:
-        """Return the number of the log that this append, the call with this index, makes of the log `log`."""
+        """Return the number of the log that results if the append `call` is done on the log with the number `log`.
+        `index` is the index of the call in the history."""
         made = self._longer.get((log, index))
         if made is None:
             key = (self.frames[log] + call.frames, self.refs[log] | set(call.refs))
@@ -50,7 +53,8 @@ class Logs:
 
 
 class Unexplained(NamedTuple):
-    """The first call that no order explains, and the states in which the thread could have been when it ended."""
+    """The first call whose answer no order explains, and the states in which the thread may have been before that call
+    ended. `logs` has the frames and refs of these states."""
 
     call: Call
     states: list[State]
@@ -58,7 +62,8 @@ class Unexplained(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """One way in which the history may have gone so far."""
+    """One possible course of the history up to some moment: the state of the thread, and which of the unfinished calls
+    the store has done by then. Calls are given by their index."""
 
     state: State
     changed: frozenset[int]
@@ -70,8 +75,12 @@ class _Course(NamedTuple):
 
 
 def order_calls(calls: Sequence[Call]) -> Unexplained | None:
-    """Return the first of these calls, all on one thread that does not exist at first, that no order explains; None if an
-    order explains all. `heads` is not among them: give `head` calls in its place."""
+    """Search for an order of these calls that explains all their answers. Returns None if there is one, else the first
+    call, by the time of its end, that no order explains.
+
+    All calls must be on the same thread, which does not exist before the first one. Replace a call of `heads` by a call
+    of `head` for each thread that it lists.
+    """
     return _Search(calls).run()
 
 
@@ -130,12 +139,14 @@ class _Search:
                 self._first.remove(index)
 
     def _look(self, course: _Course) -> _Course:
-        """Let every call under way that this state answers rightly have its answer now: that never rules anything out."""
+        """Return the course with more calls in `seen`: the unfinished calls that change nothing and whose recorded
+        answer is right in the present state of the course. To do them this early excludes no other order."""
         right = {index for index in self._looks - course.seen if self._is_right(self._calls[index], course.state)}
         return course._replace(seen=course.seen | right) if right else course
 
     def _is_right(self, call: Call, state: State) -> bool:
-        """Return whether this is the answer to a call that changes nothing, in this state."""
+        """Return whether the recorded answer of `call` is the right one if the thread is in this state. The call is one
+        that changes nothing: a read, or an append that ended with `Conflict`."""
         frames = self._logs.frames[state.log]
         if call.method == "read":
             return frames[call.at : call.stop] == call.frames
@@ -154,8 +165,9 @@ class _Search:
         return frames[call.at : call.at + len(call.frames)] == call.frames
 
     def _end(self, index: int, courses: Iterable[_Course]) -> list[_Course]:
-        """Return the ways to go on from these courses in which this call has taken effect. Changes under way may have
-        taken effect before it."""
+        """Go on to the moment at which the call with this index ends, and return the courses in which the store has
+        done the call. Each of `courses` is continued in all possible ways: the store may first do other unfinished
+        changes."""
         kept, reached = _Best(), _Best()
         waiting: list[_Course] = []
         for course in courses:
@@ -173,7 +185,9 @@ class _Search:
         return kept.courses()
 
     def _steps(self, course: _Course) -> Iterator[_Course]:
-        """Yield what each change under way makes of this course."""
+        """Yield the courses that can follow if the store next does one of the unfinished appends or deletions: one
+        course for each call that is possible in the present state. Of deletions with an unknown outcome only one is
+        tried, since all are alike."""
         state, taken = course.state, course.changed | course.lost
         frames = self._logs.frames[state.log]
         fitting = self._first if state == ABSENT else self._appends.get((state.log_id, len(frames)), [])
@@ -202,13 +216,16 @@ class _Search:
 
 
 class _Best:
-    """Courses, without those that another one makes superfluous: it is in the same state, and more may still happen."""
+    """A set of courses, without superfluous ones. A course is superfluous if another has the same `state` and
+    `changed`, has in `lost` nothing that the first has not, and has in `seen` all that the first has. Whatever can
+    follow the first can then follow the other too."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[State, frozenset[int]], list[_Course]] = {}
 
     def add(self, course: _Course) -> bool:
-        """Add a course. Return whether it was not superfluous."""
+        """Add a course, and drop those that it makes superfluous. Returns False, and adds nothing, if the course is
+        superfluous itself."""
         others = self._found.setdefault((course.state, course.changed), [])
         if any(other.lost <= course.lost and other.seen >= course.seen for other in others):
             return False
@@ -225,14 +242,15 @@ def _without(course: _Course, index: int) -> _Course:
 
 
 def _is_lost(call: Call) -> bool:
-    """Return whether nobody learned if this call took effect."""
+    """Return whether the caller did not learn if this call took effect: its outcome is `unknown` or `failed`."""
     return call.outcome in ("unknown", "failed")
 
 
 def _moments(calls: Sequence[Call]) -> list[tuple[bool, int]]:
-    """Return the beginnings (False) and ends (True) of these calls, each with the call's index, in the order of time. A
-    call without an answer has no end, and is left out if it changes nothing. At the same moment, beginnings come first, so
-    that such calls overlap."""
+    """Return the beginnings and ends of these calls in the order of time, each as a pair: False for a beginning or True
+    for an end, and the call's index. A call with an unknown outcome has no end, and is left out if it changes nothing.
+    Refused calls are left out. If a beginning and an end have the same time, the beginning comes first, so that the two
+    calls overlap."""
     moments: list[tuple[int, bool, int]] = []
     for index, call in enumerate(calls):
         is_change = call.method in ("append", "delete")

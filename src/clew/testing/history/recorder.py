@@ -1,4 +1,4 @@
-"""`Recorder`: a store that passes every call on to another one and writes down what was asked and answered."""
+"""`Recorder`: a checkpointer that passes every call on to another one, and writes down each call with its answer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Recorder"]
 
 
 class Recorder(Checkpointer):
-    """A store that writes down each call before it begins and again after it has ended.
+    """A checkpointer that passes each call on to `store`, and writes the call down before it begins and after it ended.
 
         journal = Journal(folder / f"{os.getpid()}.journal")
         store = Recorder(MyCheckpointer(url), journal, process=f"{os.getpid()}")
 
-    `write` is a `Journal`, or any function that takes a `Call`. `process` names the process in what `check_history` finds.
-    Closing the recorder closes the store behind it.
+    `write` is a `Journal`, or any function that takes a `Call`. `process` is the name of this process in the findings of
+    `check_history`. Closing the recorder closes `store`.
     """
 
     def __init__(self, store: Checkpointer, write: Callable[[Call], object], *, process: str, writer: str = "") -> None:
@@ -39,8 +39,9 @@ class Recorder(Checkpointer):
         self.keys, self.place, self.own_files = store.keys, store.place, store.own_files
 
     def as_writer(self, writer: str) -> Recorder:
-        """Return a recorder of the same calls whose appends carry this name. Give one to each `Thread.open`, so that
-        `check_history` can tell the holders of a lease apart."""
+        """Return another recorder for the same store and journal, whose calls are recorded under the name `writer`.
+        Open each `Thread` with a recorder of its own, so that `check_history` can tell the holders of the thread's
+        lease apart."""
         other = Recorder(self._store, self._write, process=self._process, writer=writer)
         other._numbers = self._numbers
         return other
@@ -119,8 +120,9 @@ class Recorder(Checkpointer):
 
     @contextmanager
     def _recorded(self, method: Method, **given: Any) -> Iterator[dict[str, Any]]:
-        """Write a call down before the block runs, and after it has ended. The block puts the answer into the dict that it
-        gets."""
+        """Record a call of `method` with the arguments `given`: once before the `with` block, which makes the call, and
+        once after it, with the outcome. The block puts what the store answered into the yielded dict, by the field
+        names of `Call`."""
         call = Call(
             process=self._process,
             number=next(self._numbers),
