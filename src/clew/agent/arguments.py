@@ -57,7 +57,8 @@ def check_count(argument: str, value: object, least: int = 1, *, optional: bool 
 
 
 def check_share(argument: str, value: object) -> None:
-    """Raise `InvalidInput` unless the value is a share of the context window, a number above 0 and up to 1, or None."""
+    """Raise `InvalidInput` unless `value` is None or a number above 0 and up to 1: a share of the context window.
+    `argument` names the value in the message."""
     if value is not None and (not isinstance(value, int | float) or not 0 < value <= 1):
         raise InvalidInput(
             f"{argument} is a share of the context window, more than 0 and at most 1, or None, not {value!r}"

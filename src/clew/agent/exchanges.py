@@ -446,9 +446,9 @@ class OpenExchange(msgspec.Struct, frozen=True):
         """Return the entry that says that work on this exchange is under way. It is recorded with the prompt, and again
         when a later run goes on with the exchange.
 
-        `now` is what this run has spent so far on all exchanges; the entry holds what of that, and of earlier runs, was
-        spent on this one. It also holds the totals of the whole thread, of which `thread` is the present state. If the
-        run is killed, what was spent after this entry is computed from them.
+        The entry holds what was spent on this exchange so far, by this run and by earlier ones. `now` is what this run
+        has spent so far on all exchanges. The entry also holds the totals of the whole thread, of which `thread` is the
+        present state. If the run is killed, they show how much was spent after this entry.
         """
         spent = self._spent(now)
         record = _Record(

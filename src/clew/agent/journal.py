@@ -141,9 +141,10 @@ class Journal:
             writing = self.thread.flush()
 
     def _is_too_long(self, began: float, pause: float) -> bool:
-        """Return whether a write that failed must be given up instead of being tried again after `pause` seconds:
-        because writes would then have failed for more than `PATIENCE` seconds, or half of that when the run is ending.
-        `began` is when the first attempt at this write began."""
+        """Return whether to give up a write that failed, instead of trying it again after `pause` seconds. That is so
+        if writes would then have failed for more than `PATIENCE` seconds, or for more than half of that when the run is
+        ending. The time is counted from `began`, when this write was first tried, or from an earlier write that
+        failed."""
         since = self.thread.unreachable_since
         waited = time.monotonic() + pause - (began if since is None else min(began, since))
         return waited > (PATIENCE / 2 if self.ending else PATIENCE)
@@ -195,10 +196,12 @@ class Journal:
         self._exchange = None if found is None else OpenExchange.on(found, self._spent)
 
     def note_work(self, model: str) -> None:
-        """Note that this run works on the current exchange. An entry that says so is recorded together with the next
-        entries. Does nothing if there is such an entry already.
+        """Hold an entry for the log that says that this run works on the current exchange with this model. It is stored
+        together with the next entries. Does nothing if this run has noted that already, or if there is no current
+        exchange.
 
-        If the run is killed after that, the exchange shows as interrupted, whatever status an earlier run recorded.
+        Once the entry is stored, the exchange counts as interrupted if the run is killed, whatever status an earlier
+        run had recorded for it.
         """
         if self._exchange is not None and not self._exchange.is_noted:
             self._exchange = msgspec.structs.replace(
@@ -316,7 +319,7 @@ class Journal:
         exchange.
 
         The seconds are added to a response, an outcome or a status. The end is added to a status other than `running`.
-        What the entries spent is counted.
+        Also adds what the entries spent to the sum of the run.
         """
         timed = self._with_time(entries)
         for entry in timed:

@@ -38,8 +38,9 @@ _ASKED_ON_RESUME = "the prompt was not asked yet. It is on record, and a resume 
 async def run_recorded(
     journal: Journal, files: Files, running: Coroutine[Any, Any, Ending], timeout: float | None, left: float | None
 ) -> Ending:
-    """Await `running`, the work of a run, for at most `left` seconds, and return how the run ended. `left` is the rest
-    of the `timeout` that the caller gave, in seconds, and the record names that. None is no limit.
+    """Await `running`, the work of a run, for at most `left` seconds, and return how the run ended. If `left` is None,
+    there is no limit. `timeout` is the whole time in seconds that the caller gave the run, of which `left` remains; it
+    is named in the record if the time is up.
 
     If the run fails or is cancelled, its files and its end are recorded before the error is raised again. If the time
     is up, that is recorded as the end and returned. A second cancellation does not stop the recording. If another

@@ -41,11 +41,12 @@ def stops_for(
 
 @contextmanager
 def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterator[None]:
-    """Run inside this context to be stopped by a signal, after which the process exits.
+    """Return a context manager for one run. A signal inside of it stops the run, and then ends the process.
 
     The first SIGINT or SIGTERM cancels the run. Once the run has recorded its end and its files, the process prints to
-    stderr how to resume it, which `resume` returns for the thread's id, and exits with 130. What could not be recorded
-    is printed too. A second signal ends the process at once, and prints what is not on record.
+    stderr how to resume the thread, and exits with 130. `resume` is called with the thread's id and returns that text.
+    What could not be recorded is printed too. A second signal ends the process at once, and prints what is not on
+    record.
     """
     task = _running.enter()
     try:
@@ -64,8 +65,8 @@ def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterato
 
 
 def when_killed(standing: Callable[[], str]) -> None:
-    """Set the function that is called when a second signal ends the process, for the run in the current asyncio task.
-    The function returns a text that says what of the run is not on record, or ""."""
+    """Set the function that is called if a second signal ends the process, for the run in the current asyncio task. The
+    function `standing` returns a text that says which work of the run is not on record; "" if all of it is."""
     _running.watch(asyncio.current_task(), standing)
 
 

@@ -41,8 +41,9 @@ _UNFINISHED = tuple(status for status in STATUSES if status != "done")
 
 @asynccontextmanager
 async def answers_within(timeout: float | None, thread_id: str) -> AsyncIterator[None]:
-    """Read from a store inside this context, for at most `timeout` seconds. Then raise `Unavailable`, which says that
-    the run on this thread did not begin. None is no limit of its own: the store has its own."""
+    """Limit the code inside this context, which reads from a store, to `timeout` seconds. After that raise
+    `Unavailable`, with a message that the run on this thread did not begin. If `timeout` is None, only the store's own
+    timeouts apply."""
     try:
         async with asyncio.timeout(timeout) as limit:
             yield
@@ -171,9 +172,12 @@ class Store:
         timeout: float | None = None,
     ) -> AsyncIterator[Thread]:
         """Open a thread and hold its lease inside this context. If another process holds the lease, raise `ThreadBusy`
-        or, with `takeover`, take it from that process. Opening takes at most `timeout` seconds; if it takes longer,
-        `ThreadBusy` or `Unavailable` is raised. If the store becomes unavailable meanwhile, the lease is not given
-        back, and `Unavailable` is raised, or the cancellation if the work was cancelled."""
+        or, with `takeover`, take it from that process. If opening takes longer than `timeout` seconds, raise
+        `ThreadBusy` or `Unavailable`.
+
+        If the store becomes unavailable before the context has ended, the lease is not given back. Then `Unavailable`
+        is raised, or the cancellation if the work inside the context was cancelled.
+        """
         opening = Thread.open(
             self.open(), thread_id, takeover=takeover, durability=durability, redact=redact, wait=timeout
         )

@@ -58,9 +58,12 @@ def child_id(parent: str, name: str, key: str) -> str:
 
 
 def handed_up_key(asked: Question) -> str:
-    """Return the key of the recorded step in which a parent keeps the answer to the question `asked` of its child:
-    `clew:child:` and the question's id. If the child only passes on a question of its own sub-agent, that id ends with
-    the key of the step in which the child keeps the same answer."""
+    """Return the key of the step under which a parent agent records the answer to a question of its child:
+    `clew:child:` and the id of the question `asked`.
+
+    If the child only passes on a question of its own sub-agent, the key ends with the key under which the child records
+    the same answer.
+    """
     return f"clew:child:{asked.id}"
 
 

@@ -80,8 +80,9 @@ class _Settlement:
         self._last_ended = time.perf_counter()
 
     async def all_ended(self, calls: int) -> None:
-        """Return once `calls` further calls have ended. The outcome of the last one may not be stored yet: the model
-        can be asked meanwhile, but the next tool with effects has to wait until it is stored."""
+        """Wait until `calls` of the tool calls have ended, besides those that were waited for before. The outcome of
+        the last one may not be stored yet when this returns. The model can be asked all the same, but the next tool
+        with effects has to wait until that outcome is stored."""
         for _ in range(calls):
             await self._ended.acquire()
         self._journal.count_since(self._last_ended)

@@ -33,8 +33,8 @@ _LONGEST_PROBLEM = 200
 
 
 def unkept(state: Checkpoint | Present) -> str:
-    """Return "" if the files on record are as new as the conversation. If they may be older, return a phrase such as
-    "the files on record are those of turn 3", or one that says that there are none."""
+    """Return "" if the files on record are as new as the conversation in this state of a thread. If they may be older,
+    return a phrase such as "the files on record are those of turn 3" or "no files are on record"."""
     if state.changing is None:
         return ""
     if state.workspace is None:
@@ -184,9 +184,12 @@ class Files:
             raise
 
     async def _record(self, state: Checkpoint | Present, taken: SnapshotRef, *, tell: bool = False) -> bool:
-        """Record a snapshot if it differs from the last recorded one, and return whether it differs. If it does not
-        differ, only note that the files on record are up to date, in an entry that is recorded with the next ones. With
-        `tell`, emit the event `SnapshotSaved`."""
+        """Record the snapshot `taken` if it differs from the last recorded one, and return whether it differs. With
+        `tell`, also emit the event `SnapshotSaved` for a recorded snapshot. `state` is the thread's present state.
+
+        If the snapshot does not differ, hold an entry which says that the files on record are up to date. It is
+        recorded with the next entries.
+        """
         if state.workspace is not None and state.workspace.digest == taken.digest:
             if state.changing is not None:
                 self._journal.hold(WorkspaceChanging())

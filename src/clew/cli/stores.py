@@ -122,8 +122,8 @@ def _absolute(path: str) -> str:
 
 @functools.cache
 def _say_where_credentials_go() -> None:
-    """Print a hint, at most once per process: commands are shown without the store's URL, because it has credentials.
-    To run such a command, the user puts the URL into CLEW_STORE."""
+    """Print a hint that the URL of the store is left out of shown commands, because it has credentials, and that the
+    user has to put it into CLEW_STORE to run them. Prints nothing if the hint was printed before in this process."""
     hint("The store's URL has credentials, so commands are shown without it. Put the URL into CLEW_STORE to run them.")
 
 

@@ -308,9 +308,9 @@ class ProviderAgent(Agent):
         self._worked_on.ran = Ran(thread_id, self._store, self._provided)
 
     def stops(self, thread_id: str) -> AbstractContextManager[None]:
-        """Return a context manager in which one prompt is asked. If the agent was made with `handle_signals`, SIGTERM
-        and Ctrl+C inside it end the prompt and then the process, which prints how to resume the thread with this id.
-        Otherwise the context manager does nothing."""
+        """Return a context manager inside of which one prompt is asked on the thread with this id. If the agent was
+        made with `handle_signals`, the first SIGTERM or Ctrl+C stops the prompt. Once that is on record, the process
+        prints how to resume the thread and exits. Without `handle_signals`, the context manager does nothing."""
         return stops_for(thread_id, self._handle_signals, is_named=False)
 
     def order(self, first: str) -> list[str]:

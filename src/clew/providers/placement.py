@@ -115,9 +115,13 @@ class Placement:
             return await asyncio.to_thread(provider.standing, known.key, kept)
 
     async def then_and_now(self, state: Checkpoint) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-        """Return the messages that the session held when it was last stored, and those that it holds on this machine
-        now. Both may be empty if nothing was added meanwhile. Both are empty if the two cannot be compared: the thread
-        was rewound or forked since, or the session was changed otherwise than by adding to it."""
+        """Return two tuples of messages: those that the program's session held when it was last stored, and those that
+        it holds on this machine now.
+
+        Both are empty if they cannot be compared: the provider has no stored session of this thread, the thread was
+        rewound or forked since, or the session was changed otherwise than by adding to it. If nothing was added, both
+        may be empty too.
+        """
         known = state.providers.get(self._provider.name)
         if known is None or not _in_line(known, state, self._log_id):
             return (), ()

@@ -219,9 +219,10 @@ def signal_name(number: int) -> str:
 
 
 def reap() -> list[int]:
-    """Kill processes that were started for a provider by a process that no longer exists, and return the ids of the
-    killed ones. Such processes are left only if their guard, which kills them otherwise, was killed too. Works on Linux
-    only, since other systems do not show the environment of another process."""
+    """Kill processes that were started for a provider by a process of Clew that no longer exists, and return the ids of
+    the killed ones. Usually a guard process kills them when Clew's process dies; they are left only if the guard was
+    killed too. Works on Linux alone, because other systems do not show the environment of a process, which names Clew's
+    process."""
     spared = _with_ancestors(os.getpid())
     return [pid for pid, owner in _marked() if pid not in spared and provably_dead(owner) and _kill(pid)]
 

@@ -142,7 +142,8 @@ class PromptSender:
         return result
 
     async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> RunResult:
-        """Record that a budget is spent, so that the provider is not asked. Returns a result with this `reason`."""
+        """Record that the provider is not asked because a budget is spent, and return a result with the status
+        `interrupted` and this `reason`. `before` is the thread's state before the prompt."""
         await self._journal.record(StatusChanged("interrupted", reason))
         return RunResult(
             prompt=prompt,
@@ -312,8 +313,8 @@ class PromptSender:
         )
 
     def _spent(self, recorder: Recorder, result: RunResult) -> list[Logged]:
-        """Return the entries that record the cost. If it is unknown, they leave a model call without an end on record,
-        which the next prompt counts as unaccounted for."""
+        """Return the entries that record what the prompt used and cost, as `result` says. If that is unknown, the log
+        is left with a model call that has no end; the next prompt counts such a call as unaccounted for."""
         if result.usage is not None:
             refused = [ModelCallRefused(result.reason)] if self._cost_nothing(recorder) else []
             return [Spend(result.usage, result.cost), *refused]
@@ -358,8 +359,9 @@ class PromptSender:
         return ""
 
     async def _has_kept(self, ending: Finished, prompt: str, key: str) -> bool:
-        """Return whether the program's own session holds this exchange. A prompt that is a command of the program, like
-        /compact, is kept in another form, so it always counts as held."""
+        """Return whether the provider's program has written this prompt, and the answer to it in `ending`, into its own
+        session. `key` is the id of that session. A prompt that begins with a slash, such as `/compact`, is a command to
+        the program, which keeps it in another form; for such a prompt return True without looking."""
         return prompt.lstrip().startswith("/") or await self._placement.has_kept(
             self._thread.checkpoint, key, prompt, ending.text
         )

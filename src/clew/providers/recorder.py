@@ -109,8 +109,8 @@ class Recorder:
             self._tell(block)
 
     def _tell(self, block: Block) -> None:
-        """Record and emit a complete block. Of a text or thinking that was streamed in part before, only what was not
-        streamed is recorded and emitted."""
+        """Record and emit a complete block. If a part of its text or thinking was streamed before, only the rest is
+        recorded and emitted."""
         event: Event | None = None
         if isinstance(block, Text):
             known, self._said = self._said, ""
@@ -187,8 +187,8 @@ class Recorder:
         return call
 
     def _child(self, call_id: str) -> list[Message]:
-        """Return the list of what was said with a sub-agent, to which the caller adds. `call_id` is the tool call that
-        started the sub-agent. The list begins with the prompt that this call gave it."""
+        """Return the list of messages of a sub-agent, to which the caller appends. `call_id` is the id of the tool call
+        that started the sub-agent. A new list begins with the prompt in the arguments of that call."""
         if call_id not in self.children:
             self._close()
             call = self._calls[call_id][2] if call_id in self._calls else None

@@ -181,9 +181,9 @@ def in_store(tenant: str, inner: str) -> str:
 
 
 class Rates:
-    """Limits how many requests each token may make. In the long run these are `rate` requests a second; after a quiet
-    time, at most `burst` requests may come at once (a token bucket). Without `rate` there is no limit. Without `burst`,
-    it is the number of requests that `rate` allows in one second, but at least 1. `now` returns the time in seconds."""
+    """Limits how many requests each token may make: `rate` a second in the long run and, after a quiet time, at most
+    `burst` at once (a token bucket). If `rate` is None, there is no limit. If `burst` is None, it is the number of
+    requests that `rate` allows in one second, but at least 1. `now` returns the time in seconds."""
 
     def __init__(self, rate: float | None, burst: int | None, now: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate or 0.0

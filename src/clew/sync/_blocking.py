@@ -279,9 +279,9 @@ def _turned(result: Any) -> Any:
 
 
 def _iterated(source: AsyncIterator[Any], pid: int) -> Iterator[Any]:
-    """Yield the items of an async iterator, each fetched on the event loop when it is asked for. If this iterator is
-    dropped, the async one is closed on the event loop when it is garbage-collected. Raises `UsageError` in any process
-    but the one with the id `pid`, for example in a forked child."""
+    """Yield the items of the async iterator `source`, each fetched on the event loop when the caller asks for it. If
+    the caller stops before the end, `source` is closed on the event loop once it is garbage-collected. Raises
+    `UsageError` in any process but the one with the id `pid`, for example in a forked child."""
     _check_process(pid, "listing")
     while (item := call(anext, source, _END)) is not _END:
         yield _turned(item)

@@ -1,10 +1,11 @@
-"""The portal: one event loop in one background OS thread of the process, and the function with which all other OS
-threads make calls in it.
+"""The portal: an event loop that runs in one background OS thread of the process, and the function `call`, with which
+all other OS threads run functions on that event loop and wait for the result.
 
-It does what the blocking portal of the package anyio does, and three things that anyio's does not. If a caller is
-interrupted, the interrupt is raised only once its call has ended, even if it comes while the call is being handed over.
-A forked child process never touches the event loop of its parent, and does not wait for it at exit. A call takes one
-switch between OS threads instead of two (measured: 40 % less time).
+It does what the blocking portal of the package anyio does, and three things more. First, if the OS thread that waits is
+interrupted (Ctrl+C), the interrupt is raised there only once the function has ended, even if it comes while the
+function is being handed over to the event loop. Second, a forked child process never touches the event loop of its
+parent, and does not wait for it at exit. Third, a call takes one switch between OS threads instead of two (measured: 40
+% less time).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Stops(Protocol):
 
 
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Run a function on the event loop in its OS thread, wait, and return its result or raise its error. If the result
+    """Run a function in the OS thread of the event loop, wait, and return its result or raise its error. If the result
     is a coroutine or a future, it is awaited there.
 
     Other objects that can be awaited, such as a run of an agent, are returned as they are.
@@ -73,7 +74,7 @@ def stop_at_exit(worker: Stops) -> None:
 
 
 class _Operation:
-    """One call on the event loop, for which a caller in another OS thread waits."""
+    """A function with its arguments, to be called on the event loop while the caller waits in another OS thread."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._work = function, args, kwargs
@@ -84,14 +85,15 @@ class _Operation:
         self._error: BaseException | None = None
 
     def start(self, portal: _Portal) -> None:
-        """Start the call. Must be called on the event loop."""
+        """Begin to run the function, in an asyncio task of its own. Must be called in the OS thread of the event
+        loop."""
         self._task = portal.loop.create_task(self._run(), context=self._context)
         portal.running.add(self._task)
         self._task.add_done_callback(functools.partial(self._settle, portal))
 
     def cancel(self) -> None:
-        """Cancel the call. Must be called on the event loop. If the call had not been started, only end the caller's
-        wait."""
+        """Cancel the asyncio task in which the function runs. If the function was never started, only let the waiting
+        caller go on. Must be called in the OS thread of the event loop."""
         if self._task is None:
             self._settled.set()
         else:

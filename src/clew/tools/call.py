@@ -227,8 +227,8 @@ def to_result(value: Any, call_id: str, tool: str) -> ToolResult:
     """Turn any value that a tool returned into a result that can be stored.
 
     This never fails: the tool has taken effect by now, and the model must hear of it. Structured data becomes JSON. For
-    an object that cannot be shown as text, the result names its type, in words that do not make the model call again,
-    and a warning is logged for the developer.
+    an object that cannot be shown as text, the result names its type, in words that do not lead the model to call the
+    tool again, and a warning is logged for the developer.
     """
     converter = _ResultConverter()
     try:

@@ -257,8 +257,8 @@ class _Planner:
             self._pairs.append(_Pair(path, was.tree, "", was.node, replaced))
 
     def _look_for_names(self, pairs: list[_Pair], packed: dict[str, bytes]) -> None:
-        """Search folders that are the same now and in the snapshot to restore for files with several names (hard
-        links). Notes the first name of each. Also notes the further names, because they have to be made again if the
+        """Find the files with several names (hard links) in folders that are the same now and in the snapshot to
+        restore. Notes the first name of each. Also notes the further names, because they have to be made again if the
         file is written anew elsewhere. `packed` has the blobs that list the folders, by digest."""
         for pair in pairs:
             found = self._items(pair.target, packed)

@@ -245,7 +245,7 @@ class _SnapshotBuilder:
         return Outbox(self._store, asyncio.get_running_loop(), self._threads)
 
     async def _store(self, blobs: dict[str, bytes]) -> None:
-        """Store those of these blobs that the store does not have yet. During one snapshot, the store is asked about
+        """Store these blobs, except those that the store already has. During one snapshot, the store is asked about
         each blob only once."""
         digests = blobs.keys() - self._sent
         self._sent |= digests

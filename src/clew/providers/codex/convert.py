@@ -167,7 +167,7 @@ def _output(call_id: Any, output: Any) -> Record:
 
 def _without_names(message: Message) -> Message:
     """Return the message without the placeholder ids of its reasoning blocks. Reasoning that Codex recorded without an
-    id has such a one while it is converted, because the Responses dialect requires an id."""
+    id gets a placeholder while it is converted, because the Responses dialect requires an id."""
     if not isinstance(message, Assistant):
         return message
     blocks = tuple(

@@ -1,5 +1,5 @@
-"""Reads what `codex exec --json` prints: its events, tool calls and errors, and what a run used and cost. The latter is
-read from rollouts, the files in which Codex keeps conversations."""
+"""Reads what `codex exec --json` prints: its events, tool calls and errors. Also measures what a run used and cost,
+from rollouts, the files in which Codex keeps conversations."""
 
 from __future__ import annotations
 

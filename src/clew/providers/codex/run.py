@@ -128,8 +128,9 @@ def prepare(place: Place, program: Program, job: Job) -> None:
 
 
 def _given_instructions(path: Path) -> str | None:
-    """Return the system prompt that the model was told last in the conversation of this rollout file; empty if it was
-    told none. Returns None if no exchange has begun: then Codex will tell it with the first prompt."""
+    """Return the system prompt that the model was given last in the conversation of the rollout file `path`; "" if it
+    was given none. Returns None if the conversation has no exchange yet: Codex gives the system prompt with the first
+    one."""
     told: str | None = None
     for row in contents(path).split(b"\n"):
         if b'"turn_context"' in row or b'"developer"' in row:

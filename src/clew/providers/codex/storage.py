@@ -117,7 +117,7 @@ def rollout_in(folder: Path) -> Path:
 
 def _kept(folder: Path, key: str) -> bytes:
     """Return the bytes of the rollout (Codex's file of one conversation) in an export folder, which holds Clew's copy
-    of it. If that conversation has another key, it is replaced by this one."""
+    of it. If the rollout has another key than `key`, that key is replaced by `key` in the returned bytes."""
     file = rollout_in(folder)
     own = str(meta_of(file)["id"])
     data = portable(contents(file))

@@ -341,8 +341,8 @@ class RunningCalls:
 
 
 def _part(row: Row) -> dict[str, Any]:
-    """Convert a database row to the part of a message as opencode prints it, with its ids. Of a part that opencode does
-    not print, only the ids are returned."""
+    """Convert a database row to a part of a message, with its ids, in the form in which opencode prints it. If opencode
+    does not print such parts, return only the ids."""
     try:
         data = values(msgspec.json.decode(row["data"]))
     except (msgspec.DecodeError, TypeError):

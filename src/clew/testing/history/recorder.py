@@ -26,8 +26,8 @@ class Recorder(Checkpointer):
         journal = Journal(folder / f"{os.getpid()}.journal")
         store = Recorder(MyCheckpointer(url), journal, process=f"{os.getpid()}")
 
-    `write` is a `Journal`, or any function that takes a `Call`. `process` is the name of this process in the findings of
-    `check_history`. Closing the recorder closes `store`.
+    `write` is a `Journal`, or any function that takes a `Call`. `process` is the name of this process in the findings
+    of `check_history`. Closing the recorder closes `store`.
     """
 
     def __init__(self, store: Checkpointer, write: Callable[[Call], object], *, process: str, writer: str = "") -> None:
