@@ -282,10 +282,11 @@ def _exchange(state: Checkpoint, record: _Record | None, places: list[int], is_l
 def _standing(state: Checkpoint, record: _Record, is_last: bool) -> tuple[str, str]:
     """Return the status and the reason of an exchange, given its `record` from the log.
 
-    Usually they are those in the record. For the last exchange of a thread, the thread's own status is used instead in
-    three cases. First, the end of the exchange is not recorded. Second, it was to be answered together with a later
-    prompt, and that prompt was rewound. Third, it waited for a person's answer, and the thread no longer waits. Any
-    other exchange without a recorded end is `interrupted`.
+    Usually they are those in the record. For the last exchange of a thread (`is_last`), the status and the reason of
+    the thread are used instead in three cases. First, the exchange was to be answered together with a later prompt, and
+    that prompt was rewound. Second, it waited for a person's answer, and the thread no longer waits. Third, its end is
+    not recorded, and the thread runs, or was stopped for a recorded reason. Any other exchange without a recorded end
+    is `interrupted`.
     """
     if is_last and (record.status == JOINED or (record.status == "waiting" and state.status != "waiting")):
         return state.status, state.reason

@@ -106,7 +106,7 @@ class Journal:
                 await self.keep_lease()
 
     async def record_end(self, ending: StatusChanged) -> None:
-        """Record how the run ended.
+        """Record `ending`, the status with which the run ended.
 
         If the last write failed because the store could not be reached, nothing is written here. The entry is kept in
         memory then, and is written together with the release of the lease. So the end of a run waits for an unreachable

@@ -255,7 +255,9 @@ class Loop:
             self.files.begin()
 
     async def _keep(self, response: MessageAdded, turn: int) -> None:
-        """Record a response. If it has calls, it is stored in one write with their intents."""
+        """Record a response, after the snapshot of the files that is under way. A response with calls is only held
+        here: it is stored in one write with the intents of its calls. A response without calls ends the turn with the
+        number `turn`, and the events say so."""
         await self.files.ready()
         self._turns += 1
         if response.usage is not None:

@@ -132,10 +132,11 @@ class Session(ABC):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `send` does, and iterate the events: `async for event in session.stream("…")`.
+        """Ask as `send` does, and iterate the events: `async for event in session.stream("…")`. The `result` of the run
+        is available after the last event.
 
-        The `result` is available after the last event. Without a prompt the session goes on as `resume` does, with the
-        `answer` if one is given.
+        Without a prompt the session goes on as `resume` does, and takes its arguments. Raises `UsageError` if `answer`
+        or `max_turns` is given together with a prompt.
         """
         if prompt is None:
             return self.resume(prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout)
@@ -241,8 +242,8 @@ class OwnSession(Session):
         return str(self._folder), self._agent.store_url
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """Ask a prompt, and work until the agent has answered. With a `prompt_id` the prompt is asked only once, as by
-        `agent.run`.
+        """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds. With a `prompt_id` the
+        prompt is asked only once, as by `agent.run`.
 
         In a session with `resume=True` and without a `thread_id`, the thread's id is made from the agent's name, the
         first prompt and the folder. So a program that is run again, with all three the same, goes on with the same

@@ -268,11 +268,12 @@ class PromptSender:
         standing: tuple[Any, str],
         problem: BaseException | None,
     ) -> RunResult:
-        """Record that the exchange ended after `seconds`, with the status and reason in `standing`. Returns its result.
+        """Record that the exchange ended after `seconds`, with the status and reason in `standing`, and return its
+        result. `placed` is the program's session in which the prompt was asked.
 
-        Records first what the exchange cost, then a copy of the program's session, the files, and the thread's status.
-        An error in this is raised; but if the prompt failed before with `problem`, the error is only added to `problem`
-        as a note.
+        Records first what the exchange cost, then a copy of that session, the files, and the thread's status. An error
+        in this is raised; but if the prompt failed before with `problem`, the error is only added to `problem` as a
+        note.
         """
         status, reason = standing
         try:

@@ -277,7 +277,7 @@ def uses_steps(fn: Any, context: str | None) -> bool:
     name of the parameter that holds the context.
 
     Other objects with such methods do not count: if `simulation.step()` were taken for a recorded step, a tool that
-    must run once would be run again. If a real use is overlooked, the tool is only not run again, which is safe.
+    must run once would be run again. To overlook a real use is safe: then the tool is not run again after a crash.
     """
     code = getattr(fn, "__code__", None)
     return context is not None and isinstance(code, CodeType) and _uses(code, context)

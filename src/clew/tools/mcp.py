@@ -245,7 +245,9 @@ async def _client(
     server: str | list[str], headers: dict[str, str], env: dict[str, str] | None, cwd: Any
 ) -> AsyncIterator[Any]:
     """Connect to a server inside this context, and yield an object that lists and calls its tools: `mcp.Client` of the
-    package's version 2, or a session of version 1. Raises `MissingExtra` if the package is not installed."""
+    package's version 2, or a session of version 1. `server` is a URL, to which `headers` are sent, or the words of a
+    command, which is started in the folder `cwd` with the variables `env`. Raises `MissingExtra` if the package is not
+    installed."""
     try:
         import mcp
         from mcp.client import streamable_http

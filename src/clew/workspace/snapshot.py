@@ -92,7 +92,7 @@ async def snapshot(
     call, and what a restore needs to know. `progress` is called with the number of files read so far and the number of
     files to read.
 
-    Cancelling stops it within a file or a chunk. It leaves nothing behind but blobs in the store, which gc removes.
+    After a cancellation it stops at the next file or chunk, and leaves nothing behind but blobs, which gc removes.
     """
     with span("clew.snapshot") as current, Root(path) as root, Threads(_READERS) as threads:
         builder = _SnapshotBuilder(root, checkpointer, limits, ignore, threads, progress)

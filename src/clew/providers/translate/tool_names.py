@@ -102,8 +102,9 @@ def _read(form: Form, arguments: Fields) -> tuple[Fields, list[str]]:
 
 def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields, list[str]] | None:
     """Return the name of the target's tool of this kind, its arguments, and the names of those that do not fit.
-    `fields` are the arguments under their common names. `cwd` is the conversation's working folder. Returns None if the
-    target has no such tool, or if that tool cannot express these arguments."""
+    `fields` are the arguments under their common names, in a call that the agent `source` made. `cwd` is the
+    conversation's working folder. Returns None if the target has no such tool, or if that tool cannot express these
+    arguments."""
     if kind == "patch" and target != "codex":
         plain = _plain_change(fields, source, target, cwd)
         written = _write(*plain, source, target, cwd) if plain else None

@@ -91,8 +91,8 @@ async def all_blobs(store: Checkpointer, untouched_for: timedelta = timedelta(0)
 
 
 class Stopwatch:
-    """Helps a test to list only those blobs that were last stored or used before a moment. The moment is when this
-    object was made."""
+    """Marks the moment at which it is made, so that a test can list the blobs that were last stored or used before it,
+    and no others."""
 
     APART = 0.5
     """Seconds that a test waits before it makes a `Stopwatch`, so that blobs stored before and after can be told apart
