@@ -118,11 +118,10 @@ class Agent:
         permissions: Literal["read", "edit", "full"] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """`model` is a name like `openai:gpt-5`, or a model object. `options` are added to its requests, and
-        `max_tokens` limits each response. `name` is the agent's name, by which `resume` finds its threads. `budget`
-        limits what a thread may spend; costs are counted with `prices`, then Clew's own list. `redact`, a function or
-        regular expressions, removes secrets from what is stored. `checkpointer` is a store or its URL; by default that
-        of `CLEW_STORE`, or a local file. None keeps all in memory. `data_dir`: a folder in its place.
+        """`model` is a name like `openai:gpt-5`, or a model object. `options` are added to its requests, and `max_tokens`
+        limits each response. `budget` limits what a thread may spend; costs are counted with `prices`, then Clew's own list.
+        `redact`, a function or regular expressions, removes secrets from what is stored. `checkpointer` is a store or its
+        URL; by default that of `CLEW_STORE`, or a local file. None keeps all in memory. `data_dir`: a folder in its place.
 
         `workspace` is the folder that tools work in. Without it, tools that need a folder, such as `DEFAULT_TOOLS`, are
         refused. None says that every `session(workspace=…)` brings its own. A snapshot is taken after every `snapshot_every`
@@ -146,8 +145,7 @@ class Agent:
         signal ends the process at once, and says if the files on record are older than the conversation.
 
         `provider` names Claude Code, Codex or opencode, through which the agent works then; of several, the next takes
-        over if one cannot go on. `cwd`, `env`, `permissions` and `timeout` are for providers only.
-        `clew.providers.ProviderAgent` describes them, and what `model` and `options` mean for a provider."""
+        over if one cannot go on. See `ProviderAgent` for `model`, `options`, `cwd`, `env`, `permissions`, `timeout`."""
         if provider is not None:
             raise InvalidInput("a subclass of Agent has no provider=. Derive it from clew.providers.ProviderAgent.")
         if any(given is not None for given in (cwd, env, permissions, timeout)):
@@ -262,13 +260,11 @@ class Agent:
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Go on with a thread. `answer` answers the question that it waits for; for several questions, give a dict by
-        question id. A `prompt` is asked as by `run`: with a `prompt_id`, only once. `max_turns` and `timeout` mean the
-        same as for `run`.
+        question id. A `prompt`, its `prompt_id`, `max_turns` and `timeout` mean the same as for `run`.
 
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
-        this object has run nothing, it resumes the newest thread of an agent with this name; `RunStarted`, the first
-        event, says which. If several such threads are unfinished, it raises a `UsageError` that lists them, and runs
-        nothing.
+        it ran none, this resumes the newest thread of an agent with this name; `RunStarted`, the first event, says
+        which. If several such threads are unfinished, it raises a `UsageError` that lists them, and runs nothing.
         """
         check_resumed(prompt, prompt_id)
         job = Job(thread_id or "", prompt, answer, max_turns, timeout, prompt_id=prompt_id)
@@ -290,12 +286,9 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `run` does, and return a run to iterate: `async for event in agent.stream("…")`. The run has a
-        `result` after its last event. The arguments mean the same as for `run`.
-
-        Without a prompt, go on with a thread as `resume` does, with the `answer` if one is given. Raises `UsageError`
-        if both a prompt and an answer are given.
-        """
+        """Ask as `run` does, with its arguments, and return a run to iterate: `async for event in agent.stream("…")`.
+        It has a `result` after its last event. Without a prompt, go on as `resume` does, with an `answer` if one is
+        given."""
         if prompt is None:
             return self.resume(
                 thread_id=thread_id, prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout

@@ -142,8 +142,7 @@ class PromptSender:
         return result
 
     async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> RunResult:
-        """Record that the provider is not asked because a budget is spent, and return a result with the status
-        `interrupted` and this `reason`. `before` is the thread's state before the prompt."""
+        """Record that a budget is spent, so that the provider is not asked. Returns a result with this `reason`."""
         await self._journal.record(StatusChanged("interrupted", reason))
         return RunResult(
             prompt=prompt,
@@ -268,12 +267,11 @@ class PromptSender:
         standing: tuple[Any, str],
         problem: BaseException | None,
     ) -> RunResult:
-        """Record that the exchange ended after `seconds`, with the status and reason in `standing`, and return its
-        result. `placed` is the program's session in which the prompt was asked.
+        """Record that the exchange ended after `seconds`, with the status and reason in `standing`. Returns its result.
 
-        Records first what the exchange cost, then a copy of that session, the files, and the thread's status. An error
-        in this is raised; but if the prompt failed before with `problem`, the error is only added to `problem` as a
-        note.
+        Records first what the exchange cost, then a copy of the program's session, the files, and the thread's status.
+        An error in this is raised; but if the prompt failed before with `problem`, the error is only added to `problem`
+        as a note.
         """
         status, reason = standing
         try:
@@ -360,9 +358,8 @@ class PromptSender:
         return ""
 
     async def _has_kept(self, ending: Finished, prompt: str, key: str) -> bool:
-        """Return whether the provider's program has written this prompt, and the answer to it in `ending`, into its own
-        session. `key` is the id of that session. A prompt that begins with a slash, such as `/compact`, is a command to
-        the program, which keeps it in another form; for such a prompt return True without looking."""
+        """Return whether the session `key` of the provider's program holds this prompt and its answer in `ending`.
+        Always True for a prompt such as `/compact`: it is a command, which the program keeps in another form."""
         return prompt.lstrip().startswith("/") or await self._placement.has_kept(
             self._thread.checkpoint, key, prompt, ending.text
         )
