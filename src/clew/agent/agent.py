@@ -287,8 +287,7 @@ class Agent:
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Ask as `run` does, with its arguments, and return a run to iterate: `async for event in agent.stream("…")`.
-        It has a `result` after its last event. Without a prompt, go on as `resume` does, with an `answer` if one is
-        given."""
+        It has a `result` after its last event. Without a prompt, go on as `resume` does, with the `answer` if given."""
         if prompt is None:
             return self.resume(
                 thread_id=thread_id, prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout
