@@ -239,8 +239,8 @@ class Journal:
         record before.
 
         If the vendor refuses the request and certainly does not charge for it, that is recorded together with the next
-        entries. If nothing is recorded, a call without a response counts as possibly charged. In either case the error
-        is raised again.
+        entries. After any other error nothing is recorded: a model call without a response counts as possibly charged.
+        Every error is raised again.
         """
         try:
             yield

@@ -62,8 +62,8 @@ def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def close_at_exit(resource: Closes) -> None:
-    """Close this object when the interpreter exits, if it still exists then. No reference to it is kept here. It may
-    have been closed before, so closing it twice must not be an error."""
+    """Close this object when the interpreter exits, if it still exists then: registering it here does not keep it
+    alive. It may have been closed before, so closing it twice must not be an error."""
     _to_close.add(resource)
 
 
@@ -216,8 +216,8 @@ def _portal() -> _Portal:
 
 def _end_with_the_interpreter() -> NoReturn:
     """Refuse a call that is made while the interpreter exits. Raises `UsageError` in the main OS thread, which runs the
-    user's exit handlers. A daemon thread waits instead, for the moments that it still has: nobody waits for its result,
-    and an error would only print a traceback at the end of a program that went well."""
+    user's exit handlers. In a daemon thread it never returns: the interpreter ends that thread soon, nobody waits for
+    its result, and an error would only print a traceback at the end of a program that went well."""
     while threading.current_thread().daemon:
         threading.Event().wait()
     raise UsageError("the interpreter is exiting and clew.sync has stopped. Make such calls earlier.")

@@ -354,11 +354,11 @@ class _Changing:
     def check(self, query: HeadQuery, found: list[Head], moved: set[str], *, all_of_one_moment: bool) -> None:
         """Assert that `found`, the heads of one listing or page, is a right result of `query`: each head was written at
         some time and matches the query, and the heads are in order. `moved` has the ids of the threads that were
-        written while it was read.
+        written while the listing or page was read.
 
-        With `all_of_one_moment`, all heads must be in order. Without it, threads in `moved` may be out of order if the
-        query orders by time of change. It is then also asserted that no thread is listed twice, and that none is left
-        out that matched before and after it was written.
+        With `all_of_one_moment` nothing else is asserted. Without it, threads in `moved` may be out of order if the
+        query orders by time of change. But no thread may be listed twice, and none may be missing that matches the
+        query both with its newest head and with the head before it.
         """
         for head in found:
             assert head in self._versions[head.thread_id], f"never written: {head}"
