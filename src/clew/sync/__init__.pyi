@@ -148,11 +148,11 @@ class Agent:
         timeout: float | None = None,
     ) -> RunResult:
         """Go on with a thread. `answer` answers the question that it waits for; for several questions, give a dict by
-        question id. A `prompt` is asked as by `run`: with a `prompt_id`, only once.
+        question id. A `prompt`, its `prompt_id`, `max_turns` and `timeout` mean the same as for `run`.
 
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
-        this object has run nothing, it resumes the newest thread of an agent with this name; `RunStarted`, the first event,
-        says which. If several such threads are unfinished, it raises a `UsageError` that lists them, and runs nothing."""
+        it ran none, this resumes the newest thread of an agent with this name; `RunStarted`, the first event, says
+        which. If several such threads are unfinished, it raises a `UsageError` that lists them, and runs nothing."""
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
         """Return the session of a handle or of a thread id, in any process that reaches the store. With a `key`, only a
@@ -224,8 +224,8 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `run` does, and return a run to iterate: `for event in agent.stream("…")`. The run has a `result`
-        after its last event. Without a prompt, go on with a thread as `resume` does, with the `answer` if one is given."""
+        """Ask as `run` does, with its arguments, and return a run to iterate: `for event in agent.stream("…")`.
+        It has a `result` after its last event. Without a prompt, go on as `resume` does, with the `answer` if given."""
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
         """Return the thread id that `session(resume=True)` makes for a session whose first prompt is `task`. Runs nothing.
@@ -781,10 +781,11 @@ class Session:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `send` does, and iterate the events: `for event in session.stream("…")`.
+        """Ask as `send` does, and iterate the events: `for event in session.stream("…")`. The `result` of the run
+        is available after the last event.
 
-        The `result` is available after the last event. Without a prompt the session goes on as `resume` does, with the
-        `answer` if one is given."""
+        Without a prompt the session goes on as `resume` does, and takes its arguments. Raises `UsageError` if `answer`
+        or `max_turns` is given together with a prompt."""
 
     @property
     def thread_id(self) -> str:

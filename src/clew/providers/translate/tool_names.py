@@ -106,7 +106,7 @@ def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tup
     conversation's working folder. Returns None if the target has no such tool, or if that tool cannot express these
     arguments."""
     if kind == "patch" and target != "codex":
-        plain = _plain_change(fields, source, target, cwd)
+        plain = _plain_change(fields, target, cwd)
         written = _write(*plain, source, target, cwd) if plain else None
         if written is not None and not written[2]:
             return written
@@ -125,7 +125,7 @@ def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tup
     return form.name, arguments, [common for common in fields if common not in names]
 
 
-def _plain_change(fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields] | None:
+def _plain_change(fields: Fields, target: str, cwd: str) -> tuple[str, Fields] | None:
     """Return the kind of tool (`write`, `edit` or `edits`) and the arguments, for the agent `target`, that do the same
     as the patch in `fields`. `cwd` is the conversation's working folder. Returns None if the patch does anything else
     than write or edit one file."""
