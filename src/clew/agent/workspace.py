@@ -241,8 +241,8 @@ def _told(state: Checkpoint) -> str:
 
 
 def _calls_since(state: Checkpoint) -> Sequence[ToolCall]:
-    """Return the calls of the turns after the recorded snapshot: the newest ones, at most `_MOST_CALLS` in all. Turns
-    that a summary has replaced for the model are left out."""
+    """Return the calls of the turns after the last recorded snapshot of the files: the newest ones, at most
+    `_MOST_CALLS` in all. Turns that a summary has replaced for the model are left out."""
     turns = state.turns - state.files_turn
     if turns <= 0:
         return ()

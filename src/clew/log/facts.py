@@ -25,7 +25,8 @@ class Facts:
         }
 
     def add(self, fact: Fact) -> None:
-        """Add a fact. It replaces a fact of the same turn, kind and key, because rewinds only go to ends of turns."""
+        """Add a fact. It replaces a fact of the same turn, kind and key: a rewind goes to the end of a turn, so the
+        older one is never needed again."""
         last = self._newest.get((fact.kind, fact.key))
         if last is not None and self._all[last].turn == fact.turn:
             self._all[last] = fact

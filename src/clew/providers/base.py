@@ -182,8 +182,8 @@ class Provider(ABC):
 
     @abstractmethod
     def program(self) -> Program | None:
-        """Return the installed program, looked up on the PATH of the place's environment; None if it is not there. If
-        it is there but cannot be run, its `problem` says why."""
+        """Return the installed program, looked up on the PATH of this provider's environment (`place`); None if it
+        is not there. If it is there but cannot be run, its `problem` says why."""
 
     @abstractmethod
     def new_key(self) -> str:

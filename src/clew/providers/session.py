@@ -98,8 +98,8 @@ class ProviderSession(Session):
 
     async def ask(self, prompt: str, timeout: float | None, emit: Emit, prompt_id: str | None = None) -> RunResult:
         """Ask a prompt and return its result; `send` runs this. After `timeout` seconds, by default the agent's own
-        `timeout`, the program is interrupted. If the thread has an answer for `prompt_id`, that answer is returned and
-        no program is started. Events are passed to `emit` as they happen."""
+        `timeout`, the program is interrupted and the result has the status `interrupted`. If the thread has an answer
+        for `prompt_id`, that answer is returned and no program is started. Events are passed to `emit` as they happen."""
         self._agent.enter()
         task = asyncio.current_task()
         assert task is not None  # noqa: S101

@@ -228,7 +228,7 @@ class _Replay:
                 self._fold_in(waiting, sizes)
 
     def _follow(self, data: list[bytes]) -> None:
-        """Check that each of these frames follows the one before it, and count them as read.
+        """Check that each of these frames holds the digest of the frame before it, and count them as read.
 
         Raises `_Broken` if one does not.
         """

@@ -147,8 +147,9 @@ class Log:
             self._settle(header, encoded, head.log_id)
 
     def locate(self, fd: int, start: int, stop: int | None) -> Span | None:
-        """Find out where the frames from `start` up to, not including, `stop` are in the file. Without `stop`, up to
-        the end of the log. Returns None if there are no such frames. The caller holds the file's lock."""
+        """Find out where the frames from `start` up to, not including, `stop` are in the file. Without `stop`, or if
+        the log is shorter, up to the end of the log. Returns None if there is no frame `start`. The caller
+        holds the file's lock."""
         with self._lock:
             stop = self.frames if stop is None else min(stop, self.frames)
             if start >= stop:

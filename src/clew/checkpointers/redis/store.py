@@ -60,8 +60,9 @@ class RedisCheckpointer(Checkpointer):
     - `ttl`: seconds without an append after which a thread is deleted. An append through a checkpointer without a `ttl`
       makes the thread permanent. Blobs do not expire, because an append cannot renew blobs that it does not name, such as
       those that other blobs point at. gc removes the blobs that expired threads leave behind.
-    - `cluster=true`: the server is part of a cluster, and names the other servers.
-    - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it.
+    - `cluster=true`: the server is part of a cluster. Clew asks it for the addresses of the others.
+    - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it, and
+      is `Unavailable` if they do not confirm that in time.
     - `timeout`: seconds without progress after which a call raises `Unavailable`, default 10.
 
     How durable an append is depends on the server's settings. `appendonly yes` and `appendfsync always` keep the promise

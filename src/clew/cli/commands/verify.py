@@ -1,4 +1,5 @@
-"""`clew verify`: check every byte of the stored threads, and save what is intact of a damaged one."""
+"""`clew verify`: check every byte of the stored threads, and with `--repair` copy the intact part of a damaged one to
+a new thread."""
 
 from __future__ import annotations
 
