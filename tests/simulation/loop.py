@@ -76,9 +76,12 @@ class _NumberedTask(asyncio.Task[T]):
     """A task whose hash is its number. So sets of tasks have the same order in every run; the usual hash is the task's
     place in memory."""
 
-    def __init__(self, coro: Coroutine[Any, Any, T], *, loop: SimulatedLoop, **options: Any) -> None:
+    def __init__(
+        self, coro: Coroutine[Any, Any, T], *, loop: SimulatedLoop, context: Context | None = None, **options: Any
+    ) -> None:
         self._number = next(loop.numbers)
-        super().__init__(coro, loop=loop, **options)
+        self.context = copy_context() if context is None else context
+        super().__init__(coro, loop=loop, context=self.context, **options)
 
     def __hash__(self) -> int:
         return self._number
@@ -98,7 +101,8 @@ class NumberedUncancelledTask(aio._UncancelledTask[T]):
 
     def __init__(self, coro: Coroutine[Any, Any, T], *, loop: SimulatedLoop, **options: Any) -> None:
         self._number = next(loop.numbers)
-        super().__init__(coro, loop=loop, **options)
+        self.context = copy_context()
+        super().__init__(coro, loop=loop, context=self.context, **options)
         loop.note(self)
 
     def __hash__(self) -> int:
@@ -173,8 +177,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             for task in machine.tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    with suppress(RuntimeError):  # it awaits something on its way out
-                        task.get_coro().close()
+                    with suppress(Exception):  # it awaits something on its way out, or raises an error instead
+                        task.context.run(task.get_coro().close)  # type: ignore[attr-defined]
         self._timers.clear()
         self.close()
 

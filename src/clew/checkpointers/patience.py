@@ -104,7 +104,7 @@ class Patience:
         try:
             result = await work
         except BaseException as error:
-            if waiting.expired and task.uncancel() <= before:
+            if waiting.expired and not isinstance(error, GeneratorExit) and task.uncancel() <= before:
                 raise self.error() from (None if isinstance(error, asyncio.CancelledError) else error)
             raise
         finally:

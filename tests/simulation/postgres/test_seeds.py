@@ -23,7 +23,7 @@ from clew.checkpointers.postgres.values import BYTES, Statement
 from clew.checkpointers.postgres.wire import LATE, LOST, Failure
 from clew.errors import ClewError, Conflict, Unavailable
 from tests.sampling import FULL, IS_FIXED, SEED, only_in_full
-from tests.simulation.postgres.history import Broken
+from tests.simulation.history import Broken
 from tests.simulation.postgres.work import simulate
 
 FIRST = 0 if IS_FIXED else SEED * 1000

@@ -1,9 +1,10 @@
-"""What the clients of a simulated server did and were told, and what must hold for it.
+"""What the clients of a simulated store did and were told, and what must hold for it.
 
 - Acknowledged is there: an append that returned is in its log, at its place, unless the thread was deleted.
 - One writer: at each place of a log is the append of one caller, whole and once.
 - Refused is not there: of an append that raised anything but `Unavailable`, nothing was ever written.
-- A read shows every append that returned before it began, and logs only grow.
+- A read shows every append that returned before it began, each append whole or not at all, and logs only grow.
+- Deleted is gone: an append that returned before a deletion began is not there any more once the deletion has returned.
 - No call hangs: each ends `TIMEOUT` seconds after the last sign of life of the server, `close` included.
 - No client runs in circles: the callbacks and the attempts to connect in each second are few.
 """
@@ -11,18 +12,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence, Set
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from clew.errors import ClewError, Unavailable, UsageError
 from tests.simulation.loop import Machine, SimulatedLoop, current_machine
-from tests.simulation.postgres.link import Network
-from tests.simulation.postgres.tables import Tables
 
-__all__ = ["TIMEOUT", "Append", "Broken", "History"]
+__all__ = ["TIMEOUT", "Append", "Broken", "Deletion", "History", "Logs", "Read", "texts"]
 
 TIMEOUT = 10.0
 SLACK = TIMEOUT / 4 + 0.5
@@ -31,6 +30,17 @@ MOST_CALLBACKS, MOST_ATTEMPTS = 12_000, 200
 """The most callbacks of all machines, and the most attempts to connect of one machine, in a second of virtual time."""
 
 T = TypeVar("T")
+Logs = Mapping[tuple[str, str], list[bytes]]
+"""The frames of each log, by the id of its thread and its own."""
+
+
+class Network(Protocol):
+    """What a history asks of the network between the clients and their server."""
+
+    attempts: dict[Machine, int]
+    """How often each machine has tried to reach the server."""
+    moved_at: dict[Machine, float]
+    """When each machine last had a sign of life of the server."""
 
 
 class Broken(AssertionError):
@@ -55,6 +65,8 @@ class Deletion(msgspec.Struct, eq=False):
     thread: str
     began: float
     ended: float = float("inf")
+    is_done: bool = False
+    """Whether the call has returned. If it raised `Unavailable`, nobody knows."""
 
 
 class Read(msgspec.Struct):
@@ -73,9 +85,10 @@ class _Call(msgspec.Struct, eq=False):
 class History:
     """Everything that the clients of one run did. `call` makes each call to a store and watches its time."""
 
-    def __init__(self, loop: SimulatedLoop, network: Network) -> None:
+    def __init__(self, loop: SimulatedLoop, network: Network, most_attempts: int = MOST_ATTEMPTS) -> None:
         self._loop = loop
         self._network = network
+        self._most_attempts = most_attempts
         self.appends: list[Append] = []
         self.deletions: list[Deletion] = []
         self.reads: list[Read] = []
@@ -127,6 +140,16 @@ class History:
         finally:
             append.ended = self._loop.time()
 
+    async def delete(self, thread: str, work: Coroutine[Any, Any, None]) -> None:
+        """Make the call that deletes this thread. Raises what the call raises."""
+        deletion = Deletion(thread, self._loop.time())
+        self.deletions.append(deletion)
+        try:
+            await self.call(f"delete {thread}", work)
+            deletion.is_done = True
+        finally:
+            deletion.ended = self._loop.time()
+
     async def watch(self) -> None:
         """Look once a second whether a call hangs or a machine runs in circles. Raises `Broken` when it finds one."""
         steps, attempts = self._loop.steps, dict(self._network.attempts)
@@ -137,8 +160,10 @@ class History:
             if self._loop.steps - steps > MOST_CALLBACKS:
                 raise Broken(f"{self._loop.steps - steps} callbacks in one second: a client runs in circles")
             for machine, count in self._network.attempts.items():
-                if count - attempts.get(machine, 0) > MOST_ATTEMPTS:
-                    raise Broken(f"{machine} tried to connect {count - attempts.get(machine, 0)} times in one second")
+                if count - attempts.get(machine, 0) > self._most_attempts:
+                    raise Broken(
+                        f"{machine} tried to reach the server {count - attempts.get(machine, 0)} times in one second"
+                    )
             steps, attempts = self._loop.steps, dict(self._network.attempts)
 
     def forget(self, machine: Machine) -> None:
@@ -152,21 +177,19 @@ class History:
 
     # What must hold in the end
 
-    def check(self, tables: Tables) -> None:
-        """Compare what the clients were told with what the server has. Call this when nothing is under way any more."""
-        logs = {
-            (row["thread_id"].decode(), row["log_id"].decode()): _frames(tables, row["id"], row["frames"])
-            for row in tables.of("heads")
-        }
+    def check(self, logs: Logs, blobs: Set[str]) -> None:
+        """Compare what the clients were told with what the server has: these logs, and the blobs with these digests. Call
+        this when nothing is under way any more."""
         for place, log in logs.items():
-            self._check_log(place, log)
+            self._check_whole(f"{place}", log)
+            if any((append.thread, append.log) != place for append in self._writers(log)):
+                raise Broken(f"{place} has a frame that was written to another log: {log}")
         for append in self.appends:
             self._check_append(append, logs.get((append.thread, append.log)))
         for read in self.reads:
-            self._check_read(read, logs)
+            self._check_read(read)
         self._check_growth()
-        lost = self.blobs - {row["digest"].hex() for row in tables.of("blobs")}
-        if lost:
+        if lost := self.blobs - blobs:
             raise Broken(f"stored blobs are gone: {lost}")
 
     def _check_append(self, append: Append, log: list[bytes] | None) -> None:
@@ -175,28 +198,39 @@ class History:
             raise Broken(f"an append that returned is gone: {append}")
         if append.outcome == "refused" and log is not None and set(log) & set(append.frames):
             raise Broken(f"an append that was refused was written: {append}")
+        if there and self._is_deleted(append):
+            raise Broken(f"an append that was deleted is there again: {append}")
 
-    def _check_log(self, place: tuple[str, str], log: list[bytes]) -> None:
+    def _writers(self, frames: Sequence[bytes]) -> list[Append]:
+        """Return the append that wrote each of these frames. Raises `Broken` if one was written by nobody."""
         writers = {frame: append for append in self.appends for frame in append.frames}
-        if len(set(log)) != len(log):
-            raise Broken(f"{place} has a frame twice: {log}")
-        for frame in log:
-            append = writers.get(frame)
-            if append is None or (append.thread, append.log) != place:
-                raise Broken(f"{place} has a frame that nobody wrote there: {frame!r}")
-            if tuple(log[append.at : append.at + len(append.frames)]) != append.frames:
-                raise Broken(f"{place} has only a part of {append}, or has it elsewhere")
+        if unknown := [frame for frame in frames if frame not in writers]:
+            raise Broken(f"there is a frame that nobody wrote: {unknown[0]!r}")
+        return [writers[frame] for frame in frames]
 
-    def _check_read(self, read: Read, logs: dict[tuple[str, str], list[bytes]]) -> None:
+    def _check_whole(self, what: str, frames: list[bytes]) -> None:
+        """Check that these frames, a whole log, are appends that are whole, in their places, and there once."""
+        if len(set(frames)) != len(frames):
+            raise Broken(f"{what} has a frame twice: {frames}")
+        for append in self._writers(frames):
+            if tuple(frames[append.at : append.at + len(append.frames)]) != append.frames:
+                raise Broken(f"{what} has only a part of {append}, or has it elsewhere")
+
+    def _check_read(self, read: Read) -> None:
+        self._check_whole(f"a read of {read.thread} at {read.began}", read.frames)
+        if len({(append.thread, append.log) for append in self._writers(read.frames)}) > 1:
+            raise Broken(f"a read at {read.began} mixes logs: {read}")
         for append in self.appends:
             if append.thread != read.thread:
                 continue
-            there = tuple(read.frames[append.at : append.at + len(append.frames)]) == append.frames
+            is_there = tuple(read.frames[append.at : append.at + len(append.frames)]) == append.frames
             if append.outcome == "refused" and set(read.frames) & set(append.frames):
                 raise Broken(f"a read at {read.began} shows an append that was refused: {append}")
             is_due = append.outcome == "stored" and append.ended < read.began
-            if is_due and not there and not self._may_be_deleted(append, before=read.ended):
+            if is_due and not is_there and not self._may_be_deleted(append, before=read.ended):
                 raise Broken(f"a read at {read.began} lacks an append that had returned: {append}")
+            if is_there and self._is_deleted(append, before=read.began):
+                raise Broken(f"a read at {read.began} shows an append that had been deleted: {append}")
 
     def _check_growth(self) -> None:
         """Check that of two reads of one log, the shorter one is the beginning of the longer one."""
@@ -218,12 +252,15 @@ class History:
             for deletion in self.deletions
         )
 
-
-def _frames(tables: Tables, thread: int, count: int) -> list[bytes]:
-    frames = tables.rows.get(("frames", thread), {"data": {}})["data"]
-    if sorted(frames) != list(range(count)):
-        raise Broken(f"a log of {count} frames has the frames {sorted(frames)}")
-    return [frames[place] for place in range(count)]
+    def _is_deleted(self, append: Append, before: float = float("inf")) -> bool:
+        """Return whether a deletion of the thread came after this append had returned, and returned itself."""
+        return append.outcome == "stored" and any(
+            deletion.thread == append.thread
+            and deletion.is_done
+            and append.ended < deletion.began
+            and deletion.ended < before
+            for deletion in self.deletions
+        )
 
 
 def texts(frames: Sequence[bytes]) -> list[str]:
