@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import random
@@ -19,8 +20,9 @@ from hypothesis import strategies as st
 
 from clew.checkpointers import open_checkpointer
 from clew.checkpointers.objects.base import BucketCheckpointer
+from clew.checkpointers.objects.bucket import Refused, _ahead
 from clew.checkpointers.objects.clouds import open_obstore
-from clew.checkpointers.objects.format import BLOB_HEADER, dead_record
+from clew.checkpointers.objects.format import BLOB_HEADER, DEAD_SIZE, dead_record
 from clew.checkpointers.objects.store import ObjectCheckpointer
 from clew.checkpointers.packed.clock import Clock
 from clew.checkpointers.packed.packs import LARGEST, merged_with
@@ -143,6 +145,46 @@ async def test_a_put_that_was_done_although_no_answer_came_is_a_success_and_done
     assert await store.get_blobs([blob]) == {blob: b"blob"}
 
 
+@pytest.mark.parametrize("lost", range(1, 7))
+async def test_a_bucket_whose_answer_was_lost_while_it_was_tested_is_not_called_unfit(lost: int) -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    for _ in range(2):
+        bucket.lose_answer_at = lost
+        with contextlib.suppress(Unavailable):  # before the first answer nothing is tried again
+            await store.head("thread")
+    await append(store, "thread", b"one")
+    assert await store.read("thread") == [b"one"]
+
+
+async def test_what_is_left_of_a_test_of_the_bucket_is_swept_after_a_day() -> None:
+    bucket = WatchedBucket()
+    bucket.lose_answer_at = 1
+    with pytest.raises(Unavailable):
+        await bucket.store().head("thread")
+    assert len(await bucket.keys("probe/")) == 1
+    other = bucket.store()
+    await _set_ahead(other, 2 * _DAY)
+    await other.delete_blobs([], untouched_for=timedelta(0))
+    assert await bucket.keys() == []
+
+
+@pytest.mark.parametrize(
+    ("modified", "began", "ended", "ahead"),
+    [
+        (0, 0, 0, 0),
+        (0, 0, 30_000_000, 0),  # a slow request says nothing of the clock
+        (2_000_000, 0, 100_000, 0),
+        (500_000_000, 0, 1_000_000, 500_000_000),
+        (0, 500_000_000, 501_000_000, -500_000_000),
+    ],
+)
+def test_a_slow_answer_is_not_taken_for_a_clock_that_is_behind(
+    modified: int, began: int, ended: int, ahead: int
+) -> None:
+    assert _ahead(modified, began, ended) == ahead
+
+
 async def test_a_writer_that_knows_an_old_state_gets_a_conflict() -> None:
     bucket = WatchedBucket()
     store, other = bucket.store(), bucket.store()
@@ -220,13 +262,82 @@ async def test_the_loser_of_a_race_leaves_no_pack() -> None:
     assert await bucket.keys("packs/") == []
 
 
-async def test_a_deleted_thread_leaves_no_objects() -> None:
+async def test_a_deleted_thread_leaves_one_small_object_which_is_swept_after_a_day() -> None:
     bucket = WatchedBucket()
     store = bucket.store()
     await append(store, "thread", _LARGE * 3)
     await append(store, "thread", b"two", at=1)
     await store.delete("thread")
+    [left] = await bucket.keys()
+    assert len(await bucket.read(left)) == DEAD_SIZE
+    assert await state(bucket.store(), "thread") == ([], None, set())
+    assert await heads(bucket.store()) == []
+    await store.delete_blobs([], untouched_for=timedelta(0))
+    assert await bucket.keys() == [left]
+    other = bucket.store()
+    await _set_ahead(other, 2 * _DAY)
+    await other.delete_blobs([], untouched_for=timedelta(days=100))
     assert await bucket.keys() == []
+
+
+async def test_a_deleted_thread_can_be_made_again_at_once() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    await append(store, "thread", b"one")
+    await store.delete("thread")
+    head = await append(bucket.store(), "thread", b"new")
+    assert await state(store, "thread") == ([b"new"], head, set())
+
+
+async def test_a_thread_is_not_made_while_a_cleanup_deletes_what_is_left_of_the_one_before() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    await append(store, "thread", b"one")
+    await store.delete("thread")
+    [left] = await bucket.keys()
+    await bucket.replace(left, dead_record(Clock().now()))
+    bucket.forget()
+    making = asyncio.create_task(append(bucket.store(), "thread", b"new"))
+    while bucket.asked["get"] < 3:  # it looks again and again
+        await asyncio.sleep(0.01)
+    assert not making.done()
+    await bucket.remove(left)
+    await making
+    assert await store.read("thread") == [b"new"]
+
+
+async def test_a_create_that_arrives_after_the_deletion_does_not_bring_the_thread_back() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    await append(store, "thread", b"one")
+    [name] = await bucket.keys("threads/")
+    first = await bucket.read(name)
+    await store.delete("thread")
+    with pytest.raises(Refused):
+        await bucket.put(name, first, "absent")
+    assert await bucket.store().head("thread") is None
+
+
+async def test_an_append_between_the_look_and_the_deletion_is_deleted_too_and_a_new_log_is_not() -> None:
+    bucket = WatchedBucket()
+    store, other = bucket.store(), bucket.store()
+    head = await append(store, "thread", b"one")
+
+    async def go_on(key: str) -> None:
+        await append(other, "thread", b"two", at=1, log_id=head.log_id)
+
+    bucket.before_put = go_on
+    await store.delete("thread")
+    assert await store.head("thread") is None
+    await append(store, "thread", b"three")
+
+    async def make_anew(key: str) -> None:
+        await other.delete("thread")
+        await append(other, "thread", b"four", log_id="another")
+
+    bucket.before_put = make_anew
+    await store.delete("thread")
+    assert await store.read("thread") == [b"four"]
 
 
 async def test_packs_that_nothing_names_are_swept_after_a_day_and_no_others() -> None:

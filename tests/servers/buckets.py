@@ -31,6 +31,8 @@ class WatchedBucket:
         self.bytes_got = 0
         self.lose_answers = 0
         """To so many puts, carried out, no answer comes."""
+        self.lose_answer_at = 0
+        """To the put with this number from now on, carried out, no answer comes; 0 for none."""
         self.ignores = ""
         """The kind of condition that is ignored: "absent" or "unchanged"."""
         self.before_put: Callable[[str], Awaitable[None]] | None = None
@@ -73,7 +75,10 @@ class WatchedBucket:
             await step(key)
         if self.ignores and when is not None and self.ignores == ("absent" if when == "absent" else "unchanged"):
             when = None
+        is_lost, self.lose_answer_at = self.lose_answer_at == 1, max(0, self.lose_answer_at - 1)
         tag = await self._bucket.put(key, data, when)
+        if is_lost:
+            raise Transient("the connection was cut")
         if self.lose_answers:
             self.lose_answers -= 1
             raise Transient("the connection was cut")

@@ -94,9 +94,10 @@ class Patience:
             "have taken effect; the same call may be made again."
         )
 
-    async def limit(self, work: Awaitable[T]) -> T:
+    async def limit(self, work: Awaitable[T], *, is_progress: bool = True) -> T:
         """Await this work and return its result. If there is no progress for too long, cancels the work and raises
-        `Unavailable`. When the work returns a result, that counts as progress too."""
+        `Unavailable`. When the work returns a result, that counts as progress too, unless `is_progress` is False: work
+        that can return without asking the server says nothing of the server."""
         task = asyncio.current_task()
         assert task is not None, "only a task can wait"  # noqa: S101
         before = task.cancelling()
@@ -111,7 +112,8 @@ class Patience:
             self.leave(waiting)
         if waiting.expired:
             task.uncancel()
-        self.moved()
+        if is_progress:
+            self.moved()
         return result
 
     async def finish(self, job: Job) -> Any:

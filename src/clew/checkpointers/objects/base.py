@@ -60,7 +60,7 @@ class BucketCheckpointer(Checkpointer):
         root = f"{prefix}/{blake3(namespace.encode()).hexdigest()}".lstrip("/")
         self.place = f"{where}/{prefix}#{namespace}" if prefix else f"{where}#{namespace}"
         self._where = where
-        self._probed = root
+        self._probes = f"{root}/probe"
         self._driver = bucket
         self._patience = Patience(where, timeout)
         self._bucket = PatientBucket(bucket, where, self._patience)
@@ -132,7 +132,7 @@ class BucketCheckpointer(Checkpointer):
     async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
         self._guard.enter()
         check_grace(untouched_for)
-        await self._patience.limit(self._open())
+        await self._patience.limit(self._open(), is_progress=False)
         async for digest in self._blobs.untouched(untouched_for):
             yield digest
 
@@ -151,7 +151,7 @@ class BucketCheckpointer(Checkpointer):
         await self._blobs.delete(digests, untouched_for)
         if time.monotonic() - self._swept >= SWEEP_EVERY:
             self._swept = time.monotonic()
-            await sweep(self._bucket, self._threads, self._blobs)
+            await sweep(self._bucket, self._threads, self._blobs, self._probes)
 
     async def _open(self) -> None:
         """On first use, test that the bucket honours conditional puts (writes that fail if the object has changed), and
@@ -160,7 +160,7 @@ class BucketCheckpointer(Checkpointer):
             return
         async with self._opening:
             if self._where not in _proven:
-                _proven[self._where] = await probe(self._bucket, self._probed, self._where)
+                _proven[self._where] = await probe(self._bucket, self._probes, self._where)
             self._blobs.clock = _proven[self._where]
             self._opened = True
 
@@ -181,7 +181,7 @@ class BucketCheckpointer(Checkpointer):
                 raise
             return await work
 
-        return await self._patience.limit(opened())
+        return await self._patience.limit(opened(), is_progress=False)
 
 
 LEFTOVER = 86_400_000_000
@@ -189,10 +189,13 @@ LEFTOVER = 86_400_000_000
 its name. A process that writes such an object adds the name to a thread or blob within an hour, or never."""
 
 
-async def sweep(bucket: PatientBucket, threads: ObjectThreads, blobs: ObjectBlobs) -> None:
+async def sweep(bucket: PatientBucket, threads: ObjectThreads, blobs: ObjectBlobs, probes: str) -> None:
     """Delete leftovers of interrupted writes that are more than a day old. These are packs (older frames of a thread)
-    that no thread lists, and objects with blobs' bytes that no blob names. Also finish interrupted deletions of blobs.
+    that no thread lists, objects with blobs' bytes that no blob names, and objects in the folder `probes`, with which
+    the bucket was tested. Also finish interrupted deletions of blobs, and delete the records that deleted threads leave.
     """
+    async for listed in _older(bucket, probes, blobs.clock.now() - LEFTOVER):
+        await bucket.delete([listed.key])
     packs: defaultdict[str, list[str]] = defaultdict(list)
     async for listed in _older(bucket, threads.packs.folder, blobs.clock.now() - LEFTOVER):
         packs[listed.key.split("/")[-2]].append(listed.key)
@@ -203,12 +206,9 @@ async def sweep(bucket: PatientBucket, threads: ObjectThreads, blobs: ObjectBlob
         digest, name = listed.key.split("/")[-2:]
         if not await blobs.names(digest, name):
             await bucket.delete([listed.key])
-    dead = [
-        listed.key.rpartition("/")[2]
-        async for listed in _older(bucket, blobs.folder, blobs.clock.now() - OWNED)
-        if listed.size == DEAD_SIZE
-    ]
-    await blobs.finish_dead(dead)
+    for folder, age in ((blobs.folder, OWNED), (threads.folder, LEFTOVER)):
+        old = _older(bucket, folder, blobs.clock.now() - age)
+        await blobs.finish_dead([listed.key async for listed in old if listed.size == DEAD_SIZE])
 
 
 async def _older(bucket: PatientBucket, folder: str, before: int) -> AsyncIterator[Listed]:

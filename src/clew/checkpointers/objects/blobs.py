@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from clew._runtime.aio import Locks, together
@@ -32,10 +32,11 @@ from clew.checkpointers.objects.format import (
     NewerObject,
     Record,
     dead_record,
+    is_dead,
     read_record,
     record,
 )
-from clew.checkpointers.packed.clock import Clock
+from clew.checkpointers.packed.clock import Clock, stopwatch
 from clew.checkpointers.packed.packs import BadObject, unique_name
 from clew.errors import Corrupt, NewerFormat, Unavailable
 
@@ -48,8 +49,9 @@ OWNED = 60_000_000
 """Microseconds for which a dead record belongs to the process that wrote it: others leave it alone. A dead record says
 that a blob is being deleted."""
 IN_TIME = 20.0
-"""Seconds within which a process that has marked blobs as deleted must send the requests that delete their objects. A
-request takes at most 30 s, so all of them end within the minute for which other processes leave these blobs alone."""
+"""Seconds within which a process that owns dead records must send the requests that delete them. A request ends after 10 s
+without an answer, so all have ended long before the minute for which other processes leave these records alone. That
+gives the bucket 20 s more for a request whose answer nobody waits for, and clocks that differ a few seconds."""
 UNCERTAIN = 4_000_000
 """The most microseconds by which two times in the bucket differ: the time of last use in a blob's record (the small
 object that each blob has), and the store's own time of the last change of that record."""
@@ -109,19 +111,24 @@ class ObjectBlobs:
     async def delete(self, digests: Collection[str], grace: timedelta) -> None:
         """Delete these blobs, except those whose time of last use is less than `grace` ago."""
         for batch in batches(dict.fromkeys(digests), BATCH):
-            began = time.monotonic()
+            elapsed = stopwatch()
             before = self.clock.before(grace)
             doomed = await together([self._doom(digest, before) for digest in batch])
-            await self._finish([key for keys in doomed for key in keys], began)
+            await self._finish([key for keys in doomed for key in keys], elapsed)
 
-    async def finish_dead(self, digests: Sequence[str]) -> None:
-        """Finish the deletions of these blobs, which were begun and interrupted. Each has left a dead record behind, an
-        object that marks the blob as deleted. Blobs whose deletion is less than a minute old are left alone: the
-        process that began it may still be at work."""
-        for batch in batches(digests, BATCH):
-            began = time.monotonic()
-            doomed = await together([self._take_over(digest) for digest in batch])
-            await self._finish([key for keys in doomed for key in keys], began)
+    async def finish_dead(self, keys: Sequence[str]) -> None:
+        """Delete the objects with these keys, which are dead records: they stand in the place of deleted blobs and
+        threads. A record that a process began to delete less than a minute ago is left alone: that process may still be
+        at work."""
+        for batch in batches(keys, BATCH):
+            elapsed = stopwatch()
+            taken = await together([self._take_over(key) for key in batch])
+            await self._finish([key for key, is_taken in zip(batch, taken, strict=True) if is_taken], elapsed)
+
+    def is_owned(self, data: bytes) -> bool:
+        """Return whether a process may be deleting this dead record, so that nobody else may replace or delete it."""
+        state = read_record(data)
+        return isinstance(state, Dead) and self.clock.now() < state.since + OWNED
 
     async def names(self, digest: str, name: str) -> bool:
         """Return whether this blob exists and its bytes are in the object with this name. Returns False if they are in
@@ -179,7 +186,7 @@ class ObjectBlobs:
             except NewerObject as error:
                 raise self._newer(digest, error) from error
             if isinstance(state, Dead):
-                if self.clock.now() < state.since + OWNED:
+                if self.is_owned(found.data):
                     await asyncio.sleep(0.1)
                 else:
                     when = found.tag
@@ -265,27 +272,26 @@ class ObjectBlobs:
         self._forget(digest)
         return [*([self._data_key(digest, state.name)] if state.name else []), self._key(digest)]
 
-    async def _take_over(self, digest: str) -> list[str]:
-        """Take over an interrupted deletion of a blob. The process that began it owns the blob's dead record, which
-        marks the blob as deleted, for a minute. If the record still exists after that, this process becomes the owner.
-        Returns the keys of the objects that the caller then has to delete. The list is empty if there is no dead record
-        or another process owns it."""
-        found = await self._bucket.get(self._key(digest))
-        state = None if found is None else self._read(digest, found)
-        if found is None or not isinstance(state, Dead) or self.clock.now() < state.since + OWNED:
-            return []
+    async def _take_over(self, key: str) -> bool:
+        """Become the owner of the dead record with this key, so that this process may delete it. A process that begins
+        to delete a dead record owns it for a minute. Returns False if another process owns it, or if there is none."""
+        found = await self._bucket.get(key)
         try:
-            await self._bucket.put(self._key(digest), dead_record(self.clock.now()), found.tag)
+            if found is None or not is_dead(found.data) or self.is_owned(found.data):
+                return False
+        except (BadObject, NewerObject):
+            return False
+        try:
+            await self._bucket.put(key, dead_record(self.clock.now()), found.tag)
         except Refused:
-            return []
-        return [self._key(digest)]
+            return False
+        return True
 
-    async def _finish(self, keys: Sequence[str], began: float) -> None:
-        """Delete the objects with these keys, which belong to blobs that were marked as deleted. `began` is a time just
-        before they were marked, as `time.monotonic` gives it. Does nothing if that is more than `IN_TIME` seconds ago:
-        a later cleanup then deletes the objects."""
-        if time.monotonic() - began <= IN_TIME:
-            await self._bucket.delete(keys)
+    async def _finish(self, keys: Sequence[str], elapsed: Callable[[], float]) -> None:
+        """Delete the objects with these keys, which this process owns. `elapsed` returns how many seconds have passed
+        since a moment just before it became their owner. After `IN_TIME` seconds nothing is sent any more: a later
+        cleanup then deletes the objects."""
+        await self._bucket.delete(keys, while_true=lambda: elapsed() <= IN_TIME)
 
     def _read(self, digest: str, found: Found) -> Record | Dead:
         try:

@@ -7,7 +7,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -133,26 +134,39 @@ class PatientBucket:
     async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
         return await self._ask(lambda: self._bucket.put(key, data, when), len(data))
 
-    async def delete(self, keys: Sequence[str]) -> None:
+    async def delete(self, keys: Sequence[str], *, while_true: Callable[[], bool] = lambda: True) -> None:
+        """Delete these objects. `while_true` is asked right before each attempt: once it returns False, no attempt is
+        made any more, and objects may be left."""
+
+        async def attempt() -> None:
+            if while_true():
+                await self._bucket.delete(keys)
+
         if keys:
-            await self._ask(lambda: self._bucket.delete(keys))
+            await self._ask(attempt)
 
     async def list(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
-        retries = self._retries()
+        chunks: AsyncIterator[Sequence[Listed]] | None = None
         after = ""
-        while True:
-            chunks = aiter(self._bucket.list(prefix, after))
-            try:
-                while (chunk := await self._once(lambda chunks=chunks: anext(chunks, None))) is not None:  # type: ignore[misc]
-                    self._answered = True
-                    yield chunk
-                    if chunk:
-                        after = chunk[-1].key
-                        retries = self._retries()
-            except Transient as error:
-                await retries.wait(error)
-                continue
-            return
+
+        async def next_chunk() -> Sequence[Listed] | None:
+            """Return the next objects of the listing, or None at its end. A listing that fails begins again after the
+            last object that it gave."""
+            nonlocal chunks
+            retries = self._retries()
+            while True:
+                under_way = chunks = chunks or aiter(self._bucket.list(prefix, after))
+                try:
+                    return await self._once(partial(anext, under_way, None))
+                except Transient as error:
+                    chunks = None
+                    await retries.wait(error)
+
+        while (chunk := await self._patience.limit(next_chunk())) is not None:
+            self._answered = True
+            yield chunk
+            if chunk:
+                after = chunk[-1].key
 
     async def _ask(self, request: Callable[[], Awaitable[T]], size: int = 0) -> T:
         """Make a request that sends `size` bytes, retry it if it fails, and return its answer. While `AT_ONCE` requests
@@ -165,8 +179,9 @@ class PatientBucket:
             try:
                 async with self._room:
                     answer = await self._once(request, size)
-            except Refused:
+            except Refused:  # an answer too
                 self._answered = True
+                self._patience.moved()
                 raise
             except Transient as error:
                 await retries.wait(error)
@@ -215,32 +230,61 @@ NOTICED = 3_000_000
 account. Stores give their time to the second only."""
 
 
-async def probe(bucket: PatientBucket, root: str, where: str) -> Clock:
+async def probe(bucket: PatientBucket, folder: str, where: str) -> Clock:
     """Test that the bucket honours conditional puts (writes that are refused if the object has changed), and return the
-    clock of its server. Raises `InvalidInput` if the bucket does not honour them. Writes and deletes an object whose
-    name starts with `root`. `where` names the bucket in errors.
+    clock of its server. Raises `InvalidInput` if the bucket does not honour them. Writes and deletes an object in
+    `folder`; if the bucket cannot be reached meanwhile, the object stays until a later cleanup. `where` names the bucket
+    in errors.
 
     Some S3-compatible servers accept the conditions of a put and ignore them. Two concurrent writers would then both be
     told that they had won.
     """
-    key = f"{root}/probe/{unique_name()}"
-    first = await bucket.put(key, b"1", "absent")
+    key = f"{folder}/{unique_name()}"
     try:
-        await _must_be_refused(bucket, key, where, "absent")
-        second = await bucket.put(key, b"2", first)
-        if second == first:
-            raise _unfit(where, "gives two different states of an object the same tag")
-        await _must_be_refused(bucket, key, where, first)
-        found = await bucket.get(key)
-        if found is None or found.data != b"2":
-            raise _unfit(where, "does not show an object as it was written a moment before")
-        await bucket.put(key, b"4", found.tag)
-    except Refused:
-        raise _unfit(where, "refuses a conditional put whose condition holds") from None
-    finally:
+        clock = await _test(bucket, key, where)
+    except InvalidInput:
         await bucket.delete([key])
-    ahead = micros(found.modified) - micros(datetime.now(UTC))
-    return Clock(ahead if abs(ahead) > NOTICED else 0)
+        raise
+    await bucket.delete([key])
+    return clock
+
+
+async def _test(bucket: PatientBucket, key: str, where: str) -> Clock:
+    first = await _must_be_written(bucket, key, where, b"1", "absent")
+    await _must_be_refused(bucket, key, where, "absent")
+    began = Clock().now()
+    second = await _must_be_written(bucket, key, where, b"2", first)
+    ended = Clock().now()
+    if second == first:
+        raise _unfit(where, "gives two different states of an object the same tag")
+    await _must_be_refused(bucket, key, where, first)
+    found = await bucket.get(key)
+    if found is None or found.data != b"2":
+        raise _unfit(where, "does not show an object as it was written a moment before")
+    await _must_be_written(bucket, key, where, b"4", found.tag)
+    return Clock(_ahead(micros(found.modified), began, ended))
+
+
+def _ahead(modified: int, began: int, ended: int) -> int:
+    """Return by how many microseconds the server's clock is ahead of this machine's, or 0 if the two may well agree.
+    `modified` is when an object was written by the server's clock, which may be cut to the second. It was written
+    between `began` and `ended` by this machine's clock, which may be far apart: a request can take many seconds."""
+    least, most = modified - ended, modified + 1_000_000 - began
+    return 0 if least <= NOTICED and most >= -NOTICED else (least + most) // 2
+
+
+async def _must_be_written(
+    bucket: PatientBucket, key: str, where: str, data: bytes, when: Tag | Literal["absent"]
+) -> Tag:
+    """Put an object on a condition that holds, and return its new tag. Raises `InvalidInput` if the bucket refuses. If it
+    refuses only because the put was carried out, no answer came, and it was tried again, the put counts as done."""
+    try:
+        return await bucket.put(key, data, when)
+    except Refused:
+        found = await bucket.get(key)
+    if found is None or found.data != data:
+        raise _unfit(where, "refuses a conditional put whose condition holds")
+    return found.tag
 
 
 async def _must_be_refused(bucket: PatientBucket, key: str, where: str, when: Tag | Literal["absent"]) -> None:

@@ -25,7 +25,13 @@
              4  CRC-32 of these 36 bytes
              -  the blob, if it is small
 
-    A blob that is being removed: the same without the name, and nothing follows (magic "CLD", 24 bytes in all).
+    dead     3  magic "CLD"
+             1  format version
+             8  since when a process has been deleting this object: microseconds since 1970; 0 if none does
+             8  random, so that no two states of the object are equal
+             4  CRC-32 of these 20 bytes
+
+A dead record stands in the place of a blob that is being deleted, and in the place of a thread that was deleted.
 
 Integers are unsigned and little-endian; a sum is the first 16 bytes of a blake3. A ref is the digest of a blob that the
 thread refers to. A blob is touched when its time of last use is set to now.
@@ -53,6 +59,7 @@ __all__ = [
     "Record",
     "ThreadParts",
     "dead_record",
+    "is_dead",
     "read_record",
     "record",
     "thread_object",
@@ -101,10 +108,11 @@ class Record(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """The content of a blob's object once a process has begun to delete the blob. For readers the blob does not exist."""
+    """The content of an object whose blob is being deleted, or whose thread was deleted. For readers the blob or thread
+    does not exist."""
 
     since: int
-    """When the deletion began: microseconds since 1970."""
+    """Since when a process has been deleting the object: microseconds since 1970. 0 if no process does."""
 
 
 def thread_object(
@@ -167,9 +175,17 @@ def record(touched: int, data: bytes, name: str = "") -> bytes:
 
 
 def dead_record(since: int) -> bytes:
-    """Encode the object of a blob whose deletion began at this time (microseconds since 1970)."""
+    """Encode a dead record, the object in place of a deleted blob or thread. A process has been deleting the object
+    itself since this time (microseconds since 1970); 0 if none does."""
     fields = _DEAD.pack(b"CLD", VERSION, since, os.urandom(8))
     return fields + _CRC.pack(crc32(fields))
+
+
+def is_dead(data: bytes) -> bool:
+    """Return whether this is a dead record, the object in place of a deleted blob or thread. Raises `BadObject` if it is
+    damaged, and `NewerObject` if it has a later format version. `data` is an object or at least its first `DEAD_SIZE`
+    bytes."""
+    return data[:3] == b"CLD" and isinstance(read_record(data), Dead)
 
 
 def read_record(data: bytes) -> Record | Dead:

@@ -16,7 +16,7 @@ from blake3 import blake3
 from clew._runtime.aio import together
 from clew.checkpointers.heads import Head, HeadQuery, select
 from clew.checkpointers.objects.bucket import Listed, PatientBucket
-from clew.checkpointers.objects.threads import HEAD_PART, read_parts
+from clew.checkpointers.objects.threads import HEAD_PART, is_deleted, read_parts
 from clew.errors import Corrupt, Unavailable
 
 __all__ = ["ObjectHeads"]
@@ -28,8 +28,9 @@ WORTH_KEEPING = 64
 least an eighth of all heads."""
 _SUM = 16
 
-_Cache = dict[str, tuple[str, Head]]
-"""Maps the key of a thread (the hash of its id) to the tag of the thread's object and the head in it."""
+_Cache = dict[str, tuple[str, Head | None]]
+"""Maps the key of a thread (the hash of its id) to the tag of the thread's object and the head in it, or None if the
+thread was deleted."""
 
 
 class ObjectHeads:
@@ -56,10 +57,11 @@ class ObjectHeads:
             ):
                 if isinstance(head, Corrupt):
                     damaged.append(head)
-                elif head is not None:
+                    continue
+                if head is not None:
                     heads.append(head)
-                    if etag == listed.etag:
-                        found[_name(listed)] = etag, head
+                if etag and etag == listed.etag:
+                    found[_name(listed)] = etag, head
         self._cache = found
         if self._unsaved >= max(WORTH_KEEPING, len(found) // 8):
             await self._save(found)
@@ -68,7 +70,7 @@ class ObjectHeads:
     async def _head(self, listed: Listed) -> tuple[str, Head | Corrupt | None]:
         """Return the tag and the head of a thread's object, which is given as found in a listing. The object is read
         only if its tag has changed since it was last read. In place of the head this returns None if the thread was
-        deleted meanwhile, and a `Corrupt` error if the object is damaged."""
+        deleted, and a `Corrupt` error if the object is damaged."""
         known = self._cache.get(_name(listed)) if self._cache else None
         if known is not None and listed.etag and known[0] == listed.etag:
             return known
@@ -77,6 +79,9 @@ class ObjectHeads:
                 answer = await self._bucket.get(listed.key, 0, size)
                 if answer is None:
                     return "", None
+                if is_deleted(answer.data, listed.key, self._where):
+                    self._unsaved += 1
+                    return answer.tag.etag, None
                 if parts := read_parts(answer.data, listed.key, self._where):
                     self._unsaved += 1
                     return answer.tag.etag, parts.head

@@ -1,21 +1,30 @@
 """Reads and writes the threads of a bucket. A thread is one object and its packs, which hold its older frames. A
 conditional put of the object (a write that is refused if the object has changed) commits an append.
 
+Buckets have no conditional delete, and a request may be carried out long after its sender gave it up. So deleting a
+thread is a conditional put too: it replaces the object by a dead record, a few bytes that say that the thread does not
+exist. The first append to a new thread of the same name replaces the dead record. Otherwise a later cleanup deletes it.
+
 `packed.log` makes the appends, and describes how the object, the newest frames in it and the packs work together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from clew._runtime.aio import together
 from clew.checkpointers.heads import Head, thread_key
 from clew.checkpointers.objects.blobs import ObjectBlobs
 from clew.checkpointers.objects.bucket import PatientBucket, Refused, Tag
 from clew.checkpointers.objects.format import (
+    DEAD_SIZE,
     VERSION,
     NewerObject,
     ThreadParts,
+    dead_record,
+    is_dead,
     thread_object,
     thread_parts,
     thread_tail,
@@ -33,7 +42,7 @@ from clew.checkpointers.packed.packs import (
 )
 from clew.errors import Corrupt, NewerFormat
 
-__all__ = ["HEAD_PART", "ObjectThreads", "read_parts"]
+__all__ = ["HEAD_PART", "ObjectThreads", "is_deleted", "read_parts"]
 
 TAIL = 256 * 2**10
 """The most bytes of frames and refs (digests of blobs) in a thread's own object. Older ones are in packs."""
@@ -53,6 +62,7 @@ class ObjectThreads:
 
     def __init__(self, bucket: PatientBucket, root: str, blobs: ObjectBlobs, where: str) -> None:
         self._bucket = bucket
+        self._blobs = blobs
         self._where = where
         self.folder = f"{root}/threads"
         self.packs = ObjectPacks(bucket, f"{root}/packs", where)
@@ -63,36 +73,49 @@ class ObjectThreads:
         name = f"{self.folder}/{key}"
         for size in (HEAD_PART, None):
             found = await self._bucket.get(name, 0, size)
-            if found is None:
+            if found is None or is_deleted(found.data, name, self._where):
                 return None
             if parts := read_parts(found.data, name, self._where):
                 return parts.head
         raise Corrupt(f"{name} in {self._where} is cut short. Restore it from a copy.")
 
     async def delete(self, thread_id: str) -> None:
-        """Delete a thread: first its object, then its packs, which hold its older frames. Packs that a crash leaves
-        behind are invisible, and a later cleanup deletes them."""
+        """Delete a thread: first replace its object by a dead record, then delete its packs, which hold its older frames.
+        Packs that a crash leaves behind are invisible, and a later cleanup deletes them.
+
+        If the thread changes meanwhile, this tries again, unless another log has taken its place: then the thread that
+        was there has been deleted, and what is there now stays.
+        """
         key = thread_key(thread_id)
+        name = f"{self.folder}/{key}"
+        log_id: str | None = None
+        packs: tuple[Pack, ...] = ()
         async with self.logs.locks[key]:
-            name = f"{self.folder}/{key}"
-            found = await self._bucket.get(name)
             self.logs.forget(key)
-            if found is None:
-                return
-            try:
-                parts = read_parts(found.data, name, self._where)
-            except Corrupt:
-                parts = None  # its packs are unknown, and are swept later
-            await self._bucket.delete([name])
-            if parts and parts.contents:
-                await self.packs.delete(key, parts.contents.packs)
+            while (found := await self._bucket.get(name)) is not None:
+                try:
+                    if is_deleted(found.data, name, self._where):
+                        break
+                    parts = read_parts(found.data, name, self._where)
+                except Corrupt:
+                    parts = None  # its packs are unknown, and are swept later
+                if parts is not None:
+                    if log_id not in (None, parts.head.log_id):
+                        break
+                    log_id, packs = parts.head.log_id, parts.contents.packs if parts.contents else ()
+                try:
+                    await self._bucket.put(name, dead_record(0), found.tag)
+                    break
+                except Refused:
+                    continue
+            await self.packs.delete(key, packs)
 
     async def load(self, key: str) -> Log[Tag] | None:
         """Read and check the object of a thread, and return the log that it describes. `key` is the hash of the
         thread's id. Returns None if the thread does not exist. Raises `Corrupt` if the object is damaged."""
         name = f"{self.folder}/{key}"
         found = await self._bucket.get(name)
-        if found is None:
+        if found is None or is_deleted(found.data, name, self._where):
             return None
         parts = read_parts(found.data, name, self._where)
         try:
@@ -113,8 +136,24 @@ class ObjectThreads:
         tag, or None if nothing was written.
         """
         data = thread_object(append.encoded, tail.packs, tail.frames, tail.refs, tail.rewritten)
+        name = f"{self.folder}/{key}"
         try:
-            return await self._bucket.put(f"{self.folder}/{key}", data, when or "absent")
+            return await self._bucket.put(name, data, when or "absent")
+        except Refused:
+            return None if when else await self._replace_dead(name, data)
+
+    async def _replace_dead(self, name: str, data: bytes) -> Tag | None:
+        """Write the object of a new thread in the place of a deleted one. Returns its new tag, or None if there is no
+        dead record in that place. Waits while a cleanup is deleting the dead record."""
+        while True:
+            found = await self._bucket.get(name, 0, DEAD_SIZE)
+            if found is None or not is_deleted(found.data, name, self._where):
+                return None
+            if not self._blobs.is_owned(found.data):
+                break
+            await asyncio.sleep(0.1)
+        try:
+            return await self._bucket.put(name, data, found.tag)
         except Refused:
             return None
 
@@ -213,19 +252,33 @@ class ObjectPacks:
         return Corrupt(f"{self.key(thread, pack)} in {self._where} is damaged: {error}. Restore it from a copy.")
 
 
+def is_deleted(data: bytes, name: str, where: str) -> bool:
+    """Return whether this object of a thread says that the thread was deleted. `data` may be only the start of the
+    object. Raises `Corrupt` and `NewerFormat` as `read_parts` does."""
+    with _explained(name, where):
+        return is_dead(data)
+
+
 def read_parts(data: bytes, name: str, where: str) -> ThreadParts | None:
     """Decode the head and index of a thread's object. Returns None if `data` ends within the head. Raises `Corrupt` if
     the object is damaged or of another thread, and `NewerFormat` if it has a later format version. `name` is the
     object's name, and `where` names the bucket in errors."""
-    try:
+    with _explained(name, where):
         parts, _ = thread_parts(data)
+    if parts is not None and thread_key(parts.head.thread_id) != name.rpartition("/")[2]:
+        raise Corrupt(f"{name} in {where} is the object of another thread. Restore it from a copy.")
+    return parts
+
+
+@contextmanager
+def _explained(name: str, where: str) -> Iterator[None]:
+    """Raise the errors of the format as `Corrupt` and `NewerFormat`, which name the object and the bucket."""
+    try:
+        yield
     except NewerObject as error:
         raise NewerFormat(f"{name} in {where}", error.version, VERSION) from error
     except BadObject as error:
         raise Corrupt(f"{name} in {where} is damaged: {error}. Restore it from a copy.") from error
-    if parts is not None and thread_key(parts.head.thread_id) != name.rpartition("/")[2]:
-        raise Corrupt(f"{name} in {where} is the object of another thread. Restore it from a copy.")
-    return parts
 
 
 def _check_count(head: Head, index: Index) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 from clew.checkpointers.heads import grace_micros
 
-__all__ = ["Clock"]
+__all__ = ["Clock", "stopwatch"]
 
 
 class Clock:
@@ -24,3 +25,10 @@ class Clock:
     def before(self, time: timedelta) -> int:
         """Return what the server's clock showed at the moment that is `time` ago, in microseconds since 1970."""
         return self.now() - grace_micros(time)
+
+
+def stopwatch() -> Callable[[], float]:
+    """Return a function that returns how many seconds have passed since this call. The steady clock stands still while a
+    machine is suspended, and the time of day may be set, so the longer of the two times counts."""
+    steady, wall = time.monotonic(), time.time()
+    return lambda: max(time.monotonic() - steady, abs(time.time() - wall))
