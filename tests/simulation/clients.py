@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.errors import ClewError, Unavailable, UsageError
+from clew.errors import ClewError, Conflict, MissingBlob, Unavailable, UsageError
 from tests.simulation.history import Append, Broken, History, Read, texts
 from tests.simulation.loop import EPOCH, Machine, SimulatedLoop
 
@@ -20,6 +20,8 @@ __all__ = ["Act", "Clients"]
 
 Act = Callable[[Checkpointer, str], Coroutine[Any, Any, None]]
 """Something that a client does with a store and the thread of this name."""
+EXPECTED = (Conflict, MissingBlob, Unavailable)
+"""The errors that a client may be told, whatever happens to others and to the server."""
 
 
 class Clients:
@@ -41,7 +43,7 @@ class Clients:
         """What clients do, and how often compared with the others."""
         self.pace = 1.0
         """How many times longer than usual clients rest between two calls."""
-        self.sizes = (0, 0, 0, 200, 300_000)
+        self.sizes: tuple[int, ...] = (0, 0, 0, 200, 300_000)
         self._open_store = open_store
         self._made = 0
 
@@ -98,8 +100,8 @@ class Clients:
             error = None if work.cancelled() else work.exception()
             if isinstance(error, UsageError):
                 return  # the store was closed
-            if error is not None and not isinstance(error, ClewError):
-                raise error
+            if error is not None and not isinstance(error, EXPECTED):
+                raise error if not isinstance(error, ClewError) else Broken(f"a client was told {error!r}") from error
 
     # Calls
 

@@ -3,7 +3,6 @@ models is the SQL that the store sends."""
 
 from __future__ import annotations
 
-import inspect
 from itertools import count
 from typing import Any
 
@@ -15,19 +14,9 @@ from tests.simulation.environment import simulated
 from tests.simulation.postgres.functions import PINNED, fingerprint
 from tests.simulation.postgres.link import Network, WiredLoop
 from tests.simulation.postgres.server import Server
+from tests.simulation.promises import promises
 
 URL = "postgresql://clew@simulated/clew?application_name={}"
-
-
-def promises(fixture: str) -> list[str]:
-    """Return the names of the contract's tests that need this fixture and nothing else, and that run on one OS thread."""
-    return [
-        name
-        for name, test in inspect.getmembers(CheckpointerContract, inspect.isfunction)
-        if name.startswith("test_")
-        and list(inspect.signature(test).parameters) == ["self", fixture]
-        and "to_thread" not in inspect.getsource(test)
-    ]
 
 
 class Silenced:
