@@ -88,6 +88,39 @@ RIGHT: dict[str, list[Call]] = {
     ],
 }
 
+RESENT: dict[str, list[Call]] = {
+    "a conflict that was there until its thread was deleted": [
+        *TWO,
+        append(4, 20, 2, "c", outcome="conflict"),
+        read(5, 6, "a", "b", "c"),
+        delete(7, 8),
+        read(21, 22),
+    ],
+    "a conflict that made a thread which was deleted": [
+        append(0, 20, 0, "a", outcome="conflict"),
+        read(1, 2, "a"),
+        delete(3, 4),
+        append(5, 6, 0, "z", log="M"),
+        read(21, 22, "z"),
+    ],
+    "a head alone that conflicts once it was replaced": [
+        *TWO,
+        append(4, 20, 2, head="head of A", outcome="conflict"),
+        head(5, 6, "A"),
+        append(7, 8, 2, "c"),
+        read(21, 22, "a", "b", "c"),
+    ],
+    "a head alone that is there again": [
+        *TWO,
+        append(4, 20, 2, head="head of A"),
+        head(5, 6, "A"),
+        append(7, 8, 2, head="head of B"),
+        head(9, 10, "B"),
+        head(11, 12, "A"),
+    ],
+}
+"""What a store may answer only if its connection broke and it repeated an append."""
+
 WRONG: dict[str, tuple[str, list[Call]]] = {
     "lost append": ("lost or stale", [*TWO, read(4, 5, "a")]),
     "lost append, seen by the next writer": ("two winners", [*TWO, append(4, 5, 1, "b2")]),
@@ -182,6 +215,23 @@ def test_a_wrong_history_is_caught_and_says_why(name: str) -> None:
     found = check_history(reversed(calls))
     assert len(found) == 1
     assert reason in found[0]
+
+
+@pytest.mark.parametrize("name", RESENT)
+def test_an_append_that_a_store_may_have_sent_twice_passes_only_if_connections_broke(name: str) -> None:
+    assert check_history(RESENT[name], resends=True) == []
+    assert len(check_history(RESENT[name])) == 1
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_history_passes_if_connections_broke(name: str) -> None:
+    assert check_history(RIGHT[name], resends=True) == []
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_history_is_caught_although_connections_broke(name: str) -> None:
+    reason, calls = WRONG[name]
+    assert reason in check_history(calls, resends=True)[0]
 
 
 def test_threads_are_checked_apart() -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
+from clew._runtime.clock import now
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.heads import Head, HeadQuery
 from clew.errors import Conflict, MissingBlob, Unavailable
@@ -126,10 +126,12 @@ class Visitor:
                 return
 
     def _next_head(self, thread_id: str, head: Head | None, frames: int) -> Head:
-        now = datetime.now(UTC)
+        moment = now()
         if head is None:
-            return a_head(thread_id, frames, log_id=self._text(), title=self._text(), created_at=now, updated_at=now)
-        return msgspec.structs.replace(head, frames=head.frames + frames, title=self._text(), updated_at=now)
+            return a_head(
+                thread_id, frames, log_id=self._text(), title=self._text(), created_at=moment, updated_at=moment
+            )
+        return msgspec.structs.replace(head, frames=head.frames + frames, title=self._text(), updated_at=moment)
 
     async def _read(self, thread_id: str) -> None:
         start = self._dice.choice((0, 0, 1, 5))

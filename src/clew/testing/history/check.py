@@ -14,7 +14,7 @@ from clew.testing.history.order import order_calls
 __all__ = ["check_history"]
 
 
-def check_history(calls: Iterable[Call]) -> list[str]:
+def check_history(calls: Iterable[Call], *, resends: bool = False) -> list[str]:
     """Return what is wrong in this history, a sentence for each finding; an empty list if everything fits together. The
     store must have been empty when the history began, and the history must have all calls that changed it.
 
@@ -29,12 +29,17 @@ def check_history(calls: Iterable[Call]) -> list[str]:
       holder writes to it again.
     - A blob that was put, or that an acknowledged append refers to, is there from then on, unless it was deleted.
     - No call fails with an error other than those that a store may raise.
+
+    Give `resends=True` if connections of the store broke during the history. A store may then have sent an append a second
+    time within one call, as if its caller had repeated it after `Unavailable`. So while an append of the head alone is under
+    way, it may replace the head more than once; and an append that ends with `Conflict` may have been there until another
+    call, during it, deleted the thread or replaced the head.
     """
     history = sorted(calls, key=lambda call: call.began)
     wrong = [f"{_name(call)} failed with {call.error}" for call in history if call.outcome == "failed"]
     threads = _by_thread(history)
     for thread_id in threads:
-        if found := order_calls(threads[thread_id]):
+        if found := order_calls(threads[thread_id], resends=resends):
             wrong.append(f"thread {thread_id!r}: {explain(found, threads[thread_id])}")
     return [*wrong, *_second_writers(history), *_lost_blobs(history)]
 

@@ -74,19 +74,20 @@ class _Course(NamedTuple):
     """Calls under way that change nothing and whose answer was right at some moment since they began."""
 
 
-def order_calls(calls: Sequence[Call]) -> Unexplained | None:
+def order_calls(calls: Sequence[Call], *, resends: bool = False) -> Unexplained | None:
     """Search for an order of these calls that explains all their answers. Returns None if there is one, else the first
     call, by the time of its end, that no order explains.
 
     All calls must be on the same thread, which does not exist before the first one. Replace a call of `heads` by a call
-    of `head` for each thread that it lists.
+    of `head` for each thread that it lists. `resends` means the same as for `check_history`.
     """
-    return _Search(calls).run()
+    return _Search(calls, resends).run()
 
 
 class _Search:
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[Call], resends: bool) -> None:
         self._calls = calls
+        self._resends = resends
         self._logs = Logs()
         self._looks: set[int] = set()
         """Calls under way that change nothing."""
@@ -98,6 +99,8 @@ class _Search:
         """Appends under way that succeed: each may be a repetition, which changes nothing."""
         self._deletes: list[int] = []
         self._lost_deletes: list[int] = []
+        self._resent: set[int] = set()
+        """Appends under way that may take effect more often than their answers say."""
 
     def run(self) -> Unexplained | None:
         courses = [_Course(ABSENT, frozenset(), frozenset(), frozenset())]
@@ -127,10 +130,18 @@ class _Search:
                 self._repeats.add(index)
         else:
             self._looks.add(index)
+        if (
+            self._resends
+            and call.method == "append"
+            and not is_lost
+            and (call.outcome == "conflict" or not call.frames)
+        ):
+            self._resent.add(index)
 
     def _forget(self, index: int, call: Call) -> None:
         self._looks.discard(index)
         self._repeats.discard(index)
+        self._resent.discard(index)
         if call.method == "delete":
             self._deletes.remove(index)
         elif call.method == "append" and call.outcome != "conflict":
@@ -196,6 +207,11 @@ class _Search:
                 call = self._calls[index]
                 after = State(call.log_id, self._logs.extended(state.log, call, index), call.head)
                 yield self._taken(course, index, after)
+        for index in self._resent:
+            call = self._calls[index]
+            is_first = state == ABSENT and call.at == 0 and bool(call.frames)
+            if is_first or (state.log_id, len(frames)) == (call.log_id, call.at):
+                yield course._replace(state=State(call.log_id, self._logs.extended(state.log, call, index), call.head))
         for index in self._repeats - taken:
             call = self._calls[index]
             if state.log_id == call.log_id and self._has(frames, call):
