@@ -77,6 +77,11 @@ def counted(kind: str, folder: Path) -> Counter[str]:
     return Counter(line.partition("(")[0] for line in lines if "(" in line and not line.startswith("<"))
 
 
+def is_in_wal_mode(path: Path) -> bool:
+    """Whether the header of a database says that it has a write-ahead log."""
+    return path.read_bytes()[18:20] == b"\2\2"
+
+
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_call_that_fails_once_harms_nothing_and_may_be_made_again(kind: str, call: str, tmp_path: Path) -> None:
@@ -98,3 +103,5 @@ async def test_a_call_that_fails_once_harms_nothing_and_may_be_made_again(kind: 
             assert await check(store, ledger) == [], where
             assert await go_on(store, ledger, chance, [*ledger.settled, "another"]) == [], where
             assert await check(store, ledger) == [], where
+        if kind == "sqlite":
+            assert is_in_wal_mode(paths_of(kind, folder)[0]), where

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from clew import Thread, open_checkpointer
+from clew.checkpointers.sqlite.connection import library
 from tests.cli.command_line import Samples, clew, objects
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -31,6 +32,7 @@ async def test_a_store_in_order_is_written_to_and_left_as_it_was(tmp_path: Path)
     run = samples.clew("doctor")
     assert run.returncode == 0, run.stdout
     assert "ok       writing: a thread was written, read back and removed" in run.stdout
+    assert f", {library()}, " in run.stdout.partition("\n")[0]
     assert "\x1b" not in run.stdout
     assert await _ids(samples.url) == before
 
