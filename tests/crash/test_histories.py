@@ -254,3 +254,4 @@ async def test_a_store_that_breaks_a_promise_now_and_then_is_found(sabotage: str
     with sqlite(tmp_path) as site:
         history, _ = await disturbed_history(site, tmp_path / "journals", sabotage)
     assert check_history(history)
+    assert check_history(history, resends=True), "what connections that break excuse hides it"
