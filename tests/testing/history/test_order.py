@@ -34,7 +34,10 @@ def test_the_search_agrees_with_trying_all_orders_in_which_stores_send_appends_a
     allowed = 0
     for _ in range(examples(20_000)):
         calls = small_history(chance, most=5)
-        expected = has_order([*calls, *sent_again(calls)])
+        again = sent_again(calls)
+        if len(calls) + len(again) > 7:  # too many orders to try
+            continue
+        expected = has_order([*calls, *again])
         allowed += expected and not has_order(calls)
         assert (order_calls(calls, resends=True) is None) == expected, calls
     assert allowed > 0
@@ -131,8 +134,14 @@ def in_time(calls: Sequence[Call]) -> Iterator[tuple[Call, ...]]:
 
 
 def explains(order: Sequence[Call]) -> bool:
+    """Whether each call of this order has the right answer. What was sent again comes after what was sent first."""
     state = ABSENT
+    answered: set[int] = set()
     for made in order:
+        if made.number in answered:
+            return False
+        if made.outcome != "unknown":
+            answered.add(made.number)
         if made.method == "append":
             after = apply(state, made)
             if (after is None) != (made.outcome == "conflict"):

@@ -67,7 +67,8 @@ class _Course(NamedTuple):
 
     state: State
     changed: frozenset[int]
-    """Changes under way that have taken effect, and whose caller will learn it."""
+    """Changes under way that have taken effect, and whose caller will learn it. `~index` stands for an append that has
+    taken effect although it is sent again."""
     lost: frozenset[int]
     """Changes with an unknown outcome that have taken effect."""
     seen: frozenset[int]
@@ -181,17 +182,21 @@ class _Search:
         changes."""
         kept, reached = _Best(), _Best()
         waiting: list[_Course] = []
+        is_resent = (
+            index in self._resent
+        )  # then this is the last moment at which it may have been there before its answer
         for course in courses:
-            if index in course.changed or index in course.seen:
+            if has_ended := index in course.changed or index in course.seen:
                 kept.add(_without(course, index))
-            elif reached.add(course):
+            if (is_resent or not has_ended) and reached.add(course):
                 waiting.append(course)
         for course in waiting:  # grows meanwhile: what takes fewest steps comes first
             for step in self._steps(course):
                 following = self._look(step)
-                if index in following.changed or index in following.seen:
+                has_ended = index in following.changed or index in following.seen
+                if has_ended:
                     kept.add(_without(following, index))
-                elif reached.add(following):
+                if (is_resent or not has_ended) and reached.add(following):
                     waiting.append(following)
         return kept.courses()
 
@@ -207,11 +212,13 @@ class _Search:
                 call = self._calls[index]
                 after = State(call.log_id, self._logs.extended(state.log, call, index), call.head)
                 yield self._taken(course, index, after)
-        for index in self._resent:
+        for index in self._resent - course.changed:
             call = self._calls[index]
             is_first = state == ABSENT and call.at == 0 and bool(call.frames)
             if is_first or (state.log_id, len(frames)) == (call.log_id, call.at):
-                yield course._replace(state=State(call.log_id, self._logs.extended(state.log, call, index), call.head))
+                after = State(call.log_id, self._logs.extended(state.log, call, index), call.head)
+                # What it answers is decided after that, when it is sent again.
+                yield course._replace(state=after, changed=course.changed | {~index}, seen=course.seen - {index})
         for index in self._repeats - taken:
             call = self._calls[index]
             if state.log_id == call.log_id and self._has(frames, call):
@@ -254,7 +261,7 @@ class _Best:
 
 
 def _without(course: _Course, index: int) -> _Course:
-    return course._replace(changed=course.changed - {index}, seen=course.seen - {index})
+    return course._replace(changed=course.changed - {index, ~index}, seen=course.seen - {index})
 
 
 def _is_lost(call: Call) -> bool:
