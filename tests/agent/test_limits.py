@@ -10,7 +10,7 @@ import pytest
 from clew import Thread
 from clew.agent import Agent, Budget
 from clew.checkpointers import MemoryCheckpointer
-from clew.errors import InvalidInput, Unavailable, UsageError
+from clew.errors import InvalidInput, ThreadBusy, Unavailable, UsageError
 from clew.log import MessageAdded, Spend
 from clew.messages import plain_text, user
 from clew.models import ModelRequest
@@ -113,6 +113,29 @@ async def test_a_run_ends_at_its_timeout_although_the_store_does_not_answer(
     monkeypatch.setattr(store, silent, say_nothing)
     with pytest.raises(Unavailable, match="timeout of the run was over before the store had opened thread 't'"):
         await agent.run("Go on.", thread_id="t", timeout=5)
+
+
+async def test_the_timeout_of_a_run_includes_its_wait_for_another_run_of_the_same_agent(clock: Clock) -> None:
+    is_asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: ModelRequest) -> str:
+        is_asked.set()
+        await goes_on.wait()
+        return "Done."
+
+    agent = Agent(ScriptedModel(answer), checkpointer=None)
+    first = asyncio.ensure_future(agent.run("Go.", thread_id="t")._finish())
+    await is_asked.wait()
+    second = asyncio.ensure_future(agent.run("Go on.", thread_id="t", timeout=600)._finish())
+    for _ in range(100):
+        clock.advance(600)
+        await asyncio.sleep(0)
+    assert second.done()
+    with pytest.raises(ThreadBusy, match="another run of the same agent"):
+        await second
+    goes_on.set()
+    assert (await first).output == "Done."
+    assert (await agent.run("Go on.", thread_id="t", timeout=600)).output == "Done."
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from clew.agent.arguments import (
 )
 from clew.agent.events import Question, RunStarted
 from clew.agent.handles import Handle, read_handle
-from clew.agent.job import Job, run_job
+from clew.agent.job import Job, run_job, turn_of
 from clew.agent.output import Output, finish_tool
 from clew.agent.prompts import check_prompt, check_resumed
 from clew.agent.questions import open_questions
@@ -472,13 +472,12 @@ class Agent:
         _running.set(self)
         try:
             with stops_for(job.thread_id, self._handle_signals, is_named=job.named):
-                async with lock:
-                    result = await self._run_alone(job, emit)
+                async with turn_of(job, lock) as called:
+                    return await self._run_alone(job, called, emit)
         finally:
             self._tasks.discard(task)
-        return result
 
-    async def _run_alone(self, job: Job, emit: Emit) -> RunResult:
+    async def _run_alone(self, job: Job, called: float, emit: Emit) -> RunResult:
         def began() -> None:
             self._last.ran = Ran(job.thread_id, self._store, self._settings)
             emit(RunStarted(job.thread_id))
@@ -490,6 +489,7 @@ class Agent:
             durability="exit" if self._durability == "exit" else "async",
             redact=self._redact,
             takeover=self._takeover,
+            called=called,
             began=began,
             emit=emit,
         )

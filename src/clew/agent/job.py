@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -19,13 +21,14 @@ from clew.agent.run import Emit, RunResult
 from clew.agent.settings import Settings
 from clew.agent.stores import Store, answers_within
 from clew.agent.workspace import lacks_files
-from clew.errors import UsageError
+from clew.errors import ThreadBusy, UsageError
 from clew.threads import Thread
+from clew.threads.leases import LEASE_TIME, this_process
 from clew.threads.redact import Redact
 from clew.threads.thread import Durability
 from clew.workspace import Workspace
 
-__all__ = ["Job", "run_job"]
+__all__ = ["Job", "run_job", "turn_of"]
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -54,6 +57,26 @@ class Job(msgspec.Struct, frozen=True):
         return None if self.timeout is None else max(0.0, self.timeout - (time.perf_counter() - since))
 
 
+@asynccontextmanager
+async def turn_of(job: Job, lock: asyncio.Lock) -> AsyncIterator[float]:
+    """Wait until no other run of the same agent works on the thread, and hold the agent's lock for it inside this
+    context. Yields when this was called, by `time.perf_counter`. The wait is part of the job's timeout: raises
+    `ThreadBusy` if it takes longer."""
+    called = time.perf_counter()
+    try:
+        async with asyncio.timeout(job.timeout) as limit:
+            await lock.acquire()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        holder = str(this_process("another run of the same agent"))
+        raise ThreadBusy(job.thread_id, holder, LEASE_TIME.total_seconds()) from None
+    try:
+        yield called
+    finally:
+        lock.release()
+
+
 async def run_job(
     job: Job,
     settings: Settings,
@@ -62,6 +85,7 @@ async def run_job(
     durability: Durability,
     redact: Redact | None,
     takeover: bool,
+    called: float,
     began: Callable[[], None],
     emit: Emit,
 ) -> RunResult:
@@ -69,9 +93,10 @@ async def run_job(
     is the result and no model is asked.
 
     `where` is the agent's store. `durability` says when entries are stored, and `redact` removes secrets from them.
-    With `takeover`, the thread is taken from a process that still holds it. `began` is called once, after the thread
-    was opened or its recorded answer was found. `emit` is called with each event. Wrong arguments raise an error before
-    the thread is opened.
+    With `takeover`, the thread is taken from a process that still holds it. `called` is when the run was asked for, by
+    `time.perf_counter`: its timeout counts from then. `began` is called once, after the thread was opened or its
+    recorded answer was found. `emit` is called with each event. Wrong arguments raise an error before the thread is
+    opened.
     """
     if job.max_turns is not None:
         settings = msgspec.structs.replace(settings, max_turns=job.max_turns)
@@ -80,14 +105,14 @@ async def run_job(
     opening = time.perf_counter()
     store = where.open()
     prompt = None if job.prompt is None else asked(job.prompt, redact, prompt_id=job.prompt_id, number=job.nth)
-    async with answers_within(job.timeout, job.thread_id):
+    async with answers_within(job.left(called), job.thread_id):
         if job.answer is not None:
             answers_to(job.thread_id, await Thread.load(store, job.thread_id), job.answer)
         if prompt is not None and (answered := await find_answer(store, job.thread_id, settings, prompt)) is not None:
             began()
             return answered
     holding = where.thread(
-        job.thread_id, takeover=takeover, durability=durability, redact=redact, timeout=job.left(opening)
+        job.thread_id, takeover=takeover, durability=durability, redact=redact, timeout=job.left(called)
     )
     async with holding as thread, Journal(thread) as journal:
         began()
@@ -106,5 +131,5 @@ async def run_job(
                 await loop.files.bring()
             await journal.record(standing_of(before))
             return answered
-        ending = await run_recorded(journal, loop.files, loop.run(prompt), job.timeout, job.left(opening))
+        ending = await run_recorded(journal, loop.files, loop.run(prompt), job.timeout, job.left(called))
         return result_of(journal, before, loop, ending, prompt)
