@@ -13,6 +13,7 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from clew.agent import Agent, RunResult, ToolStarted
+from clew.agent.loop import Ending, Loop
 from clew.agent.questions import record_answer
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import ContextTooLong, InvalidInput, ModelUnavailable, ThreadBusy
@@ -342,6 +343,45 @@ async def test_prompts_that_are_answered_together_stay_so_if_the_run_is_cancelle
         assert (await desk.agent.run(prompt, thread_id="t", prompt_id=prompt_id)).output == "Both."
     assert (desk.paid, desk.model.calls, await prompts_of(store)) == ([], 2, ["Pay Ada.", "And?"])
     assert await desk.told() == [("p1", "done", "Both."), ("p2", "done", "Both.")]
+
+
+async def test_prompts_that_are_answered_together_stay_so_if_their_process_is_replaced_before_it_answers(
+    store: MemoryCheckpointer,
+) -> None:
+    async def fall_silent(request: ModelRequest) -> Response:
+        is_asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    is_asked = asyncio.Event()
+    first = Payments(store)
+    await first.agent.run("Pay Ada.", thread_id="t", prompt_id="p1")
+    await first.agent.run("And?", thread_id="t", prompt_id="p2")
+    silent = Agent(ScriptedModel(fall_silent), tools=first.agent._settings.tools.values(), checkpointer=store)
+    left = asyncio.ensure_future(silent.resume(thread_id="t", answer=True)._finish())
+    await asyncio.wait_for(is_asked.wait(), PATIENCE)
+    second = Payments(store, "All three.", takeover=True)
+    for prompt, prompt_id in (("So?", "p3"), ("Pay Ada.", "p1"), ("And?", "p2")):
+        assert (await second.agent.run(prompt, thread_id="t", prompt_id=prompt_id)).output == "All three."
+    assert (first.paid, second.paid) == (["Ada"], [])
+    assert await prompts_of(store) == ["Pay Ada.", "And?", "So?"]
+    left.cancel()
+    await asyncio.wait([left])
+
+
+async def test_a_prompt_that_was_stopped_right_after_its_answer_was_recorded_is_answered_from_the_record(
+    store: MemoryCheckpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stop(loop: Loop, ending: Ending) -> Ending:
+        raise asyncio.CancelledError
+
+    agent, model = writer(store)
+    with monkeypatch.context() as patched, pytest.raises(asyncio.CancelledError):
+        patched.setattr(Loop, "_end", stop)
+        await agent.run("First.", thread_id="t", prompt_id="m1")
+    await agent.run("Second.", thread_id="t", prompt_id="m2")
+    again = await agent.run("First.", thread_id="t", prompt_id="m1")
+    assert (again.output, again.status, model.calls) == ("Chapter 1.", "done", 2)
 
 
 async def test_a_rewind_to_before_the_overtaking_prompt_frees_its_id_and_leaves_the_first_one_unanswered(

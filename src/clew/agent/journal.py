@@ -4,6 +4,7 @@ that the run waited for the store."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Iterable, Iterator
@@ -22,7 +23,7 @@ from clew.agent.exchanges import (
     ExchangeSpan,
     OpenExchange,
     Spent,
-    last_exchange,
+    exchanges_in,
     spent_on,
 )
 from clew.errors import LeaseLost, ModelError, Unavailable
@@ -217,9 +218,12 @@ class Journal:
         sees both prompts and the results of all calls. If the user then gives the old prompt again, it is not asked
         again, because its calls would be repeated. A prompt without any response is recorded as interrupted, and may be
         asked again.
+
+        An exchange that was stopped right after its answer was recorded is recorded as answered too.
         """
         left, self._exchange = self._exchange, None
-        if left is None or not left.is_open:
+        stopped_late = left is not None and done and not left.is_done and left.provider == OWN
+        if left is None or not (left.is_open or stopped_late):
             return []
         if done:
             status, reason = "done", ""
@@ -230,8 +234,13 @@ class Journal:
         return [left.ended(self.thread.messages, status, reason, self._spent, self._lost)]
 
     def _has_responses(self, worked_on: OpenExchange) -> bool:
-        last = last_exchange(self.thread.checkpoint)
-        return last is not None and last.place == worked_on.place and any(map(_is_response, last.messages))
+        """Return whether the model has responded to this exchange, which is the last one, or to one that is answered
+        together with it."""
+        found = exchanges_in(self.thread.checkpoint)
+        if not found or found[-1].place != worked_on.place:
+            return False
+        together = itertools.takewhile(lambda each: each.is_last, reversed(found))
+        return any(_is_response(message) for each in together for message in each.messages)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
