@@ -376,9 +376,10 @@ async def test_a_prompt_that_was_stopped_right_after_its_answer_was_recorded_is_
         raise asyncio.CancelledError
 
     agent, model = writer(store)
-    with monkeypatch.context() as patched, pytest.raises(asyncio.CancelledError):
+    with monkeypatch.context() as patched:
         patched.setattr(Loop, "_end", stop)
-        await agent.run("First.", thread_id="t", prompt_id="m1")
+        with pytest.raises(asyncio.CancelledError):
+            await agent.run("First.", thread_id="t", prompt_id="m1")
     await agent.run("Second.", thread_id="t", prompt_id="m2")
     again = await agent.run("First.", thread_id="t", prompt_id="m1")
     assert (again.output, again.status, model.calls) == ("Chapter 1.", "done", 2)

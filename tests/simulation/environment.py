@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from clew._runtime import aio
+from clew.agent import job
 from clew.checkpointers.files import store as file_store
 from clew.checkpointers.heads import Owner
 from clew.checkpointers.objects import base as buckets
@@ -98,6 +99,7 @@ def simulated(loop: SimulatedLoop) -> Iterator[None]:
             (file_store, "WorkerPool", InlinePool),
             (leases, "boot", lambda: f"boot of {_host()}"),
             (leases, "this_process", _this_process),
+            (job, "this_process", _this_process),
             (leases, "provably_dead", lambda owner: _provably_dead(loop, owner)),
         ):
             stack.enter_context(patch.object(module, name, value))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -170,15 +171,23 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             asyncio._set_running_loop(None)
 
     def dispose(self) -> None:
-        """Drop all tasks that have not ended, without running any more of their code than Python insists on."""
-        for machine in self.machines:
-            machine.is_dead = True
-            machine.ready.clear()
-            for task in machine.tasks:
-                if not task.done():
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    with suppress(Exception):  # it awaits something on its way out, or raises an error instead
-                        task.context.run(task.get_coro().close)  # type: ignore[attr-defined]
+        """Drop all tasks that have not ended, without running any more of their code than Python insists on. Tasks that
+        they start on their way out belong to no machine, and are dropped too."""
+        hook, sys.unraisablehook = sys.unraisablehook, lambda told: None  # of coroutines that await on their way out
+        asyncio._set_running_loop(self)
+        try:
+            for machine in (*self.machines, _NOWHERE):
+                machine.is_dead = True
+                machine.ready.clear()
+                for task in machine.tasks:
+                    if not task.done():
+                        task._log_destroy_pending = False  # type: ignore[attr-defined]
+                        with suppress(Exception):  # it awaits something on its way out, or raises an error instead
+                            task.context.run(task.get_coro().close)  # type: ignore[attr-defined]
+        finally:
+            asyncio._set_running_loop(None)
+            sys.unraisablehook = hook
+        _NOWHERE.tasks.clear()
         self._timers.clear()
         self.close()
 
