@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 import msgspec
 import pytest
@@ -473,6 +474,20 @@ async def test_a_plain_conversation_spends_nothing_on_folded_states(store: Check
             text = " ".join(str(hash((number, n))) for n in range(60))
             await thread.append(MessageAdded(user(text)), MessageAdded(assistant(text[::-1])))
         assert thread.head.snapshot == -1
+
+
+async def test_a_state_too_large_for_a_frame_is_not_written_again_and_again(store: Checkpointer) -> None:
+    folded = set()
+    dice = Random(7)
+    async with Thread.open(store, "t") as thread:
+        for _ in range(6):
+            await thread.append(*(MessageAdded(user(dice.randbytes(25_000).hex())) for _ in range(30)))
+    for _ in range(2):  # the second process knows the size of a state that the first has written only from its record
+        async with Thread.open(store, "t") as thread:
+            for _ in range(30):
+                await thread.append(*(ToolIntent(9, 0, dice.randbytes(8_000).hex()) for _ in range(20)))
+                folded.add(thread.head.snapshot)
+    assert len(folded) <= 2
 
 
 async def test_concurrent_appends_are_all_kept_in_order(store: Checkpointer) -> None:

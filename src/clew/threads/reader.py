@@ -197,7 +197,8 @@ class _Replay:
         self._follow([data])
         with _no_collection():
             self._fold.push(frame.entries)
-        self._size = LogSize(snapshot=len(data), kept=len(data))
+        stored = max(frame.stored, len(data))
+        self._size = LogSize(snapshot=stored, kept=stored)
 
     async def _take(self, checkpointer: Checkpointer, thread_id: str, data: list[bytes]) -> None:
         """Decode and fold the next frames, which are given as bytes.

@@ -329,13 +329,13 @@ class LogWriter:
         if size.may_pay():
             state = encode_entries([FoldedState(self.fold.checkpoint())])
             folded = encode_frame([state], previous=frame.digest, thread_id=thread_id, number=number + 1, keys=keys)
-            if size.pays(len(folded.data)):
+            if size.pays(folded.stored):
                 frames.append(folded.data)
                 blobs = blobs | folded.blobs
                 snapshot = self.head.frames + 1
-                frame, size = folded, LogSize(snapshot=len(folded.data), kept=len(folded.data))
+                frame, size = folded, LogSize(snapshot=folded.stored, kept=folded.stored)
             else:
-                size = msgspec.structs.replace(size, snapshot=len(folded.data))
+                size = msgspec.structs.replace(size, snapshot=folded.stored)
         head = self._next_head(frames=number + len(frames), digest=frame.digest.hex(), snapshot=snapshot)
         refs = {*blobs, *self._trees} if self._trees else blobs
         return _Append(frames, head, blobs, refs, self._accepted, size, made)
@@ -408,6 +408,9 @@ RATIO = 4
 A folded state is the thread's state, from which readers start instead of from the first frame. So folded states make a
 log longer by at most a quarter.
 """
+LARGE, LARGE_RATIO = 4 * 2**20, 32
+"""A folded state of more than `LARGE` bytes must spare readers this many times its size. It does not fit in a frame, and
+a reader that reads a log in pieces, in little memory, has to read such a state as a whole."""
 LEAST = 64 * 1024
 """Number of bytes of frames that every reader reads quickly.
 
@@ -421,7 +424,7 @@ class LogSize(msgspec.Struct, frozen=True, gc=False):
     since: int = 0
     """Bytes of the frames after the newest folded state in the log."""
     snapshot: int = 0
-    """Bytes of the frame with the folded state when it was last encoded, whether it was written or not."""
+    """Bytes of the folded state when it was last encoded, whether it was written or not."""
     kept: float = 0.0
     """Estimate of the bytes that a folded state would have now.
 
@@ -441,9 +444,9 @@ class LogSize(msgspec.Struct, frozen=True, gc=False):
 
         This is a cheap guess, because encoding a large state to find out is expensive.
         """
-        return self.since > LEAST and self.since > RATIO * max(self.snapshot, self.kept / 2)
+        return self.since > LEAST and self.pays(max(self.snapshot, self.kept / 2))
 
-    def pays(self, snapshot: int) -> bool:
-        """Return whether writing the thread's whole state to the log is worth it, if the frame that holds it has
-        `snapshot` bytes."""
-        return self.since > RATIO * snapshot
+    def pays(self, snapshot: float) -> bool:
+        """Return whether writing the thread's whole state to the log is worth it, if the state has `snapshot` bytes
+        when it is encoded."""
+        return self.since > snapshot * (RATIO if snapshot <= LARGE else LARGE_RATIO)
