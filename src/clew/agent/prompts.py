@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 from blake3 import blake3
@@ -13,7 +14,7 @@ from clew import advice
 from clew.errors import InvalidInput
 from clew.log import Checkpoint, Logged, MessageAdded, StateSet
 from clew.log.checkpoint import PROMPT_IDS
-from clew.messages import Assistant, Message, User, plain_text, user
+from clew.messages import NOTE_MARK, Assistant, Message, User, plain_text, user
 from clew.threads.redact import Redact, redactor
 
 __all__ = [
@@ -176,33 +177,45 @@ def line_of_work(state: Checkpoint) -> list[int]:
 
     Messages that a summary replaced for the model are included.
     """
+    return [place for start, stop in _stretches(state) for place in range(start, stop)]
+
+
+def _stretches(state: Checkpoint) -> list[tuple[int, int]]:
+    """Return what `line_of_work` returns, as ranges (start, stop) of indices that do not overlap, in order."""
     if state.view == ((0, len(state.history)),):
-        return list(range(len(state.history)))
-    places: list[int] = []
-    for start, stop in sorted({stretch for view in (*state.marks, state.view) for stretch in view}):
-        places.extend(range(max(start, places[-1] + 1 if places else 0), stop))
-    return places
+        return [*state.view]
+    stops: dict[int, int] = {}
+    for view in chain(state.marks, [state.view]):  # most views differ only in where they stop
+        for start, stop in view:
+            stops[start] = max(stop, stops.get(start, 0))
+    found: list[tuple[int, int]] = []
+    end = 0
+    for start, stop in sorted(stops.items()):
+        if stop > end:
+            found.append((max(start, end), stop))
+            end = stop
+    return found
 
 
 def turns_of_task(state: Checkpoint) -> int:
     """Count the model's responses since the user's last prompt, over all runs that worked on it."""
     turns = 0
-    for place in reversed(line_of_work(state)):
-        if is_prompt(state.history[place]):
-            break
-        turns += type(state.history[place]) is Assistant
+    for start, stop in reversed(_stretches(state)):
+        for place in range(stop - 1, start - 1, -1):
+            if is_prompt(state.history[place]):
+                return turns
+            turns += type(state.history[place]) is Assistant
     return turns
 
 
 NOTE = "clew:note"
 """The name of the thread's value that holds the text of a note for the model. It is added to the conversation before
 the model is asked again."""
-_MARK = "[clew] "
 
 
 def note(text: str) -> User:
     """Return a message from Clew to the model, marked so that it is not taken for a prompt of the user."""
-    return user(_MARK + text)
+    return user(NOTE_MARK + text)
 
 
 def note_waiting(state: Checkpoint) -> str:
@@ -211,7 +224,7 @@ def note_waiting(state: Checkpoint) -> str:
 
 
 def is_note(message: Message) -> bool:
-    return type(message) is User and plain_text(message).startswith(_MARK)
+    return type(message) is User and plain_text(message).startswith(NOTE_MARK)
 
 
 def is_prompt(message: Message) -> bool:

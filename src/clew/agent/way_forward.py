@@ -29,7 +29,7 @@ from clew.messages import Assistant, tool_calls
 from clew.threads import Thread
 from clew.threads.heads import is_child
 from clew.threads.leases import boot, is_crashed, is_live, provably_dead
-from clew.threads.views.timeline import Mark, TimelineCall, reader_of
+from clew.threads.views.timeline import Mark, TimelineCall, TimelineReader, Window, reader_of
 
 __all__ = [
     "Holder",
@@ -332,7 +332,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
     """Read how a thread stands: its status, what it waits for, and what is needed to go on with it. Takes no lease and
     changes nothing."""
-    reader, head = await reader_of(store, thread_id)
+    reader, head = await reader_of(store, thread_id, reader=TimelineReader(thread_id, Window()))
     abandoned = is_crashed(head)
     timeline = reader.timeline(-1, abandoned=abandoned)
     state = timeline.checkpoint

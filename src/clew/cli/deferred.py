@@ -41,6 +41,7 @@ __all__ = [
     "thread_reader",
     "thread_search",
     "thread_totals",
+    "timeline_stream",
     "timelines",
     "way_forward",
     "workspace_compare",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from clew.threads.views import render as render
     from clew.threads.views import search as thread_search
     from clew.threads.views import timeline as timelines
+    from clew.threads.views import timeline_stream as timeline_stream
     from clew.threads.views import totals as thread_totals
     from clew.workspace import compare as workspace_compare
     from clew.workspace import reader as workspace_reader
@@ -128,6 +130,7 @@ else:
     thread_search = _Deferred("clew.threads.views.search")
     thread_totals = _Deferred("clew.threads.views.totals")
     timelines = _Deferred("clew.threads.views.timeline")
+    timeline_stream = _Deferred("clew.threads.views.timeline_stream")
     way_forward = _Deferred("clew.agent.way_forward")
     workspace_compare = _Deferred("clew.workspace.compare")
     workspace_reader = _Deferred("clew.workspace.reader")

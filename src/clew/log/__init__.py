@@ -44,7 +44,7 @@ from clew.log.entries import (
     WorkspaceSnapshot,
 )
 from clew.log.fold import Fold, fold
-from clew.log.outline import MessageOutline
+from clew.log.outline import MessageOutline, MessageRoles
 
 __all__ = [
     "DIGEST",
@@ -66,6 +66,7 @@ __all__ = [
     "Logged",
     "MessageAdded",
     "MessageOutline",
+    "MessageRoles",
     "ModelCallRefused",
     "ModelCallStarted",
     "Present",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from clew.log.checkpoint import (
     EMPTY,
@@ -44,13 +44,13 @@ from clew.log.entries import (
     WorkspaceSnapshot,
 )
 from clew.log.facts import Facts
-from clew.log.outline import FactOutline, MessageOutline, ViewOutline
+from clew.log.outline import FactOutline, MessageRoles, ViewOutline
 from clew.messages import Assistant, Block, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
 
 __all__ = ["Fold", "fold"]
 
 TITLE_LENGTH = 80
-NewOutline = Callable[[Iterable[Message]], MessageOutline]
+NewOutline = Callable[[Iterable[Message]], MessageRoles]
 
 
 def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> Checkpoint:
@@ -170,6 +170,15 @@ class Fold:
         parts: list[Any] = [self._history, self._marked(), self._facts]
         return self._checkpoint((), (), ()), b"".join(part.digest() for part in parts)
 
+    def sketch(self, *, all_facts: bool = False) -> Checkpoint:
+        """Return the state with stand-ins for the messages and in little memory, for a fold with `outline`. Its marks can
+        be counted and read one by one. Without `all_facts` it has no facts about single turns, and no replaced ones."""
+        marks, facts = self._marked(), self._facts
+        if isinstance(marks, list) or isinstance(facts, Facts):
+            return self.checkpoint()
+        kept = facts.all() if all_facts else facts.newest()
+        return self._checkpoint(tuple(self._history), cast(Any, marks.copy()), kept)
+
     def _checkpoint(
         self, history: tuple[Message, ...], marks: tuple[Ranges, ...], facts: tuple[Fact, ...]
     ) -> Checkpoint:
@@ -216,10 +225,6 @@ class Fold:
             cost_usd=self.cost_usd,
             seconds=self.seconds,
         )
-
-    def view_after(self, turn: int) -> Ranges:
-        """Return the messages that the model saw at the end of this turn, as ranges of the history."""
-        return self._marked()[turn]
 
     def _started(self, entry: ThreadStarted) -> None:
         self.agent = entry.agent
@@ -298,10 +303,8 @@ class Fold:
         self._open = -1
         self._waiting = 0
         if self._intents or self._results or self._steps or self._open_steps:
-            self._intents.clear()
-            self._results.clear()
-            self._steps.clear()
-            self._open_steps.clear()
+            for known in (self._intents, self._results, self._steps, self._open_steps):
+                known.clear()
 
     def _answer(self, message: Tool) -> None:
         """Take in tool results that come as a message. The message is kept as it is if it answers every open call, or
@@ -310,14 +313,10 @@ class Fold:
             self._add(message)
             self._turn_grows = True
             return
-        results = 0
-        for block in message.content:
-            if type(block) is ToolResult:
-                results += 1
-        if not self._results and results >= self._waiting:
+        given = [block for block in message.content if type(block) is ToolResult]
+        if not self._results and len(given) >= self._waiting:
             self._add_results(message)
             return
-        given = [block for block in message.content if type(block) is ToolResult]
         calls = tool_calls(self._history[self._open])
         free = {index: call.id for index, call in enumerate(calls) if index not in self._results}
         for result in given:

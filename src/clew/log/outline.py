@@ -14,9 +14,9 @@ import msgspec
 from blake3 import blake3
 
 from clew.log.checkpoint import Fact, Kind, Ranges
-from clew.messages import Assistant, Message, System, Tool, ToolCall, User, tool_calls
+from clew.messages import NOTE_MARK, Assistant, Message, System, Tool, ToolCall, User, plain_text, tool_calls, user
 
-__all__ = ["FactOutline", "MessageOutline", "ViewOutline"]
+__all__ = ["FactOutline", "MessageOutline", "MessageRoles", "ViewOutline"]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_fact = msgspec.msgpack.Decoder(Fact).decode
@@ -25,31 +25,34 @@ _AT_ONCE = 4096
 
 _EMPTY: dict[type[Message], Message] = {User: User(()), System: System(()), Tool: Tool(()), Assistant: Assistant(())}
 _CALLING = Assistant((ToolCall("", "", None),))
-_STOPPED = Assistant((), stop="interrupted")
+_STOPPED = {stop: Assistant((), stop=stop) for stop in ("interrupted", "pause_turn")}
+_NOTE = user(NOTE_MARK)
 
 
 def _stand_in(message: Message) -> Message:
-    """Return an empty message of the same role. For a response it also says whether it called tools, or was cut off."""
+    """Return an empty message of the same role. For a response it also says whether it called tools, or was cut off, and
+    for a user's message whether it is a note from Clew."""
     if type(message) is Assistant:
         if tool_calls(message):
             return _CALLING
-        if message.stop == "interrupted":
-            return _STOPPED
+        if message.stop in _STOPPED:
+            return _STOPPED[message.stop]
+    elif type(message) is User and plain_text(message).startswith(NOTE_MARK):
+        return _NOTE
     return _EMPTY[type(message)]
 
 
-class MessageOutline(list[Message]):
-    """A thread's history without its messages: a digest of them all, and for each an empty message of the same role.
+class MessageRoles(list[Message]):
+    """A thread's history without its messages: for each an empty message of the same role.
 
     The newest response is kept whole, because its calls may still be open. So is every message for which the function
     `keep`, if given, returns True.
     """
 
-    __slots__ = ("_hash", "_keep", "_open")
+    __slots__ = ("_keep", "_open")
 
     def __init__(self, messages: Iterable[Message] = (), keep: Callable[[Message], bool] | None = None) -> None:
         super().__init__()
-        self._hash = blake3()
         self._keep = keep
         self._open = -1
         """Index of the newest response if it is kept only for its calls, else -1."""
@@ -57,7 +60,6 @@ class MessageOutline(list[Message]):
             self.append(message)
 
     def append(self, message: Message) -> None:
-        self._hash.update(_encode(message))
         kept = self._keep is not None and self._keep(message)
         if type(message) is Assistant:
             if self._open >= 0:
@@ -66,6 +68,20 @@ class MessageOutline(list[Message]):
             super().append(message)
         else:
             super().append(message if kept else _stand_in(message))
+
+
+class MessageOutline(MessageRoles):
+    """A thread's history without its messages, as `MessageRoles`, and a digest of them all."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self, messages: Iterable[Message] = (), keep: Callable[[Message], bool] | None = None) -> None:
+        self._hash = blake3()
+        super().__init__(messages, keep)
+
+    def append(self, message: Message) -> None:
+        self._hash.update(_encode(message))
+        super().append(message)
 
     def digest(self) -> bytes:
         """Return a digest of all messages, in order."""
@@ -92,6 +108,13 @@ class ViewOutline:
 
     def __iter__(self) -> Iterator[Ranges]:
         return (self[turn] for turn in range(len(self)))
+
+    def copy(self) -> ViewOutline:
+        """Return a copy that does not change with this one."""
+        made = ViewOutline(())
+        made._shared = list(self._shared)
+        made._older, made._starts, made._stops = self._older[:], self._starts[:], self._stops[:]
+        return made
 
     def append(self, view: Ranges) -> None:
         older, (start, stop) = self._packed(view)
@@ -207,6 +230,10 @@ class FactOutline:
     def all(self) -> tuple[Fact, ...]:
         """Return all facts, oldest first."""
         return tuple(self._at(place) for place in range(len(self._starts)))
+
+    def newest(self) -> tuple[Fact, ...]:
+        """Return the facts that no other fact has replaced, oldest first, without those about single turns."""
+        return tuple(self._at(place) for place in sorted(self._newest.values()))
 
     def digest(self) -> bytes:
         """Return a digest of all facts, in order."""

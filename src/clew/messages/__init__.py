@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clew.messages.model import (
+    NOTE_MARK,
     Assistant,
     Block,
     File,
@@ -26,6 +27,7 @@ from clew.messages.model import (
 )
 
 __all__ = [
+    "NOTE_MARK",
     "Assistant",
     "Block",
     "File",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 __all__ = [
+    "NOTE_MARK",
     "Assistant",
     "Block",
     "File",
@@ -31,6 +32,10 @@ __all__ = [
     "tool_calls",
     "user",
 ]
+
+
+NOTE_MARK = "[clew] "
+"""The words with which every note begins. A note is a message to the model that Clew wrote, and not the user."""
 
 
 class _Block(msgspec.Struct, frozen=True, array_like=True, gc=False):

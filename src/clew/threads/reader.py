@@ -45,6 +45,7 @@ __all__ = [
     "decoded",
     "decoded_frames",
     "frames",
+    "from_folded",
     "link",
     "load",
     "next_window",
@@ -440,7 +441,7 @@ async def state_at(source: Source, head: Head) -> Checkpoint:
     Reading starts at the newest folded state: a frame that holds the thread's whole state up to there.
     """
     fold = Fold()
-    async for _, frame in decoded_frames(source, head, **_from_folded(head)):
+    async for _, frame in decoded_frames(source, head, **from_folded(head)):
         fold.push(frame.entries)
     return fold.checkpoint()
 
@@ -454,13 +455,14 @@ async def outline_at(source: Source, head: Head, renamed: Renamed | None = None)
     states. `renamed`, if given, is called with the entries of each frame and returns the entries to use instead.
     """
     fold = Fold(outline=MessageOutline)
-    async for _, frame in decoded_frames(source, head, **_from_folded(head)):
+    async for _, frame in decoded_frames(source, head, **from_folded(head)):
         fold.push(frame.entries if renamed is None else await renamed(frame.entries))
     state, digest = fold.outline()
     return state, blake3(digest + encode_entries([FoldedState(state)]).entries).digest()
 
 
-def _from_folded(head: Head) -> _Start:
+def from_folded(head: Head) -> _Start:
+    """Return where to start to read the log with this head in order to fold it: at the newest folded state."""
     start = max(head.snapshot, 0)
     return {"start": start, "previous": None if start else FIRST}
 

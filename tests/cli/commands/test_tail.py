@@ -171,7 +171,7 @@ async def test_a_thread_that_is_deleted_and_made_again_is_followed_from_its_star
     async with MemoryCheckpointer() as store:
 
         def begin() -> Follower:
-            return Follower(store, "trip", MadeAgain(store, begun))
+            return Follower(store, "trip", MadeAgain(store, begun), 1)
 
         async with Thread.open(store, "trip") as thread:
             await _follow(store, "trip", begin, forever=False)

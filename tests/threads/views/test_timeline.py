@@ -156,8 +156,8 @@ def test_what_was_rewound_is_kept_and_says_so() -> None:
     ]
     mark = timeline.marks[-1]
     assert (mark.kind, mark.turn, mark.to_turn, mark.position) == ("rewound", 3, 1, 3)
-    assert log.reader.position_of(2) == 3
-    assert log.reader.position_of(3) is None
+    assert log.reader.turns.position_of(2) == 3
+    assert log.reader.turns.position_of(3) is None
     assert [plain_text(prompt) for prompt in timeline.turns[-1].prompts] == ["instead"]
 
 

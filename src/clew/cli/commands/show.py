@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clew._runtime.text import ago, dollars, one_line, plural, short_number, size
-from clew.cli.deferred import agent_workspace, entry_lines, exchanges, leases, msgspec, render, timelines
+from clew.cli.deferred import (
+    agent_workspace,
+    entry_lines,
+    exchanges,
+    leases,
+    msgspec,
+    prompts,
+    render,
+    timeline_stream,
+    timelines,
+)
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
-from clew.cli.output.console import console, print_json
+from clew.cli.output.console import console, json_line, print_json
 from clew.cli.output.conversation import Pen, entry_text, in_order, print_entry
 from clew.cli.output.heads import head_object, status_cell
 from clew.cli.stores import find_thread, on_store
@@ -19,13 +31,17 @@ from clew.errors import InvalidInput, ThreadNotFound
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
     from clew.log import Checkpoint
-    from clew.threads.views.timeline import Timeline, TimelineReader
+    from clew.log.checkpoint import Ranges
+    from clew.threads.views.timeline import Timeline, TimelineReader, TimelineTurn
 
 __all__ = ["show"]
 
 _ENDINGS = frozenset({"crashed", "done", "failed", "interrupted", "waiting"})
 """The kinds of marks that tell how the work ended; a mark is an event in a thread's timeline, such as a crash. If the
 last prompt has no answer yet, these marks are printed after that prompt."""
+
+_FEW = 500
+"""The most turns that are kept in memory to be shown. More are read from the log once more, one by one."""
 
 
 @report_errors
@@ -61,16 +77,57 @@ def show(
         if entries:
             await _entries(opened, thread_id, json)
             return
-        reader, head = await timelines.reader_of(opened, thread_id)
-        start, stop = _positions(reader, wanted)
+        keep = prompts.is_prompt if json and not raw else None
+        reader = timelines.TimelineReader(thread_id, _window(wanted), keep_message=keep)
+        _, head = await timelines.reader_of(opened, thread_id, reader=reader)
+        shown = _Shown(opened, reader, head, wanted)
         if raw:
-            _raw(reader.checkpoint, wanted)
+            await _raw(shown)
         elif json:
-            _json(reader, head, start, stop, everything=wanted is None)
+            await _json(shown)
         else:
-            _print(reader, head, start, stop, everything=wanted is None, full=full)
+            await _print(shown, full)
 
     on_store(store, work)
+
+
+class _Shown:
+    """The part of a thread that is to be shown. `reader` has read the log up to `head`; `wanted` has the numbers of the
+    first and the last turn, or is None for everything."""
+
+    def __init__(
+        self, store: Checkpointer, reader: TimelineReader, head: Head, wanted: tuple[int, int | None] | None
+    ) -> None:
+        self.store, self.reader, self.head, self.wanted = store, reader, head, wanted
+        self.start, self.stop = _positions(reader, wanted)
+        self.everything = wanted is None
+
+    async def happened(self) -> AsyncIterator[TimelineTurn | timelines.Mark]:
+        """Yield the turns and marks to show, in order. Many turns are read from the log one by one: the memory that
+        this takes does not grow with their number."""
+        timeline = self.reader.timeline(self.start, self.stop, abandoned=leases.is_crashed(self.head))
+        if self.reader.turns.holds(self.start, self.stop, rewound=self.everything):
+            for what in in_order(timeline.turns, timeline.marks):
+                if self._is_shown(what):
+                    yield what
+            return
+        async for what in timeline_stream.turns_in_order(
+            self.store, self.head, self.reader, start=self.start, stop=self.stop
+        ):
+            if self._is_shown(what):
+                yield what
+
+    def _is_shown(self, what: TimelineTurn | timelines.Mark) -> bool:
+        return self.everything or isinstance(what, timelines.Mark) or not what.rewound
+
+
+def _window(wanted: tuple[int, int | None] | None) -> Any:
+    """Return the turns to keep while the log is read: those to be shown if they are few, else only the newest."""
+    if wanted is None:
+        return timelines.Window(newest=_FEW)
+    first, last = wanted
+    few = last is not None and last - first < _FEW
+    return timelines.Window(numbers=range(first, (last or 0) + 1) if few else ())
 
 
 def _turns(given: str) -> tuple[int, int | None]:
@@ -94,9 +151,9 @@ def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) ->
     """
     if wanted is None:
         return 0, reader.total
-    turns = reader.checkpoint.turns
+    turns = len(reader.turns)
     first, last = wanted[0], turns if wanted[1] is None else wanted[1]
-    start, end = reader.position_of(first), reader.position_of(last)
+    start, end = reader.turns.position_of(first), reader.turns.position_of(last)
     if start is None or end is None or first > last:
         has = f"turns 1 to {turns}" if turns else "no turn yet"
         asked = f"{first}..{last}" if first != last else str(first)
@@ -104,22 +161,25 @@ def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) ->
     return start, end + 1
 
 
-def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool, full: bool) -> None:
-    timeline = reader.timeline(start, stop, abandoned=leases.is_crashed(head))
+async def _print(shown: _Shown, full: bool) -> None:
     pen = Pen(console(), full=full)
-    if everything:
-        _print_head(pen, head, timeline, full)
-    happened = in_order([turn for turn in timeline.turns if everything or not turn.rewound], timeline.marks)
-    ending = 0
-    while everything and ending < len(happened) and getattr(happened[-1 - ending], "kind", "") in _ENDINGS:
-        ending += 1
-    for what in happened[: len(happened) - ending]:
+    timeline = shown.reader.timeline(shown.reader.total)
+    if shown.everything:
+        _print_head(pen, shown.head, timeline, full)
+    ending: list[TimelineTurn | timelines.Mark] = []
+    async for what in shown.happened():
+        if shown.everything and getattr(what, "kind", "") in _ENDINGS:
+            ending.append(what)
+            continue
+        for earlier in ending:
+            pen.happened(earlier)
+        ending.clear()
         pen.happened(what)
-    if everything:
+    if shown.everything:
         for message in timeline.pending:
             pen.prompt(message)
-        pen.words(timeline.partial, head.turns + 1)
-    for what in happened[len(happened) - ending :]:
+        pen.words(timeline.partial, shown.head.turns + 1)
+    for what in ending:
         pen.happened(what)
 
 
@@ -145,25 +205,31 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
         pen.line()
 
 
-def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool) -> None:
-    timeline = reader.timeline(start, stop, abandoned=leases.is_crashed(head))
-    turns = [turn for turn in timeline.turns if everything or not turn.rewound]
-    print_json(
-        {
-            **head_object(
-                msgspec.structs.replace(head, status=leases.shown_status(head), title=timeline.checkpoint.title)
-            ),
-            "reason": timeline.checkpoint.reason,
-            "system_prompt": timeline.checkpoint.system_prompt,
-            "timeline": [
-                {"type": "mark" if isinstance(what, timelines.Mark) else "turn", **render.plain_object(what)}
-                for what in in_order(turns, timeline.marks)
-            ],
-            "exchanges": _exchanges(timeline.checkpoint, leases.shown_status(head)),
-            "pending": render.plain_object(timeline.pending),
-            "partial": render.plain_object(timeline.partial),
-        }
-    )
+async def _json(shown: _Shown) -> None:
+    """Print the thread as one JSON object. It is written piece by piece, because a long thread's is too large to be made
+    as a whole."""
+    head, state = shown.head, shown.reader.state(all_facts=True)
+    status = leases.shown_status(head)
+    at_end = shown.reader.timeline(shown.stop)
+    before = {
+        **head_object(msgspec.structs.replace(head, status=status, title=state.title)),
+        "reason": state.reason,
+        "system_prompt": state.system_prompt,
+    }
+    after = {
+        "exchanges": _exchanges(state, status),
+        "pending": render.plain_object(at_end.pending) if shown.stop == shown.reader.total else [],
+        "partial": render.plain_object(at_end.partial) if shown.stop == shown.reader.total else [],
+    }
+    write = sys.stdout.write
+    write(f'{json_line(before)[:-1]},"timeline":[')
+    comma = ""
+    async for what in shown.happened():
+        kind = "mark" if isinstance(what, timelines.Mark) else "turn"
+        write(comma + json_line({"type": kind, **render.plain_object(what)}))
+        comma = ","
+    write(f"],{json_line(after)[1:]}\n")
+    sys.stdout.flush()
 
 
 def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
@@ -190,21 +256,29 @@ def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _raw(state: Checkpoint, wanted: tuple[int, int | None] | None) -> None:
-    for message in state.messages if wanted is None else _messages(state, wanted):
+async def _raw(shown: _Shown) -> None:
+    """Print the messages that the model sees, or those that the wanted turns added to the conversation."""
+    state = shown.reader.checkpoint
+    ranges = state.view
+    if shown.wanted is not None:
+        first, last = shown.wanted
+        ranges = _added(state.marks[first - 1], state.marks[state.turns if last is None else last])
+    async for _, message in timeline_stream.messages_at(shown.store, shown.head, ranges):
         print_json(render.plain_object(message))
 
 
-def _messages(state: Checkpoint, wanted: tuple[int, int | None]) -> list[Any]:
-    """Return the messages that a range of turns added to the conversation. `wanted` has the numbers of the first and
-    the last turn of the range; None as the last means the newest turn."""
-
-    def places(turn: int) -> list[int]:
-        return [place for start, stop in state.marks[turn] for place in range(start, stop)]
-
-    before = set(places(wanted[0] - 1))
-    last = state.turns if wanted[1] is None else wanted[1]
-    return [state.history[place] for place in places(last) if place not in before]
+def _added(before: Ranges, after: Ranges) -> Ranges:
+    """Return the ranges of messages that are in `after` and not in `before`."""
+    found = []
+    for start, stop in after:
+        for known_start, known_stop in sorted(before):
+            if known_start < stop and known_stop > start:
+                if known_start > start:
+                    found.append((start, known_start))
+                start = known_stop
+        if start < stop:
+            found.append((start, stop))
+    return tuple(found)
 
 
 async def _entries(store: Checkpointer, thread_id: str, json: bool) -> None:

@@ -62,7 +62,7 @@ def tail(
 
         def begin() -> Follower:
             view = JsonView(opened, turns) if json else PrintView(Pen(console()), turns)
-            return Follower(opened, thread_id, view)
+            return Follower(opened, thread_id, view, turns)
 
         head = await _follow(opened, thread_id, begin, forever)
         if not json:
@@ -155,10 +155,11 @@ class View(Protocol):
 class Follower:
     """Reads the frames of a thread's log that have been appended since the last look, and passes them to a view."""
 
-    def __init__(self, store: Checkpointer, thread_id: str, view: View) -> None:
+    def __init__(self, store: Checkpointer, thread_id: str, view: View, turns: int) -> None:
+        """The view gets the last `turns` turns at the start."""
         self._store = store
         self._view = view
-        self._reader = timelines.TimelineReader(thread_id)
+        self._reader = timelines.TimelineReader(thread_id, timelines.Window(newest=max(turns, 1)))
 
     async def catch_up(self, head: Head) -> bool:
         """Show the frames that were appended since the last call, up to the last one that `head` counts. The first call
@@ -225,7 +226,7 @@ class PrintView:
         if self._turns:
             for message in timeline.pending:
                 self._pen.prompt(message)
-            self._pen.words(timeline.partial, reader.checkpoint.turns + 1)
+            self._pen.words(timeline.partial, len(reader.turns) + 1)
 
     def add(self, reader: timelines.TimelineReader, frame: Frame) -> None:
         for entry in frame.entries:
@@ -233,7 +234,7 @@ class PrintView:
                 self._end_stream()
                 self._pen.prompt(entry.message)
             elif isinstance(entry, log.Streamed) and not entry.call:
-                self._stream(entry, reader.checkpoint.turns + 1)
+                self._stream(entry, len(reader.turns) + 1)
         for what in reader.feed(frame):
             if isinstance(what, timelines.Mark):
                 self._end_stream()

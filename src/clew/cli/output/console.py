@@ -19,7 +19,7 @@ from clew.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["agreed", "confirm", "console", "errors", "hint", "print_json", "working"]
+__all__ = ["agreed", "confirm", "console", "errors", "hint", "json_line", "print_json", "working"]
 
 
 def console() -> Console:
@@ -45,10 +45,15 @@ def errors() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def json_line(value: Any) -> str:
+    """Return a value as JSON, without a line break."""
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
 def print_json(value: Any) -> None:
     """Write a value as JSON on a line of its own, and flush it."""
 
-    sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+    sys.stdout.write(json_line(value) + "\n")
     sys.stdout.flush()
 
 

@@ -19,7 +19,7 @@ from clew.server.inspector.error_pages import DAMAGE, damaged
 from clew.server.inspector.files_page import files_page
 from clew.server.inspector.live import thread_events, threads_events
 from clew.server.inspector.overview_page import look_over, overview_page
-from clew.server.inspector.thread_page import WINDOW, thread_page, window_html
+from clew.server.inspector.thread_page import WINDOW, seen_at, thread_page, window_html
 from clew.server.inspector.threads_page import list_threads, threads_page
 from clew.server.inspector.visits import HEADERS, PageRoute, Visit, html
 from clew.server.response import Response, Stream
@@ -61,10 +61,12 @@ async def thread(visit: Visit) -> Response:
         async with visit.store() as store:
             reader, head = await visit.shared.readers.read(store, visit.request.namespace, thread_id)
             forks = await _forks(store, thread_id)
-            way = await way_of(store, head, reader.timeline(-1).checkpoint)
+            way = await way_of(store, head, reader.checkpoint)
+            position = _position(visit, reader)
+            readers, seen = visit.shared.readers, seen_at(reader.total, position)
+            reader, head = await readers.read_at(store, visit.request.namespace, thread_id, seen.start, seen.stop)
     except DAMAGE as error:
         return await damaged(visit, error)
-    position = _position(visit, reader)
     return html(thread_page(visit.viewer, reader, head, forks, way, position))
 
 
@@ -84,9 +86,9 @@ def _position(visit: Visit, reader: TimelineReader) -> int | None:
         return min(at, max(0, reader.total - 1))
     if not turn:
         return None if turn is None or not reader.total else 0
-    position = reader.position_of(turn)
+    position = reader.turns.position_of(turn)
     if position is None:
-        raise Refused("absent", f"this thread has turns 1 to {reader.checkpoint.turns}; there is no turn {turn}")
+        raise Refused("absent", f"this thread has turns 1 to {len(reader.turns)}; there is no turn {turn}")
     return position
 
 
@@ -99,7 +101,7 @@ async def turns(visit: Visit) -> Response:
         raise InvalidInput(f"turns are sent {WINDOW} at a time at most, from start up to stop")
     thread_id = visit.thread_id
     async with visit.store() as store:
-        reader, head = await visit.shared.readers.read(store, visit.request.namespace, thread_id)
+        reader, head = await visit.shared.readers.read_at(store, visit.request.namespace, thread_id, start, stop)
     timeline = reader.timeline(start, stop, abandoned=is_crashed(head))
     return html(window_html(timeline, thread_id, can_write=visit.viewer.can_write))
 

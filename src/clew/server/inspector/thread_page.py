@@ -19,10 +19,12 @@ from clew.server.inspector.visits import Viewer
 from clew.threads.leases import is_crashed, is_live
 from clew.threads.views.timeline import Timeline, TimelineReader
 
-__all__ = ["WINDOW", "facts_html", "questions_html", "resume_html", "thread_page", "window_html"]
+__all__ = ["WINDOW", "facts_html", "questions_html", "resume_html", "seen_at", "thread_page", "window_html"]
 
 WINDOW = 50
 """The most turns that are sent to the browser at a time."""
+_STRIP = 1_000
+"""The most turns that have a cell in the strip at the top of the page: those around the ones on the page."""
 
 
 class _Facts(NamedTuple):
@@ -73,20 +75,21 @@ def thread_page(
     are the heads of the thread's forks. `way` says what is needed to go on with the thread, such as an answer or a
     higher limit."""
     thread_id, abandoned = head.thread_id, is_crashed(head)
-    start, stop = _window_at(reader, position)
-    whole = reader.timeline(abandoned=abandoned)
+    start, stop = _window_at(reader.total, position)
+    seen = seen_at(reader.total, position)
+    around = reader.timeline(seen.start, seen.stop, abandoned=abandoned)
     timeline = reader.timeline(start, stop, abandoned=abandoned)
     return render(
         "thread.html",
         viewer=viewer,
-        title=head.title or whole.checkpoint.title or thread_id,
+        title=head.title or around.checkpoint.title or thread_id,
         thread_id=thread_id,
         head=head,
         forks=forks,
         facts=_facts(head, timeline),
         resume=_resume(viewer, way),
         asked=_asked(timeline),
-        strip=_strip(whole, thread_id) if whole.total or whole.marks else None,
+        strip=_strip(around, thread_id) if around.total or around.marks else None,
         frames=timeline.frames,
         at_end=stop == reader.total,
         position=position,
@@ -119,14 +122,21 @@ def questions_html(viewer: Viewer, head: Head, timeline: Timeline) -> Markup:
     return part("thread_parts.html", "questions", _asked(timeline), viewer, head.thread_id)
 
 
-def _window_at(reader: TimelineReader, position: int | None) -> tuple[int, int]:
+def _window_at(total: int, position: int | None, most: int = WINDOW) -> tuple[int, int]:
     """Return which turns to show, as the position of the first one and the position after the last one. They are the
-    newest `WINDOW` turns or, if `position` is given, as many around it. Fewer are shown only if the thread has fewer.
+    newest `most` turns or, if `position` is given, as many around it. Fewer are shown only if the thread has fewer than
+    that: `total` is their number.
     """
     if position is None:
-        return max(0, reader.total - WINDOW), reader.total
-    start = max(0, min(position - WINDOW // 2, reader.total - WINDOW))
-    return start, min(reader.total, start + WINDOW)
+        return max(0, total - most), total
+    start = max(0, min(position - most // 2, total - most))
+    return start, min(total, start + most)
+
+
+def seen_at(total: int, position: int | None) -> range:
+    """Return the positions of the turns of which the page shows something: a cell in the strip, or all. `total` is the
+    number of turns of the thread, and `position` that of the turn that the page is about, if any."""
+    return range(*_window_at(total, position, _STRIP))
 
 
 def _window(timeline: Timeline, thread_id: str, *, can_write: bool) -> _Window:
@@ -175,13 +185,13 @@ def _asked(timeline: Timeline) -> list[tuple[Question, str]]:
 _TICK_ORDER = ("crashed", "failed", "resumed", "taken over", "rewound", "compacted", "moved", "forked", "waiting")
 
 
-def _strip(whole: Timeline, thread_id: str) -> _Strip:
-    """Return the data for the strip: a row at the top of the page with a small cell for each turn of the thread, small
-    signs for events such as a crash, and a legend. `whole` is the timeline with all turns."""
-    room = "strip roomy" if whole.total <= 24 else "strip dense" if whole.total > 150 else "strip"
-    cells = strip_cells(whole, thread_id)
+def _strip(around: Timeline, thread_id: str) -> _Strip:
+    """Return the data for the strip: a row at the top of the page with a small cell for each turn in `around`, small
+    signs for events such as a crash, and a legend."""
+    room = "strip roomy" if around.total <= 24 else "strip dense" if around.total > 150 else "strip"
+    cells = strip_cells(around, thread_id)
     kinds = {tick.kind for _, ticks in cells for tick in ticks}
     legend = [(f"tick tick-{kind.replace(' ', '-')}", kind) for kind in _TICK_ORDER if kind in kinds]
-    if any(call.status == "in doubt" for turn in whole.turns for call in turn.calls):
+    if any(call.status == "in doubt" for turn in around.turns for call in turn.calls):
         legend.append(("cell cell-in-doubt", "in doubt"))
     return _Strip(room, cells, legend)

@@ -9,33 +9,39 @@ from collections import OrderedDict
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import ThreadNotFound
 from clew.threads.heads import is_part
-from clew.threads.views.timeline import TimelineReader, reader_of
+from clew.threads.views.timeline import TimelineReader, Window, reader_of
 
 __all__ = ["Readers"]
 
 _MOST = 8
 """The most threads whose timelines are kept in memory."""
+_NEWEST = 2_000
+"""The most turns of a thread that are kept in memory, counted from the newest; and as many older ones that were looked
+at last. A page of others reads the log again."""
 
 
 class _Kept:
-    __slots__ = ("lock", "log_id", "reader")
+    __slots__ = ("lock", "log_id", "older", "reader")
 
     def __init__(self, log_id: str, thread_id: str) -> None:
         self.log_id = log_id
-        self.reader = TimelineReader(thread_id)
+        self.reader = TimelineReader(thread_id, Window(newest=_NEWEST))
+        self.older: TimelineReader | None = None
+        """A reader that keeps older turns, if some were looked at."""
         self.lock = asyncio.Lock()
 
 
 class Readers:
     """Keeps timeline readers in memory for the threads that were looked at last, at most `_MOST`. A timeline reader
-    turns a thread's log into turns, and marks for events such as a crash."""
+    turns a thread's log into turns, and marks for events such as a crash. Of a long thread, it keeps only some turns."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
     async def read(self, store: Checkpointer, namespace: str, thread_id: str) -> tuple[TimelineReader, Head]:
-        """Return a reader that has read the whole log of a thread, and the thread's head at that moment. `namespace` is
-        the namespace of `store`, because two namespaces may have threads with the same id.
+        """Return a reader that has read the whole log of a thread, and the thread's head at that moment. It has the
+        thread's newest turns. `namespace` is the namespace of `store`, because two namespaces may have threads with the
+        same id.
 
         If the thread is in the cache, only the frames that are new since the last call are read. Raises
         `ThreadNotFound` if there is no such thread. An error while reading, such as `Corrupt`, is raised too, and
@@ -52,10 +58,34 @@ class Readers:
         while len(self._kept) > _MOST:
             self._kept.popitem(last=False)
         async with kept.lock:
-            if kept.reader.frames >= head.frames:
-                return kept.reader, head
-            try:
-                return await reader_of(store, thread_id, head=head, reader=kept.reader)
-            except BaseException:
-                self._kept.pop(name, None)
-                raise
+            if kept.reader.frames < head.frames:
+                try:
+                    await reader_of(store, thread_id, head=head, reader=kept.reader)
+                except BaseException:
+                    self._kept.pop(name, None)
+                    raise
+        return kept.reader, head
+
+    async def read_at(
+        self, store: Checkpointer, namespace: str, thread_id: str, start: int, stop: int
+    ) -> tuple[TimelineReader, Head]:
+        """Do as `read`, and return a reader that has the turns at the positions from `start` up to, but not including,
+        `stop`: not more than `_NEWEST`.
+
+        If they are not in the cache, the whole log is read again, and turns around them are kept too.
+        """
+        reader, head = await self.read(store, namespace, thread_id)
+        stop = min(stop, reader.total)
+        kept = self._kept.get((namespace, thread_id))
+        if kept is None or reader.turns.holds(start, stop):
+            return reader, head
+        async with kept.lock:
+            older = kept.older
+            if older is None or not older.turns.holds(start, stop):
+                first = max(0, (start + stop - _NEWEST) // 2)
+                older = TimelineReader(thread_id, Window(positions=range(first, first + _NEWEST)))
+            if older.frames < head.frames:
+                kept.older = None
+                await reader_of(store, thread_id, head=head, reader=older)
+            kept.older = older
+        return older, head

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from clew._runtime.text import elapsed, one_line, size
 from clew.log import WorkspaceSnapshot
 from clew.messages import (
+    NOTE_MARK,
     Block,
     File,
     Image,
@@ -48,7 +49,6 @@ _LONG = 1_200
 more than three times this number of characters."""
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _LARGEST_IMAGE = 4 * 2**20
-_NOTE = "[clew] "
 
 
 class _Part(NamedTuple):
@@ -227,10 +227,10 @@ def _response(turn: TimelineTurn) -> list[_Part | _Result | _Call]:
 
 
 def _prompt(message: Message) -> _Prompt:
-    is_note = not isinstance(message, System) and plain_text(message).startswith(_NOTE)
+    is_note = not isinstance(message, System) and plain_text(message).startswith(NOTE_MARK)
     who = "System" if isinstance(message, System) else "Clew" if is_note else "User"
     blocks = [
-        Text(block.text.removeprefix(_NOTE)) if is_note and isinstance(block, Text) else block
+        Text(block.text.removeprefix(NOTE_MARK)) if is_note and isinstance(block, Text) else block
         for block in message.content
     ]
     return _Prompt(who, [_block(block) for block in blocks])

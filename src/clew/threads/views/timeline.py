@@ -6,13 +6,15 @@ reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import ThreadNotFound
 from clew.log import (
+    FIRST,
     Checkpoint,
     Compacted,
     Fold,
@@ -21,6 +23,7 @@ from clew.log import (
     LeaseTaken,
     Logged,
     MessageAdded,
+    MessageRoles,
     ModelCallRefused,
     ModelCallStarted,
     Rewound,
@@ -35,9 +38,9 @@ from clew.log import (
     Usage,
     WorkspaceSnapshot,
 )
-from clew.messages import Assistant, Block, Message, Tool, ToolResult, tool_calls
+from clew.messages import Assistant, Message, Tool, tool_calls
 from clew.threads.leases import LEASE_TIME, is_crashed
-from clew.threads.reader import Source, decoded, frames
+from clew.threads.reader import Source, decoded_frames
 from clew.threads.views.timeline_parts import (
     CallStatus,
     DraftCall,
@@ -48,8 +51,11 @@ from clew.threads.views.timeline_parts import (
     TimelineCall,
     TimelineTurn,
     is_beside,
+    match_results,
     moment,
+    place_of,
 )
+from clew.threads.views.timeline_window import KeptTurns, Window
 
 __all__ = [
     "CallStatus",
@@ -59,6 +65,7 @@ __all__ = [
     "TimelineCall",
     "TimelineReader",
     "TimelineTurn",
+    "Window",
     "read_timeline",
     "reader_of",
 ]
@@ -70,9 +77,8 @@ async def read_timeline(
     """Return the timeline of a thread, or of its turns at the positions from `start` up to, but not including, `stop`.
 
     Positions count all turns, also rewound ones, from 0. A negative `start` counts from the end. Takes no lease and
-    changes nothing. The log is read from its beginning and checked; only a few frames at a time are in memory, beside
-    the messages themselves. The log is read up to `head`; if that is not given, the thread's head is read from the
-    store first.
+    changes nothing. The log is read from its beginning and checked; all its messages are in memory then. The log is
+    read up to `head`; if that is not given, the thread's head is read from the store first.
     """
     reader, head = await reader_of(store, thread_id, head=head)
     return reader.timeline(start, stop, abandoned=is_crashed(head))
@@ -90,9 +96,9 @@ async def reader_of(
     if head is None:
         raise ThreadNotFound(thread_id)
     reader = reader or TimelineReader(thread_id)
-    previous = reader.digest if reader.frames else bytes(16)
-    async for number, data in frames(store, head, start=reader.frames, previous=previous):
-        reader.feed(await decoded(store, thread_id, number, data))
+    previous = reader.digest if reader.frames else FIRST
+    async for _, frame in decoded_frames(store, head, start=reader.frames, previous=previous):
+        reader.take(frame)
     return reader, head
 
 
@@ -100,20 +106,30 @@ class TimelineReader:
     """Reads a log frame by frame from its first frame on, and keeps the timeline of what it has read.
 
     To follow a growing log, feed each new frame: `feed` returns the turns and marks that it changed, so that only those
-    need to be shown.
+    need to be shown. With a `window`, only the turns in it are kept, and the marks after them. Then the messages of the
+    `checkpoint` are empty, except those that `keep_message` returns True for.
     """
 
-    def __init__(self, thread_id: str) -> None:
+    def __init__(
+        self,
+        thread_id: str,
+        window: Window | None = None,
+        *,
+        keep_message: Callable[[Message], bool] | None = None,
+        on_settled: Callable[[TimelineTurn, Sequence[Mark]], None] | None = None,
+    ) -> None:
+        """`on_settled` is called with each turn that leaves the window, and the marks after it. Only rewinds, and what
+        follows a rewind to this turn, can change such a turn: see `KeptTurns.changed_late`."""
         self.thread_id = thread_id
         self.frames = 0
         """Number of frames read so far."""
         self.digest = b""
         """Digest of the last frame read. The next frame must follow it."""
-        self._fold = Fold()
-        self._turns: list[DraftTurn] = []
-        self._line: list[DraftTurn] = []
-        """The turns that were not rewound, in order. The turn with number n is at index n - 1."""
-        self._marks: list[Mark] = []
+        self._window = window
+        self._fold = Fold(outline=None if window is None else partial(MessageRoles, keep=keep_message))
+        settled = None if on_settled is None else lambda turn, marks: on_settled(self._built(turn), marks)
+        self._turns = KeptTurns(window, settled)
+        self._new_marks: list[Mark] = []
         self._pending: list[Message] = []
         self._first_snapshot: WorkspaceSnapshot | None = None
         self._asked: int | None = None
@@ -130,55 +146,61 @@ class TimelineReader:
         self._token = ""
         self._provider: str | None = None
         self._steps: set[tuple[int, int, str]] = set()
-        self._touched: dict[int, None] = {}
+        self._touched: dict[int, DraftTurn] = {}
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The state after the frames read so far."""
-        return self._fold.checkpoint()
+        """The state after the frames read so far. With a window, it is as `Fold.sketch` returns it."""
+        return self.state()
+
+    def state(self, *, all_facts: bool = False) -> Checkpoint:
+        """Return the state after the frames read so far. With a window, `all_facts` adds facts about single turns."""
+        return self._fold.checkpoint() if self._window is None else self._fold.sketch(all_facts=all_facts)
 
     @property
     def total(self) -> int:
         """Number of turns so far, including rewound ones."""
-        return len(self._turns)
+        return self._turns.total
 
-    def position_of(self, number: int) -> int | None:
-        """Return the position of turn `number` of the current conversation. Positions count from 0 and include rewound
-        turns.
-
-        None if there is no such turn.
-        """
-        return self._line[number - 1].position if 1 <= number <= len(self._line) else None
+    @property
+    def turns(self) -> KeptTurns:
+        """The turns that are kept. Their length is the number of turns of the conversation, without rewound ones."""
+        return self._turns
 
     def feed(self, frame: Frame) -> list[TimelineTurn | Mark]:
         """Read the next frame of the log.
 
         Returns the turns that it added or changed, as they are now, and the marks that it added, in order.
         """
+        self.take(frame)
+        changed: list[TimelineTurn | Mark] = [self._built(turn) for turn in self._touched.values()]
+        return sorted([*changed, *self._new_marks], key=place_of)
+
+    def take(self, frame: Frame) -> None:
+        """Read the next frame of the log, as `feed`, but return nothing, which is faster."""
         self._now = frame.time
-        marks, self._touched = len(self._marks), {}
+        self._new_marks, self._touched = [], {}
         for entry in frame.entries:
             self._take(entry)
         self.frames += 1
         self.digest = frame.digest
         self._before = frame.time
-        changed: list[TimelineTurn | Mark] = [self._built(self._turns[position]) for position in self._touched]
-        return sorted([*changed, *self._marks[marks:]], key=_place)
 
     def timeline(self, start: int = 0, stop: int | None = None, *, abandoned: bool = False) -> Timeline:
         """Return the timeline of the turns at the positions from `start` up to, but not including, `stop`.
 
         `abandoned` says that no live process runs the thread although its status is running. Then the timeline ends
-        with a mark that says that it crashed.
+        with a mark that says that it crashed. With a window, turns that are not kept are left out.
         """
         start, stop, _ = slice(start, stop).indices(self.total)
         stop = max(start, stop)
-        marks = [*self._marks, self._crash()] if abandoned else self._marks
+        marks = [*self._turns.marks, self._crash()] if abandoned else self._turns.marks
         at_end = stop == self.total
+        state = self.checkpoint
         awaited = self._fold.in_flight and not abandoned and at_end
         return Timeline(
             thread_id=self.thread_id,
-            turns=tuple(self._built(turn, abandoned) for turn in self._turns[start:stop]),
+            turns=tuple(self._built(turn, abandoned) for turn in self._turns.between(start, stop)),
             marks=tuple(mark for mark in marks if is_beside(mark.position, start, stop)),
             start=start,
             stop=stop,
@@ -186,14 +208,14 @@ class TimelineReader:
             frames=self.frames,
             snapshot=self._first_snapshot,
             pending=tuple(self._pending) if at_end else (),
-            partial=self.checkpoint.partial if at_end else (),
+            partial=state.partial if at_end else (),
             asked_at=moment(self._asked) if awaited else None,
-            checkpoint=self.checkpoint,
+            checkpoint=state,
         )
 
     def _take(self, entry: Logged) -> None:
         if isinstance(entry, FoldedState):
-            if not self.frames and not self._turns:
+            if not self.frames and not self.total:
                 self._inherit(entry.state)
             return  # a later folded state repeats the entries before it
         before = self._fold.turns
@@ -229,9 +251,9 @@ class TimelineReader:
             self._snapshot(entry)
         elif isinstance(entry, StateSet):
             self._said_about(entry)
-        elif isinstance(entry, Spend) and entry.usage != Usage() and self._line and not self._pending:
-            self._line[-1].spend(entry.usage, entry.cost_usd)  # a prompt without a response does not belong to a turn
-            self._touch(self._line[-1])
+        elif isinstance(entry, Spend) and entry.usage != Usage() and self._turns.last and not self._pending:
+            self._turns.last.spend(entry.usage, entry.cost_usd)  # a prompt without a response does not belong to a turn
+            self._touch(self._turns.last)
 
     def _message(self, entry: MessageAdded) -> None:
         message = entry.message
@@ -247,20 +269,18 @@ class TimelineReader:
             turn.calls = [DraftCall(index, call, self._now) for index, call in enumerate(tool_calls(message))]
             if entry.usage is not None:
                 turn.spend(entry.usage, entry.cost_usd)
-            self._turns.append(turn)
-            self._line.append(turn)
+            self._steps.clear()
+            self._turns.add(turn)
             self._touch(turn)
 
     def _results(self, message: Tool) -> None:
         """Record tool results that came as a message. Agents that record no intents record their results in this way."""
-        if not self._line:
-            return
-        waiting = [call for call in self._line[-1].calls if call.open]
-        _match(waiting, message.content, self._now)
-        self._touch(self._line[-1])
+        if (turn := self._turns.last) is not None:
+            match_results([call for call in turn.calls if call.open], message.content, self._now)
+            self._touch(turn)
 
     def _open_call(self, message: int, index: int) -> DraftCall | None:
-        turn = self._line[-1] if self._line else None
+        turn = self._turns.last
         if turn is None or turn.message != message or not 0 <= index < len(turn.calls):
             return None
         self._touch(turn)
@@ -288,19 +308,17 @@ class TimelineReader:
         self._refused = ""
 
     def _lease(self, entry: LeaseTaken, status: str) -> None:
-        if (
-            entry.token and entry.token == self._token
-        ):  # the holder goes on: it took its own lease again, which it had not renewed in time
+        if entry.token and entry.token == self._token:  # the holder took its own lease again, not renewed in time
             return
         self._token = entry.token
         self._tell_refusal()
         first, given_back = self._leases == 0, status != "running"
         idle = max(0, self._now - self._before)
-        if first and not self._turns and not self._marks:
+        if first and not self.total and not self._turns.has_marks:
             self._mark("started", f"started by {entry.owner}", owner=entry.owner)
         elif not first and not given_back:
             self._lost_holder(entry, idle)
-        if not first or self._turns:
+        if not first or self.total:
             same = entry.owner == self._owner
             by = "the same process" if same else entry.owner
             pause = idle / 1e6 if self._before else None
@@ -308,12 +326,12 @@ class TimelineReader:
         self._leases += 1
         self._owner = entry.owner
         self._asked = None
-        if self._line and self._line[-1].open:
-            self._line[-1].idle += idle
-            for call in self._line[-1].calls:
+        if self._turns.last is not None and self._turns.last.open:
+            self._turns.last.idle += idle
+            for call in self._turns.last.calls:
                 call.replayed = call.replayed or not call.open
                 call.doubted = call.doubted or (call.open and call.begun is not None and status != "waiting")
-            self._touch(self._line[-1])
+            self._touch(self._turns.last)
 
     def _lost_holder(self, entry: LeaseTaken, idle: int) -> None:
         """Add a mark for a lease that was never given back before another was taken: "taken over" or "crashed".
@@ -326,7 +344,7 @@ class TimelineReader:
         if entry.owner == self._owner or (elsewhere and idle < LEASE_TIME.total_seconds() * 1e6):
             self._mark("taken over", f"taken over from {self._owner}", owner=self._owner)
         else:
-            self._marks.append(self._crash())
+            self._keep(self._crash())
 
     def _crash(self) -> Mark:
         return self._make_mark(
@@ -334,7 +352,7 @@ class TimelineReader:
         )
 
     def _doing(self) -> str:
-        turn = self._line[-1] if self._line else None
+        turn = self._turns.last
         if turn is not None and turn.open:
             names = dict.fromkeys(call.call.name for call in turn.calls if call.open and call.begun is not None)
             return f" while it ran {', '.join(names)}" if names else f" before the calls of turn {turn.number} began"
@@ -346,19 +364,19 @@ class TimelineReader:
             said = f": {entry.reason}" if entry.reason else ""
             self._mark(entry.status, f"{entry.status}{said}", owner=self._owner)
             self._asked = None
-            if self._line and self._line[-1].open:
-                self._touch(self._line[-1])
+            if self._turns.last is not None and self._turns.last.open:
+                self._touch(self._turns.last)
 
     def _started(self, entry: ThreadStarted) -> None:
         provider = str(entry.limits.get("provider") or "clew")
         if self._provider is None:
-            if entry.parent is not None and not self._turns:
+            if entry.parent is not None and not self.total:
                 self._mark(
                     "called", f"called from turn {entry.parent[1]} of {entry.parent[0]}", to_turn=entry.parent[1]
                 )
         elif provider != self._provider:
             self._mark("moved", f"moved from {self._provider} to {provider}")
-        elif self._turns:
+        elif self.total:
             model = f"goes on with {entry.model or 'another model'}"
             self._mark("changed", f"{model}: its settings are not those of before")
         self._provider = provider
@@ -367,22 +385,20 @@ class TimelineReader:
         after = self._fold.turns
         self._pending, self._asked = [], None
         self._tell_refusal()
-        for turn in self._line[after:]:
-            turn.rewound = True
-            self._touch(turn)
-        del self._line[after:]
+        for turn in self._turns.rewind(after):
+            self._touched[turn.position] = turn
         self._mark("rewound", f"rewound from turn {before} to turn {after}", to_turn=after, turn=before)
 
     def _said_about(self, entry: StateSet) -> None:
         """Add metadata that a tool set for the current turn to that turn. Clew's own values are left out."""
-        if entry.scope == "turn" and self._line and not entry.key.startswith("clew:"):
-            self._line[-1].metadata[entry.key] = entry.value
-            self._touch(self._line[-1])
+        if entry.scope == "turn" and self._turns.last is not None and not entry.key.startswith("clew:"):
+            self._turns.last.metadata[entry.key] = entry.value
+            self._touch(self._turns.last)
 
     def _snapshot(self, entry: WorkspaceSnapshot) -> None:
-        if self._line:
-            self._line[-1].snapshot = entry
-            self._touch(self._line[-1])
+        if self._turns.last is not None:
+            self._turns.last.snapshot = entry
+            self._touch(self._turns.last)
         else:
             self._first_snapshot = entry
 
@@ -390,6 +406,9 @@ class TimelineReader:
         """Take over the turns of `state`, with which the log of a fork, for example, begins. They have no times."""
         self._fold.push([FoldedState(state)])
         self._provider = str(state.limits.get("provider") or "clew")
+        metadata = state.metadata
+        snapshots = {fact.turn: WorkspaceSnapshot(*fact.value) for fact in state.facts if fact.kind == "workspace"}
+        self._first_snapshot = snapshots.get(0)
         end = 0
         for number, view in enumerate(state.marks[1:], 1):
             seen = [place for start, stop in view for place in range(max(start, end), stop)]
@@ -397,23 +416,16 @@ class TimelineReader:
             response = state.history[place] if place >= 0 else Assistant(())
             turn = DraftTurn(self.total, number, place, response, self.frames)  # type: ignore[arg-type] # an Assistant, as chosen above
             turn.inherited = True
-            turn.metadata = state.metadata.get(number, {})
+            turn.metadata = metadata.get(number, {})
+            turn.snapshot = snapshots.get(number)
             turn.prompts = tuple(state.history[at] for at in seen if at < place)
             turn.calls = [DraftCall(index, call, None) for index, call in enumerate(tool_calls(response))]
             for at in seen:
                 if at > place and isinstance(results := state.history[at], Tool):
-                    _match(turn.calls, results.content, None)
+                    match_results(turn.calls, results.content, None)
             end = max(seen, default=end - 1) + 1
-            self._turns.append(turn)
-        self._line = list(self._turns)
+            self._turns.add(turn)
         self._inherit_open(state)
-        for fact in state.facts:
-            if fact.kind == "workspace":
-                kept = WorkspaceSnapshot(*fact.value)
-                if fact.turn:
-                    self._line[fact.turn - 1].snapshot = kept
-                else:
-                    self._first_snapshot = kept
         self._pending = [state.history[place] for start, stop in state.view for place in range(max(start, end), stop)]
         if state.parent is not None:
             parent, turn_number = state.parent
@@ -422,9 +434,9 @@ class TimelineReader:
             self._mark("forked", text, position=at, turn=at, to_turn=turn_number)
 
     def _inherit_open(self, state: Checkpoint) -> None:
-        if state.open_message < 0 or not self._line:
+        if state.open_message < 0 or self._turns.last is None:
             return
-        for call in self._line[-1].calls:
+        for call in self._turns.last.calls:
             if call.index in state.results:
                 call.finish(state.results[call.index], None)
             elif call.index in state.intents:
@@ -448,10 +460,14 @@ class TimelineReader:
             changes["turn"] = turn
         if position is not None:
             changes["position"] = position
-        self._marks.append(msgspec.structs.replace(made, **changes))
+        self._keep(msgspec.structs.replace(made, **changes))
+
+    def _keep(self, mark: Mark) -> None:
+        self._new_marks.append(mark)
+        self._turns.mark(mark)
 
     def _make_mark(self, kind: MarkKind, text: str, at: int, owner: str) -> Mark:
-        within = bool(self._line) and self._line[-1].open
+        within = self._turns.last is not None and self._turns.last.open
         return Mark(
             kind=kind,
             position=self.total,
@@ -464,7 +480,9 @@ class TimelineReader:
         )
 
     def _touch(self, turn: DraftTurn) -> None:
-        self._touched[turn.position] = None
+        self._turns.changed(turn)
+        if turn.frame >= 0:  # an empty turn that stands for one that is not kept has no frame
+            self._touched[turn.position] = turn
 
     def _built(self, turn: DraftTurn, abandoned: bool = False) -> TimelineTurn:
         return turn.built([call.built(self._status_of(turn, call, abandoned), turn.inherited) for call in turn.calls])
@@ -472,28 +490,10 @@ class TimelineReader:
     def _status_of(self, turn: DraftTurn, call: DraftCall, abandoned: bool) -> CallStatus:
         if not call.open:
             return "replayed" if call.replayed else "done"
-        is_last = bool(self._line) and self._line[-1] is turn
+        is_last = self._turns.last is turn
         if is_last and self._fold.status == "waiting":
             return "waiting"
         if call.begun is None:
             return "not started"
         runs = is_last and self._fold.status == "running" and call.lease == self._leases and not abandoned
         return "running" if runs else "in doubt"
-
-
-def _match(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int | None) -> None:
-    """Store each tool result among these blocks in the draft of its call. The call of a result is the first in `calls`
-    that has the result's id and no result yet.
-
-    `now` is the time of the results in microseconds since 1970, if known.
-    """
-    for block in blocks:
-        if isinstance(block, ToolResult):
-            found = next((call for call in calls if call.open and call.call.id == block.call_id), None)
-            if found is not None:
-                found.finish(block, now)
-
-
-def _place(happened: TimelineTurn | Mark) -> tuple[int, int]:
-    """Return a key by which turns and marks can be sorted together: each turn before the marks that follow it."""
-    return (happened.position, 1) if isinstance(happened, Mark) else (happened.position + 1, 0)

@@ -5,7 +5,7 @@ Also the drafts of turns and calls, which are filled in while a log is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -24,7 +24,9 @@ __all__ = [
     "TimelineCall",
     "TimelineTurn",
     "is_beside",
+    "match_results",
     "moment",
+    "place_of",
 ]
 
 
@@ -283,3 +285,21 @@ def is_beside(position: int, start: int, stop: int) -> bool:
     none.
     """
     return start < position <= stop or (position == start == 0)
+
+
+def match_results(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int | None) -> None:
+    """Store each tool result among these blocks in the draft of its call. The call of a result is the first in `calls`
+    that has the result's id and no result yet.
+
+    `now` is the time of the results in microseconds since 1970, if known.
+    """
+    for block in blocks:
+        if isinstance(block, ToolResult):
+            found = next((call for call in calls if call.open and call.call.id == block.call_id), None)
+            if found is not None:
+                found.finish(block, now)
+
+
+def place_of(happened: TimelineTurn | Mark) -> tuple[int, int]:
+    """Return a key by which turns and marks can be sorted together: each turn before the marks that follow it."""
+    return (happened.position, 1) if isinstance(happened, Mark) else (happened.position + 1, 0)

@@ -1,0 +1,150 @@
+"""The turns and marks that a timeline reader keeps: all of a thread's, or those in a window."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Container, Sequence
+
+import msgspec
+
+from clew.messages import Assistant
+from clew.threads.views.timeline_parts import DraftTurn, Mark
+
+__all__ = ["KeptTurns", "Window"]
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """Which turns of a thread a reader keeps whole: the newest, those at some positions, or those with some numbers.
+
+    Of all other turns it keeps a few bytes each, so that the memory that it takes does not grow with the thread.
+    """
+
+    newest: int = 1
+    """How many turns to keep from the end, counted with the rewound ones. At least 1."""
+    positions: Container[int] = ()
+    numbers: Container[int] = ()
+    """Numbers in the conversation. If a turn is rewound and another gets its number, the other is kept."""
+
+    def keeps(self, turn: DraftTurn, total: int) -> bool:
+        """Return whether to keep this turn, now that there are `total` turns."""
+        if turn.position >= total - self.newest or turn.position in self.positions:
+            return True
+        return not turn.rewound and turn.number in self.numbers
+
+
+class KeptTurns:
+    """The turns of a thread that are kept while its log is read, and the marks after them.
+
+    Without a window, all turns are kept. With one, `on_settled` is called with each turn that leaves it, and with the
+    marks after the turn.
+    """
+
+    def __init__(
+        self, window: Window | None, on_settled: Callable[[DraftTurn, Sequence[Mark]], None] | None = None
+    ) -> None:
+        self.total = 0
+        """Number of turns so far, including rewound ones."""
+        self.last: DraftTurn | None = None
+        """The last turn that was not rewound. If a rewind leads to a turn that is not kept, an empty one stands for it."""
+        self.has_marks = False
+        self._window = window
+        self._on_settled = on_settled
+        self._kept: dict[int, DraftTurn] = {}
+        """The turns that are kept, by position."""
+        self._line = array("q")
+        """Positions of the turns that were not rewound, in order. That of the turn with number n is at index n - 1."""
+        self._marks: dict[int, list[Mark]] = {}
+        """Marks by position: those of position 0, and those that follow turns that are kept."""
+        self._changed_late: set[int] = set()
+
+    def __len__(self) -> int:
+        """Return the number of turns that were not rewound."""
+        return len(self._line)
+
+    @property
+    def marks(self) -> list[Mark]:
+        return [mark for some in self._marks.values() for mark in some]
+
+    def marks_at(self, position: int) -> Sequence[Mark]:
+        """Return the marks with this position, which is the number of turns before them."""
+        return self._marks.get(position, ())
+
+    @property
+    def changed_late(self) -> set[int]:
+        """Positions of the turns that were changed, or may still be, although there is a newer turn: those to which a
+        rewind led, and what followed was about them. That a turn was rewound does not count."""
+        later = {self._line[-1]} if self._line and self._line[-1] < self.total - 1 else set()
+        return self._changed_late | later
+
+    def position_of(self, number: int) -> int | None:
+        """Return the position of the turn with this number that was not rewound, or None if there is none."""
+        return self._line[number - 1] if 1 <= number <= len(self._line) else None
+
+    def is_rewound(self, position: int) -> bool:
+        """Return whether the turn at this position was rewound."""
+        place = bisect_left(self._line, position)
+        return not (place < len(self._line) and self._line[place] == position)
+
+    def holds(self, start: int, stop: int, *, rewound: bool = True) -> bool:
+        """Return whether all turns at the positions from `start` up to, but not including, `stop` are kept. With
+        `rewound=False`, rewound ones may be absent."""
+        return all(
+            position in self._kept or (not rewound and self.is_rewound(position)) for position in range(start, stop)
+        )
+
+    def between(self, start: int, stop: int) -> list[DraftTurn]:
+        """Return the turns at the positions from `start` up to, but not including, `stop` that are kept, in order."""
+        if stop - start > len(self._kept):
+            return [turn for position, turn in sorted(self._kept.items()) if start <= position < stop]
+        return [self._kept[position] for position in range(start, stop) if position in self._kept]
+
+    def add(self, turn: DraftTurn) -> None:
+        """Add a turn to the conversation, and drop those that are not in the window any more."""
+        before, self.last = self.last, turn
+        self._kept[turn.position] = turn
+        self._line.append(turn.position)
+        self.total += 1
+        if self._window is not None:
+            oldest = self._kept.get(turn.position - self._window.newest)
+            for other in (before, oldest):
+                if other is not None:
+                    self._drop(other)
+
+    def rewind(self, turns: int) -> list[DraftTurn]:
+        """Rewind to the end of turn `turns`. Return those of the rewound turns that were kept."""
+        gone = self._line[turns:]
+        if not gone:
+            return []
+        del self._line[turns:]
+        self.last = self._kept.get(self._line[-1], _empty(self._line[-1], turns)) if self._line else None
+        found = [self._kept[position] for position in gone if position in self._kept]
+        for turn in found:
+            turn.rewound = True
+            self._drop(turn)
+        return found
+
+    def changed(self, turn: DraftTurn) -> None:
+        """Note that something else than a rewind changed this turn."""
+        if turn.position < self.total - 1:
+            self._changed_late.add(turn.position)
+
+    def mark(self, mark: Mark) -> None:
+        """Add a mark. It is kept if the turn that it follows is."""
+        self.has_marks = True
+        if mark.position == 0 or mark.position - 1 in self._kept:
+            self._marks.setdefault(mark.position, []).append(mark)
+
+    def _drop(self, turn: DraftTurn) -> None:
+        """Drop a turn and the marks after it, unless the turn is in the window."""
+        if self._window is None or turn.position not in self._kept or self._window.keeps(turn, self.total):
+            return
+        marks = self._marks.pop(turn.position + 1, [])
+        del self._kept[turn.position]
+        if self._on_settled is not None:
+            self._on_settled(turn, marks)
+
+
+def _empty(position: int, number: int) -> DraftTurn:
+    """Return a turn that stands for one that is not kept. No message of a log has the index that it gives."""
+    return DraftTurn(position, number, -2, Assistant(()), -1)
