@@ -40,6 +40,7 @@ __all__ = [
     "thread_purge",
     "thread_reader",
     "thread_search",
+    "thread_sketch",
     "thread_totals",
     "timeline_stream",
     "timelines",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from clew.threads import leases as leases
     from clew.threads import maintenance as maintenance
     from clew.threads import reader as thread_reader
+    from clew.threads import sketch as thread_sketch
     from clew.threads.ops import copy as thread_copy
     from clew.threads.ops import fork as thread_fork
     from clew.threads.ops import purge as thread_purge
@@ -129,6 +131,7 @@ else:
     thread_reader = _Deferred("clew.threads.reader")
     thread_search = _Deferred("clew.threads.views.search")
     thread_totals = _Deferred("clew.threads.views.totals")
+    thread_sketch = _Deferred("clew.threads.sketch")
     timelines = _Deferred("clew.threads.views.timeline")
     timeline_stream = _Deferred("clew.threads.views.timeline_stream")
     way_forward = _Deferred("clew.agent.way_forward")

@@ -103,8 +103,7 @@ class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
     digest: bytes
     blobs: dict[str, bytes]
     stored: int = 0
-    """Bytes of the frame and of its entries, which are in a blob if they are too large for a frame. Large values that
-    other frames may share are not counted."""
+    """Bytes of the frame, and of the blob with its entries if they are too large for the frame itself."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -125,7 +124,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     refs: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
     stored: int = 0
-    """Bytes of the frame and of its entries, as `EncodedFrame.stored`. Only known if the frame refers to blobs, else 0."""
+    """The same as `EncodedFrame.stored`, or 0 if the frame refers to no blobs."""
 
 
 def encode_entries(entries: Sequence[Logged]) -> Encoded:
@@ -195,7 +194,7 @@ def encode_frame(
         flags, payload, blobs = _COMPRESSED, compression.framed.compress(body), {}
         if len(payload) >= len(body):
             flags, payload = 0, body
-    body_digest = payload.hex() if flags & _BODY_IN_BLOB else ""
+    in_blob = len(blobs[payload.hex()]) if flags & _BODY_IN_BLOB else 0
     nonce = new_nonce()
     if keys is not None:
         flags |= _SEALED
@@ -204,7 +203,6 @@ def encode_frame(
         payload = keys.seal_frame(payload, nonce, thread_id, header + number.to_bytes(8, "big"))
     data = header + payload
     own = blake3(data).digest(_DIGEST_SIZE)
-    in_blob = len(blobs[body_digest]) if body_digest else 0
     return EncodedFrame(data + own, own, blobs, len(data) + len(own) + in_blob)
 
 
@@ -276,14 +274,13 @@ def decode_frame(
         if flags & _COMPRESSED:
             body = compression.framed.decompress(body)
         if flags & (_REFERS | _BODY_IN_BLOB):
-            stored = len(data) + (len(blobs.get(body.hex(), b"")) if flags & _BODY_IN_BLOB else 0)
+            stored = len(data) + len(blobs.get(body.hex(), b"") if flags & _BODY_IN_BLOB else b"")
             body, refs, missing = _with_blobs(flags, body, blobs, keys, len(data))
             moment, entries = (0, []) if missing else _decode_entries(body)
             return Frame(previous, own, moment, entries, frozenset(refs), frozenset(missing), stored)
         if len(body) > compression.ALWAYS:
             weights.check(body, len(data))
-        moment, entries = _decode_entries(body)
-        return Frame(previous, own, moment, entries)
+        return Frame(previous, own, *_decode_entries(body))
     except (*_NONSENSE, compression.NotCompressed, weights.TooHeavy) as error:
         raise Corrupt(
             f"thread {thread_id!r}, frame {number} passes its check and still cannot be read: {error}. Report this as a bug."

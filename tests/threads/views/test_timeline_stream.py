@@ -13,8 +13,9 @@ from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
 from clew.log import LeaseTaken, Logged, MessageAdded, Rewound, StatusChanged, fold
 from clew.messages import assistant, user
 from clew.threads.reader import state_at
+from clew.threads.sketch import messages_at, sketch_at
 from clew.threads.views.timeline import Mark, TimelineReader, TimelineTurn, Window, reader_of
-from clew.threads.views.timeline_stream import messages_at, sketch_at, turns_in_order
+from clew.threads.views.timeline_stream import turns_in_order
 from tests.sampling import examples
 from tests.strategies import entries
 from tests.threads.keeping import write_log

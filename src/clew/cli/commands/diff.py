@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import clew
 from clew._runtime.text import clean
-from clew.cli.deferred import log, msgspec, render, rich_text, thread_fork, workspace_compare
+from clew.cli.deferred import log, msgspec, render, rich_text, thread_fork, thread_sketch, workspace_compare
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, hint, print_json
@@ -18,7 +17,7 @@ from clew.cli.output.conversation import said_lines
 from clew.cli.stores import find_thread, on_store
 
 if TYPE_CHECKING:
-    from clew.checkpointers import Checkpointer
+    from clew.checkpointers import Checkpointer, Head
     from clew.log import Checkpoint
     from clew.messages import Message
     from clew.workspace import Change, Difference
@@ -55,7 +54,7 @@ def diff(
 
     async def work(opened: Checkpointer) -> None:
         thread_id = await find_thread(opened, thread)
-        state = await clew.Thread.load(opened, thread_id)
+        state, head = await thread_sketch.sketch_of(opened, thread_id)
         turns = a, state.turns if b is None else b
         for turn in turns:
             thread_fork.check_turn(thread_id, state, turn)
@@ -66,7 +65,7 @@ def diff(
             if files or not messages
             else None
         )
-        said = _changes(old, new) if messages or not files else None
+        said = await _changes(opened, head, old, new) if messages or not files else None
         if json:
             _print_json(thread_id, turns, said, changed)
         else:
@@ -86,18 +85,15 @@ class _Said:
         return bool(self.gone or self.new)
 
 
-def _changes(old: Checkpoint, new: Checkpoint) -> _Said:
-    """Return which messages differ between two states of a thread. Messages are compared by their position in the
-    history, not by their text: two with the same text are still two."""
+async def _changes(store: Checkpointer, head: Head, old: Checkpoint, new: Checkpoint) -> _Said:
+    """Return which messages differ between two states of the thread with this head. Messages are compared by their
+    position in the history, not by their text: two with the same text are still two."""
 
-    def places(state: Checkpoint) -> dict[int, Message]:
-        return {place: state.history[place] for start, stop in state.view for place in range(start, stop)}
+    async def only_in(one: Checkpoint, other: Checkpoint) -> list[Message]:
+        ranges = thread_sketch.without(one.view, other.view)
+        return [message async for _, message in thread_sketch.messages_at(store, head, ranges)]
 
-    before, after = places(old), places(new)
-    return _Said(
-        [message for place, message in before.items() if place not in after],
-        [message for place, message in after.items() if place not in before],
-    )
+    return _Said(await only_in(old, new), await only_in(new, old))
 
 
 def _object(change: Change) -> dict[str, Any]:

@@ -70,11 +70,13 @@ async def _fork(
     if turn is not None and frame is not None:
         raise InvalidInput("--turn and --frame both set where the fork begins. Give one of them.")
     thread_id = await find_thread(store, given)
-    state = await (
-        clew.Thread.load(store, thread_id) if frame is None else thread_reader.state_after(store, thread_id, frame)
-    )
+    if frame is not None:
+        state = await thread_reader.state_after(store, thread_id, frame)
+    elif turn is None:
+        state = await clew.Thread.load(store, thread_id)
+    else:
+        state = await thread_fork.state_for(store, thread_id, turn)
     at = state.turns if turn is None else turn
-    thread_fork.check_turn(thread_id, state, at)
     name = await free_id(store, f"{thread_id}-at-{at}") if new_id is None else new_id
     head = await thread_fork.fork(store, thread_id, state, name, at)
     return head, thread_id, at, await way_forward.way_of(store, head)

@@ -17,6 +17,7 @@ from clew.cli.deferred import (
     msgspec,
     prompts,
     render,
+    thread_sketch,
     timeline_stream,
     timelines,
 )
@@ -31,7 +32,6 @@ from clew.errors import InvalidInput, ThreadNotFound
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
     from clew.log import Checkpoint
-    from clew.log.checkpoint import Ranges
     from clew.threads.views.timeline import Timeline, TimelineReader, TimelineTurn
 
 __all__ = ["show"]
@@ -262,23 +262,9 @@ async def _raw(shown: _Shown) -> None:
     ranges = state.view
     if shown.wanted is not None:
         first, last = shown.wanted
-        ranges = _added(state.marks[first - 1], state.marks[state.turns if last is None else last])
-    async for _, message in timeline_stream.messages_at(shown.store, shown.head, ranges):
+        ranges = thread_sketch.without(state.marks[state.turns if last is None else last], state.marks[first - 1])
+    async for _, message in thread_sketch.messages_at(shown.store, shown.head, ranges):
         print_json(render.plain_object(message))
-
-
-def _added(before: Ranges, after: Ranges) -> Ranges:
-    """Return the ranges of messages that are in `after` and not in `before`."""
-    found = []
-    for start, stop in after:
-        for known_start, known_stop in sorted(before):
-            if known_start < stop and known_stop > start:
-                if known_start > start:
-                    found.append((start, known_start))
-                start = known_stop
-        if start < stop:
-            found.append((start, stop))
-    return tuple(found)
 
 
 async def _entries(store: Checkpointer, thread_id: str, json: bool) -> None:

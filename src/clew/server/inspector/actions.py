@@ -26,7 +26,7 @@ from clew.server.inspector.visits import HEADERS, PageRoute, Visit, html, turn_o
 from clew.server.response import Response
 from clew.threads import Thread
 from clew.threads.maintenance import upkeep
-from clew.threads.ops.fork import check_turn, fork
+from clew.threads.ops.fork import check_turn, fork, state_for
 
 __all__ = ["ROUTES"]
 
@@ -86,7 +86,7 @@ async def make_fork(visit: Visit) -> Response:
     new_id, turn = fields.get("new_id", "").strip(), turn_of(fields)
     check_thread_id(new_id)
     async with visit.store() as store:
-        await fork(store, thread_id, await Thread.load(store, thread_id), new_id, turn)
+        await fork(store, thread_id, await state_for(store, thread_id, turn), new_id, turn)
     return _go(thread_url(new_id))
 
 

@@ -14,8 +14,9 @@ from clew.errors import Conflict, InvalidInput
 from clew.log import Checkpoint, Rewound, Usage, fold
 from clew.threads.appends import append_state
 from clew.threads.heads import new_head
+from clew.threads.sketch import sketch_of, state_up_to
 
-__all__ = ["check_turn", "fork"]
+__all__ = ["check_turn", "fork", "state_for"]
 
 log = logging.getLogger("clew.threads")
 
@@ -38,6 +39,17 @@ async def fork(
         raise Conflict(new_id, f"the fork of {thread_id!r} needs an unused id, and this thread exists") from conflict
     log.info("thread %r: forked to %r at turn %d", thread_id, new_id, turn)
     return head
+
+
+async def state_for(checkpointer: Checkpointer, thread_id: str, turn: int) -> Checkpoint:
+    """Return the state from which `fork` can make a fork at this turn. It lacks the messages of later turns, so that
+    forking a long thread at its beginning takes little memory.
+
+    Raises `ThreadNotFound` if there is no such thread, and `InvalidInput` if there is no such turn.
+    """
+    sketch, head = await sketch_of(checkpointer, thread_id)
+    check_turn(thread_id, sketch, turn)
+    return await state_up_to(checkpointer, head, sketch, turn)
 
 
 def check_turn(thread_id: str, state: Checkpoint, turn: int) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from clew import advice
 from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.errors import ClewError, Corrupt, InvalidInput, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
-from clew.log import Checkpoint
-from clew.messages import File, Json, Text, Thinking, ToolCall, ToolResult
-from clew.threads.reader import Progress, load
+from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, WrongKey
+from clew.log import Fold, MessageRoles
+from clew.log.checkpoint import Ranges
+from clew.messages import File, Json, Message, Text, Thinking, ToolCall, ToolResult
+from clew.threads.reader import Progress, decoded_frames, from_folded
 from clew.threads.thread import Thread
 from clew.threads.views.render import plain_object
 
@@ -91,25 +94,45 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 async def _hits(checkpointer: Checkpointer, head: Head, pattern: re.Pattern[str], unreadable: Unreadable) -> list[Hit]:
     title = [Hit(where="title", text=head.title)] if pattern.search(head.title) else []
+    hits: list[Hit] = []
+    fold = Fold(outline=partial(_Searched, pattern=pattern, hits=hits))
     try:
-        state = (await load(checkpointer, head.thread_id)).state
-    except ThreadNotFound:
+        now = await checkpointer.head(head.thread_id)
+        if now is None:
+            return []
+        async for _, frame in decoded_frames(checkpointer, now, **from_folded(now)):
+            fold.push(frame.entries)
+    except Conflict:  # deleted meanwhile
         return []
     except _UNREADABLE as error:
         unreadable(head, error)
         return title
-    if not title and pattern.search(state.title):  # the head of an encrypted thread has no title
-        title = [Hit(where="title", text=state.title)]
-    return [*title, *_in_messages(state, pattern)]
+    if not title and pattern.search(fold.title):  # the head of an encrypted thread has no title
+        title = [Hit(where="title", text=fold.title)]
+    turns = _turns(fold.sketch().marks, [hit.message for hit in hits if hit.message is not None])
+    return [*title, *(msgspec.structs.replace(hit, turn=turns.get(hit.message)) for hit in hits)]
 
 
-def _in_messages(state: Checkpoint, pattern: re.Pattern[str]) -> Iterator[Hit]:
-    for place, message in enumerate(state.history):
+class _Searched(MessageRoles):
+    """A history that keeps no messages: each that is added is searched, and what is found is put into the list `hits`.
+
+    A new history, with which a folded state begins, has all messages before it, so that `hits` is emptied first.
+    """
+
+    __slots__ = ("_hits", "_pattern")
+
+    def __init__(self, messages: Iterable[Message], pattern: re.Pattern[str], hits: list[Hit]) -> None:
+        self._pattern, self._hits = pattern, hits
+        hits.clear()
+        super().__init__(messages)
+
+    def append(self, message: Message) -> None:
         for block in message.content:
             words = _words(block)
-            if words and (found := pattern.search(words)):
+            if words and (found := self._pattern.search(words)):
                 where: Any = _KINDS.get(type(block)) or message.__struct_config__.tag
-                yield Hit(where=where, text=_around(words, found), turn=_turn(state, place), message=place)
+                self._hits.append(Hit(where=where, text=_around(words, found), message=len(self)))
+        super().append(message)
 
 
 _KINDS: dict[type, Where] = {Thinking: "thinking", ToolCall: "call", ToolResult: "result"}
@@ -136,10 +159,19 @@ def _around(words: str, found: re.Match[str]) -> str:
     return ("…" if start else "") + words[start:stop] + ("…" if stop < len(words) else "")
 
 
-def _turn(state: Checkpoint, place: int) -> int | None:
-    """Return the number of the turn to which the message with this index in the history belongs: the first turn that
-    ended with the message in the conversation. None if there is no such turn."""
-    for number, view in enumerate(state.marks):
-        if any(start <= place < stop for start, stop in view):
-            return number
-    return None
+def _turns(marks: Iterable[Ranges], places: Sequence[int]) -> dict[int | None, int]:
+    """Return the number of the turn to which each of these messages belongs: the first turn that ended with the message
+    in the conversation. Messages without such a turn are left out.
+
+    `places` are indices in the history, in ascending order. `marks` has, for each turn, what the model saw at its end.
+    """
+    found: dict[int | None, int] = {}
+    seen: dict[int, int] = {}  # for each place where a range begins, how far it has been looked at
+    for number, view in enumerate(marks if places else ()):
+        for start, stop in view:
+            since = seen.get(start, start)
+            if stop > since:
+                for place in places[bisect_left(places, since) : bisect_left(places, stop)]:
+                    found.setdefault(place, number)
+                seen[start] = stop
+    return found

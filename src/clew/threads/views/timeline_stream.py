@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from functools import partial
-from itertools import chain
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from clew.checkpointers import Head
-from clew.log import Checkpoint, Fold, MessageRoles
-from clew.log.checkpoint import Ranges
-from clew.messages import Message
 from clew.threads.leases import is_crashed
-from clew.threads.reader import Source, decoded_frames, from_folded
+from clew.threads.reader import Source, decoded_frames
 from clew.threads.views.timeline import TimelineReader, Window, reader_of
 from clew.threads.views.timeline_parts import Mark, TimelineTurn
 
-__all__ = ["messages_at", "sketch_at", "turns_in_order"]
+__all__ = ["turns_in_order"]
 
 
 async def turns_in_order(
@@ -64,58 +59,3 @@ async def turns_in_order(
     for mark in end.marks:
         if is_first or mark.position:
             yield mark
-
-
-async def sketch_at(source: Source, head: Head) -> Checkpoint:
-    """Return the state that the log with this head folds to, with stand-ins for the messages: see `Fold.sketch`."""
-    fold = Fold(outline=MessageRoles)
-    async for _, frame in decoded_frames(source, head, **from_folded(head)):
-        fold.push(frame.entries)
-    return fold.sketch(all_facts=True)
-
-
-async def messages_at(source: Source, head: Head, ranges: Ranges) -> AsyncIterator[tuple[int, Message]]:
-    """Yield the messages in these ranges of the history, each with its index, in the order of the ranges.
-
-    Reads the log once for ranges that ascend, and once more for each range that lies before the one before it. Keeps a
-    few messages at a time.
-    """
-    for ascending in _ascending(ranges):
-        found: list[tuple[int, Message]] = []
-        fold = Fold(outline=partial(_Places, found=found))
-        wanted = chain.from_iterable(range(start, stop) for start, stop in ascending)
-        next_place = next(wanted, None)
-        async for _, frame in decoded_frames(source, head, **from_folded(head)):
-            fold.push(frame.entries)
-            for place, message in found:
-                if place == next_place:  # a folded state brings older messages once more
-                    yield place, message
-                    next_place = next(wanted, None)
-            found.clear()
-            if next_place is None:
-                break
-
-
-def _ascending(ranges: Ranges) -> list[list[tuple[int, int]]]:
-    """Return the ranges in groups, within which each begins where the one before it ends, or later."""
-    groups: list[list[tuple[int, int]]] = []
-    for one in ranges:
-        if groups and one[0] >= groups[-1][-1][1]:
-            groups[-1].append(one)
-        else:
-            groups.append([one])
-    return groups
-
-
-class _Places(MessageRoles):
-    """A history that keeps no messages, and puts each that is added into the list `found`, with its index."""
-
-    __slots__ = ("_found",)
-
-    def __init__(self, messages: Iterable[Message], found: list[tuple[int, Message]]) -> None:
-        self._found = found
-        super().__init__(messages)
-
-    def append(self, message: Message) -> None:
-        self._found.append((len(self), message))
-        super().append(message)
