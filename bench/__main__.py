@@ -17,6 +17,7 @@ from bench.counting import counting
 from bench.crowd import crowd
 from bench.folders import folders
 from bench.http import http
+from bench.large import large
 from bench.listing import listing
 from bench.machine import facts
 from bench.opening import opening
@@ -35,6 +36,7 @@ MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "open": opening,
     "crowd": crowd,
     "list": listing,
+    "large": large,
     "command": command,
     "folders": folders,
     "agent": agent_runs,

@@ -39,6 +39,9 @@ class Scale(msgspec.Struct, frozen=True):
     """Turns of a provider's program, by itself and through a session."""
     provider_events_turns: int = 1000
     """Turns of a thread to which a provider's events are added."""
+    many_threads: int = 10_000
+    """Threads of a store of which one page is listed; and turns of a thread of which one is read."""
+    long_turns: int = 100_000
 
 
 FULL = Scale()
@@ -54,6 +57,8 @@ QUICK = Scale(
     agent_turns=5,
     provider_turns=3,
     provider_events_turns=20,
+    many_threads=2000,
+    long_turns=1000,
 )
 
 

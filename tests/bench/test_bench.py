@@ -35,6 +35,8 @@ TINY = Scale(
     agent_files=60,
     agent_files_bytes=200_000,
     model_seconds=0.001,
+    many_threads=600,
+    long_turns=60,
 )
 
 
