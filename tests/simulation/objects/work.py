@@ -17,7 +17,7 @@ from clew.checkpointers.heads import thread_key
 from clew.checkpointers.objects import base, blobs, clouds, threads
 from clew.checkpointers.objects.format import DEAD_SIZE
 from clew.checkpointers.packed import log
-from clew.errors import MissingBlob
+from clew.errors import ClewError, MissingBlob
 from clew.threads.ops.gc import gc
 from tests.simulation.clients import Clients
 from tests.simulation.environment import simulated
@@ -30,7 +30,7 @@ __all__ = ["Run", "simulate"]
 
 AFTER = 90.0
 """Seconds after the last fault in which everything that is still on its way arrives."""
-GRACE = 180.0
+GRACE = 60.0
 """Seconds for which garbage collection leaves a blob alone that was touched."""
 LEFTOVER = 900.0
 """Seconds after which objects that nothing names are swept. A day in earnest."""
@@ -48,8 +48,9 @@ class Run:
         self.network = Network(self.loop, self.server)
         self.history = History(self.loop, self.network, MOST_ATTEMPTS)
         self.clients = Clients(self.loop, self.history, lambda machine: self.network.store())
-        self.clients.acts += [(self._replace_head, 1), (self._blobs, 4), (self._collect, self.dice.choice((0, 2)))]
-        self.clients.pace = self.dice.choice((1.0, 1.0, 40.0))
+        self.clients.acts += [(self._replace_head, 1), (self._blobs, 4), (self._collect, self.dice.choice((0, 2, 8)))]
+        self.clients.acts.append((self._race, self.dice.choice((0, 3))))
+        self.clients.pace = self.dice.choice((1.0, 1.0, 8.0, 40.0))
         self.clients.sizes = (0, 0, 200, 3000)
         self._touched: dict[str, float] = {}
         """The blobs that were there when a call returned, each with the time when that call began."""
@@ -132,7 +133,7 @@ class Run:
             missing = await self.history.call(f"missing {digest[:8]}", store.missing_blobs([digest]))
             if missing and self._must_be_there(digest):
                 raise Broken(f"a blob that was put is missing: {digest}")
-        if self.dice.random() < 0.6:
+        if self.dice.random() < 0.3:
             await self._refer(store, thread, digest, True)
         return None
 
@@ -142,9 +143,9 @@ class Run:
         self._touched[digest] = max(began, self._touched.get(digest, 0.0))
 
     def _must_be_there(self, digest: str) -> bool:
-        """Return whether this blob was touched so lately that nobody may have deleted it. The clocks of two machines and of
-        the bucket differ by a few seconds."""
-        return self.loop.time() - self._touched[digest] < GRACE - 10
+        """Return whether this blob was touched so lately that nobody may have deleted it. What two machines take for the
+        bucket's time differs by some seconds, more if the bucket is slow."""
+        return self.loop.time() - self._touched[digest] < GRACE - 20
 
     async def _refer(self, store: Checkpointer, thread: str, digest: str, is_put: bool) -> None:
         """Append with a ref to this blob."""
@@ -161,6 +162,39 @@ class Run:
     async def _collect(self, store: Checkpointer, thread: str) -> None:
         collected = await self.history.call("gc", gc(store, grace=timedelta(seconds=GRACE)))
         self.loop.say("%s", collected)
+
+    async def _race(self, store: Checkpointer, thread: str) -> None:
+        """Put a blob that no thread needs while it is deleted, once nobody has touched it for a while."""
+        data = f"loose {self.dice.randint(0, 1)}".encode().ljust(self.dice.choice((0, 500)), b".")
+        digest = blake3(data).hexdigest()
+        await self._touch(digest, "put", store.put_blobs({digest: data}))
+        await asyncio.sleep(GRACE + self.dice.choice((0.0, 5.0)))
+
+        async def delete() -> None:
+            deletion = store.delete_blobs([digest], untouched_for=timedelta(seconds=GRACE))
+            await self.history.call(f"delete-blob {digest[:8]}", deletion)
+
+        async def put() -> None:
+            if self.dice.random() < 0.5:
+                await self._until_dead(digest)
+            else:
+                await asyncio.sleep(self.dice.random() * self.dice.choice((4 * self.network.latency, 30.0)))
+            await self._touch(digest, "put", store.put_blobs({digest: data}))
+            await asyncio.sleep(self.dice.uniform(0, GRACE / 2))
+            found = await self.history.call(f"get {digest[:8]}", store.get_blobs([digest]))
+            if not found and self._must_be_there(digest):
+                raise Broken(f"a blob that was put is not there: {digest}")
+
+        for result in await asyncio.gather(delete(), put(), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _until_dead(self, digest: str) -> None:
+        """Wait until a dead record stands in the place of this blob, or half a minute: the worst moment to put it."""
+        for _ in range(100):
+            if any(digest in key and len(stored.data) == DEAD_SIZE for key, stored in self.server.objects.items()):
+                return
+            await asyncio.sleep(min(0.3, self.network.latency / 2))
 
     # Faults
 
@@ -225,8 +259,8 @@ def simulate(seed: int, check: Callable[[Run], object] = lambda run: None) -> li
             run.loop.run(run.main())
         if run.loop.failures:
             raise Broken(f"errors that nobody was told: {run.loop.failures}")
-    except AssertionError as error:
+    except (AssertionError, ClewError) as error:
         lines = "\n".join(run.loop.trace[-60:])
-        raise Broken(f"seed {seed}: {error}\n{lines}") from error
+        raise Broken(f"seed {seed}: {type(error).__name__}: {error}\n{lines}") from error
     check(run)
     return run.loop.trace
