@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
@@ -222,6 +222,21 @@ async def test_a_short_listing_reads_few_rows(server: MariaDBServer, store: MySQ
     first = await heads(store, HeadQuery(limit=10))
     second = await heads(store, HeadQuery(limit=10).after(first[-1]))
     assert len({head.thread_id for head in first + second}) == 20
+    assert await _status(server, "Handler_read_%") - before < 100
+
+
+@pytest.mark.parametrize("order", ["updated", "created"])
+async def test_a_page_far_down_a_listing_reads_few_rows(
+    server: MariaDBServer, store: MySQLCheckpointer, order: Literal["updated", "created"]
+) -> None:
+    moments = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=n) for n in range(500)]
+    await asyncio.gather(
+        *(append(store, f"{n}", b"frame", created_at=when, updated_at=when) for n, when in enumerate(moments))
+    )
+    above = await heads(store, HeadQuery(order=order, limit=400))
+    before = await _status(server, "Handler_read_%")
+    page = await heads(store, HeadQuery(order=order, limit=10).after(above[-1]))
+    assert [head.thread_id for head in page] == [f"{n}" for n in range(99, 89, -1)]
     assert await _status(server, "Handler_read_%") - before < 100
 
 

@@ -27,6 +27,16 @@ NOW = b"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _ORDER = {"updated": b"updated DESC, thread_key DESC", "created": b"created DESC, thread_key DESC"}
 
 
+def _index(query: HeadQuery) -> bytes:
+    """Return the hint with which a page after the first is read from its own place in the index on. Without it, the
+    server reads the index from the newest head, and drops all that come before the page.
+
+    A listing by a prefix or a parent has an index of its own, which the server finds.
+    """
+    is_later = query.cursor is not None and not query.prefix and query.parent is None
+    return b" FORCE INDEX (by_%b)" % query.order.encode() if is_later else b""
+
+
 class Statements:
     """The SQL statements of one namespace of a store, except for appends, which `write` makes. Each method returns SQL
     with the values filled in."""
@@ -60,7 +70,7 @@ class Statements:
 
     def _listing(self, columns: bytes, query: HeadQuery) -> bytes:
         limit = UNLIMITED if query.limit is None else min(query.limit, UNLIMITED)
-        selected = b"SELECT %b FROM %bheads WHERE " % (columns, self._prefix)
+        selected = b"SELECT %b FROM %bheads%b WHERE " % (columns, self._prefix, _index(query))
         return selected + b"%b ORDER BY %b LIMIT %d" % (self._conditions(query), _ORDER[query.order], limit)
 
     def _conditions(self, query: HeadQuery) -> bytes:
