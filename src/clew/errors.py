@@ -132,10 +132,14 @@ class LeaseLost(ClewError):
 
     def __init__(self, thread_id: str, holder: str) -> None:
         self.thread_id = thread_id
+        self.name_holder(holder)
+
+    def name_holder(self, holder: str) -> None:
+        """Set who has taken over. That a lease is lost is known earlier than to whom."""
         self.holder = holder
-        super().__init__(
-            f"thread {thread_id!r} was taken over by {holder}. Nothing more is written from here; "
-            "open the thread again to continue from what is on record."
+        self.args = (
+            f"thread {self.thread_id!r} was taken over by {holder}. Nothing more is written from here; "
+            "open the thread again to continue from what is on record.",
         )
 
 

@@ -265,3 +265,36 @@ async def test_a_step_that_was_not_done_runs_only_after_the_end_of_the_lease_it_
     assert paid[0] >= LASTS
     with pytest.raises(LeaseLost):
         await first
+
+
+async def test_a_tool_is_stopped_before_the_store_has_said_who_took_the_thread(clock: Clock) -> None:
+    class Slow(MemoryCheckpointer):
+        """A store that does not say what the head is until the tool has ended."""
+
+        async def head(self, thread_id: str) -> Head | None:
+            if began.is_set():
+                await ended.wait()
+            return await super().head(thread_id)
+
+    @tool
+    async def pay() -> str:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return "paid"
+
+    began, ended = asyncio.Event(), asyncio.Event()
+    memory = MemoryCheckpointer()
+    slow = Slow(beside=memory)
+    agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=slow)
+    run = asyncio.ensure_future(agent.run("Go.", thread_id="t")._finish())
+    await began.wait()
+    async with Thread.open(memory, "t", takeover=True, label="other"):
+        for _ in range(100):
+            clock.advance(RENEW_AFTER.total_seconds())
+            await asyncio.sleep(0)
+        assert ended.is_set()
+        with pytest.raises(LeaseLost, match="other"):
+            await run

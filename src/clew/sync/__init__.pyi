@@ -913,10 +913,9 @@ class Thread:
 
     def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
         """Create the thread `new_id`, which continues from the end of turn `at_turn` of this thread, by default the
-        current turn.
+        current turn. Returns the new thread's head.
 
-        Returns the new thread's head. Raises `Conflict` if a thread with that id exists, and `InvalidInput` if there is
-        no such turn."""
+        Raises `Conflict` if a thread with that id exists, and `InvalidInput` if there is no such turn."""
 
     @staticmethod
     def gc(
@@ -1011,9 +1010,8 @@ class Thread:
 
     @property
     def lost(self) -> LeaseLost | None:
-        """The `LeaseLost` error if it is known that another process has taken over, else None.
-
-        It becomes known at the next append or renewal of the lease."""
+        """The `LeaseLost` error if it is known that another process has taken over, else None. It becomes known at the
+        next append or renewal of the lease."""
 
     @property
     def messages(self) -> int:
@@ -1165,7 +1163,6 @@ class Thread:
 
     def rewind(self, to_turn: int) -> None:
         """Continue from the end of turn `to_turn`. Later messages stay in the history, and what was spent stays spent.
-
         Raises `InvalidInput` if there is no such turn."""
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -1182,6 +1179,9 @@ class Thread:
     def unreachable_since(self) -> float | None:
         """Since when the store has been `Unavailable`, as a time of `time.monotonic`: the time at which the first
         failed write began. None if no write has failed in this way since the last one that succeeded."""
+
+    def until_named(self) -> None:
+        """Return once the error `lost` says which process has taken over, or nobody can say."""
 
     @staticmethod
     def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:

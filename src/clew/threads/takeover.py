@@ -56,13 +56,15 @@ class Predecessor(msgspec.Struct, frozen=True):
 
 
 class _Held(Protocol):
-    """The two attributes of `Thread` that `until_lost` uses."""
+    """The attributes of `Thread` that `until_lost` uses."""
 
     @property
     def lost(self) -> LeaseLost | None: ...
 
     @property
     def on_lost(self) -> set[Callable[[], None]]: ...
+
+    async def until_named(self) -> None: ...
 
 
 class until_lost:  # noqa: N801 - used like a function, as asyncio.timeout is
@@ -98,6 +100,7 @@ class until_lost:  # noqa: N801 - used like a function, as asyncio.timeout is
             return
         is_only_ours = task.uncancel() <= self._cancelling
         if is_only_ours and self._lost and kind is not None and issubclass(kind, asyncio.CancelledError):
+            await self._thread.until_named()
             raise self._lost from error
 
     def _tell(self) -> None:

@@ -254,11 +254,13 @@ class Thread:
 
     @property
     def lost(self) -> LeaseLost | None:
-        """The `LeaseLost` error if it is known that another process has taken over, else None.
-
-        It becomes known at the next append or renewal of the lease.
-        """
+        """The `LeaseLost` error if it is known that another process has taken over, else None. It becomes known at the
+        next append or renewal of the lease."""
         return self._open_writer().lost
+
+    async def until_named(self) -> None:
+        """Return once the error `lost` says which process has taken over, or nobody can say."""
+        await self._open_writer().named.wait()
 
     @property
     def messages(self) -> int:
@@ -349,19 +351,16 @@ class Thread:
 
     async def rewind(self, to_turn: int) -> None:
         """Continue from the end of turn `to_turn`. Later messages stay in the history, and what was spent stays spent.
-
-        Raises `InvalidInput` if there is no such turn.
-        """
+        Raises `InvalidInput` if there is no such turn."""
         forking.check_turn(self._thread_id, self.checkpoint, to_turn)
         await self.append(Rewound(turn=to_turn))
         log.info("thread %r: rewound to turn %d", self._thread_id, to_turn)
 
     async def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
         """Create the thread `new_id`, which continues from the end of turn `at_turn` of this thread, by default the
-        current turn.
+        current turn. Returns the new thread's head.
 
-        Returns the new thread's head. Raises `Conflict` if a thread with that id exists, and `InvalidInput` if there is
-        no such turn.
+        Raises `Conflict` if a thread with that id exists, and `InvalidInput` if there is no such turn.
         """
         await self.flush()
         return await forking.fork(self._checkpointer, self._thread_id, self.checkpoint, new_id, at_turn)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from clew._runtime.aio import settle
 from clew._runtime.clock import Moment, now
 from clew._runtime.telemetry import is_listened_to, span
 from clew.checkpointers import Checkpointer, Head, Lease
@@ -78,6 +79,8 @@ class LogWriter:
         self.lost: LeaseLost | None = None
         self.on_lost: set[Callable[[], None]] = set()
         """Functions that are called once, as soon as it is known that another process has taken over."""
+        self.named = asyncio.Event()
+        """Set once `lost` says who has taken over, or nobody can say."""
         self._held = Moment(0.0, 0.0)
         """The moment from which the lease certainly lasts its whole time."""
         self._proofs = 0
@@ -285,25 +288,29 @@ class LogWriter:
     async def _lose(self) -> LeaseLost:
         """Make, remember and return the `LeaseLost` error after another process appended.
 
-        Entries not yet written never will be.
+        Entries not yet written never will be. `on_lost` is told before the store is asked who has taken over, which may
+        take long: what this process is doing has to stop now.
         """
-        try:
-            head = await self._checkpointer.head(self.head.thread_id)
-        except Unavailable:  # the lease is lost, even if nobody can say to whom
-            holder = "another process"
-        else:
-            holder = (
-                "a process that deleted it"
-                if head is None
-                else str(head.lease.owner)
-                if head.lease
-                else "another writer"
-            )
-        self.lost = LeaseLost(self.head.thread_id, holder)
-        log.info("%s", self.lost)
+        self.lost = lost = LeaseLost(self.head.thread_id, "another process")
         for tell in tuple(self.on_lost):
             tell()
-        return self.lost
+        await settle(self._name_holder(lost))
+        return lost
+
+    async def _name_holder(self, lost: LeaseLost) -> None:
+        """Find out who has taken over, and put it into this error. If nobody can say, it stays "another process"."""
+        try:
+            head = await self._checkpointer.head(self.head.thread_id)
+        except Unavailable:
+            pass
+        else:
+            if head is None:
+                lost.name_holder("a process that deleted it")
+            else:
+                lost.name_holder(str(head.lease.owner) if head.lease else "another writer")
+        finally:
+            self.named.set()
+        log.info("%s", lost)
 
     def _gather(self) -> None:
         """Prepare an append of all accepted entries.
