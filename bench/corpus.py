@@ -8,6 +8,7 @@ docs/benchmarks.md.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ import msgspec
 from bench import words
 from bench.prose import Prose
 from bench.rows import Row, Rows
+from bench.syllables import PlainTurn
 from clew.log import MessageAdded, Usage
 from clew.messages import Text, ToolCall, ToolResult, assistant, tool, user
 
@@ -98,6 +100,6 @@ def _about(random: Random, size: int) -> int:
     return int(size * random.uniform(0.5, 1.5))
 
 
-def json_size(turns: list[Turn]) -> int:
+def json_size(turns: Sequence[Turn | PlainTurn]) -> int:
     """Bytes of the JSON text of a conversation."""
     return sum(len(turn.json().encode()) for turn in turns)

@@ -17,6 +17,7 @@ from random import Random
 import msgspec
 
 from bench.corpus import Turn
+from bench.syllables import PlainTurn
 from clew.checkpointers import Checkpointer, FileCheckpointer, SQLiteCheckpointer
 from clew.log import MessageAdded
 from clew.threads import Thread
@@ -50,7 +51,7 @@ Save = Callable[[Prepared], Awaitable[object]]
 Lane = Callable[[Path], AbstractAsyncContextManager[Save]]
 
 
-def prepare(turns: Sequence[Turn]) -> list[Prepared]:
+def prepare(turns: Sequence[Turn | PlainTurn]) -> list[Prepared]:
     return [Prepared(turn.entries(), turn.messages(), turn.json()) for turn in turns]
 
 

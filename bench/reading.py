@@ -12,7 +12,7 @@ from bench.results import Limit, Result, paired
 from bench.scale import Scale
 from bench.show import micros
 
-__all__ = ["Read", "alternate"]
+__all__ = ["Read", "alternate", "seconds"]
 
 Read = Callable[[], Awaitable[object]]
 
@@ -29,12 +29,13 @@ async def alternate(what: str, ours: Read, floor: Read, scale: Scale, limit: Lim
             ways = [(ours, mine[-1]), (floor, theirs[-1])]
             order.shuffle(ways)
             for read, times in ways:
-                times.append(await _seconds(read))
+                times.append(await seconds(read))
     typical = [statistics.median(map(statistics.median, runs)) for runs in (mine, theirs)]
     return Result(what, micros(typical[0]), micros(typical[1]), paired(mine, theirs), limit)
 
 
-async def _seconds(read: Read) -> float:
+async def seconds(read: Read) -> float:
+    """Time one read, which starts with the garbage collected and memory freed."""
     gc.collect()
     start = time.perf_counter()
     found = await read()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["Limit", "Result", "Spread", "at_least", "at_most", "paired", "spread"]
+__all__ = ["Limit", "Result", "Spread", "at_least", "at_most", "below", "paired", "spread"]
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -17,15 +17,19 @@ class Spread(msgspec.Struct, frozen=True):
     low: float
     high: float
     repeats: int
+    worst: float = 0.0
+    """The largest."""
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """What a ratio may be at most, or must be at least."""
+    """What a ratio may be at most, must be at least, or must be below in every repeat."""
 
     sign: str
     value: float
 
     def met_by(self, ratio: Spread) -> bool:
+        if self.sign == "all <":
+            return ratio.worst < self.value
         return ratio.median <= self.value if self.sign == "<=" else ratio.median >= self.value
 
 
@@ -51,11 +55,16 @@ def at_least(value: float) -> Limit:
     return Limit(">=", value)
 
 
+def below(value: float) -> Limit:
+    """Every single repeat is below this."""
+    return Limit("all <", value)
+
+
 def spread(values: Sequence[float]) -> Spread:
     if len(values) == 1:
-        return Spread(values[0], values[0], values[0], 1)
+        return Spread(values[0], values[0], values[0], 1, values[0])
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Spread(median, low, high, len(values))
+    return Spread(median, low, high, len(values), max(values))
 
 
 def paired(ours: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> Spread:

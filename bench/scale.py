@@ -19,6 +19,8 @@ class Scale(msgspec.Struct, frozen=True):
 
     turns: tuple[int, ...] = (50, 200, 1000)
     """Lengths of conversations."""
+    opened: tuple[int, ...] = (1000, 10_000)
+    """Lengths of conversations that are opened."""
     repeats: int = 5
     reads: int = 9
     """Interleaved reads in a repeat of the measurements that open and list."""
@@ -47,6 +49,7 @@ class Scale(msgspec.Struct, frozen=True):
 FULL = Scale()
 QUICK = Scale(
     turns=(20, 50, 100),
+    opened=(100, 400),
     repeats=2,
     reads=3,
     sessions=16,

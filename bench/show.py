@@ -42,7 +42,9 @@ def _cells(result: Result) -> tuple[str, ...]:
 def _limit(limit: Limit | None) -> str:
     if limit is None:
         return ""
-    return f"{limit.sign} {limit.value:.1f}" if limit.value >= 0.1 else f"{limit.sign} {limit.value:g}"
+    return (
+        f"{limit.sign} {limit.value:.1f}" if round(limit.value, 1) == limit.value else f"{limit.sign} {limit.value:g}"
+    )
 
 
 def plain(results: Sequence[Result]) -> str:

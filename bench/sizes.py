@@ -7,6 +7,7 @@ from bench.lanes import FILES, SQLITE, clew_files, clew_sqlite, one_insert, prep
 from bench.results import Result, at_most, spread
 from bench.scale import Scale, files_size, progress, scratch
 from bench.show import size
+from bench.syllables import Syllables
 
 __all__ = ["sizes"]
 
@@ -14,18 +15,20 @@ _STORES = ((SQLITE, clew_sqlite, "clew.db"), (FILES, clew_files, "clew"), ("plai
 
 
 async def sizes(scale: Scale) -> list[Result]:
-    conversation = Corpus().conversation(max(scale.turns))
     results: list[Result] = []
-    for turns in scale.turns:
-        text = json_size(conversation[:turns])
-        for name, lane, file in _STORES:
-            progress(f"size: {turns} turns, {name}")
-            with scratch() as folder:
-                async with lane(folder) as save:
-                    for turn in prepare(conversation[:turns]):
-                        await save(turn)
-                taken = files_size(folder / file)
-            limit = at_most(0.5) if turns == max(scale.turns) and name == SQLITE else None
-            what = f"bytes on disk, {turns} turns: {name} / JSON text"
-            results.append(Result(what, size(taken), size(text), spread([taken / text]), limit))
+    longest = max(scale.turns)
+    for corpus, lengths, of in ((Corpus(), scale.turns, ""), (Syllables(), (longest,), " of syllables")):
+        conversation = corpus.conversation(longest)
+        for turns in lengths:
+            text = json_size(conversation[:turns])
+            for name, lane, file in _STORES:
+                progress(f"size: {turns} turns{of}, {name}")
+                with scratch() as folder:
+                    async with lane(folder) as save:
+                        for turn in prepare(conversation[:turns]):
+                            await save(turn)
+                    taken = files_size(folder / file)
+                limit = at_most(0.45) if turns == longest and name == SQLITE else None
+                what = f"bytes on disk, {turns} turns{of}: {name} / JSON text"
+                results.append(Result(what, size(taken), size(text), spread([taken / text]), limit))
     return results

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
+from collections import Counter
 from importlib import resources
 from pathlib import Path
 from random import Random
@@ -15,8 +17,9 @@ from bench import peers, show
 from bench.__main__ import MEASUREMENTS, measure
 from bench.corpus import Corpus, Turn, json_size
 from bench.prose import Prose
-from bench.results import Result, at_least, at_most, paired, spread
+from bench.results import Result, at_least, at_most, below, paired, spread
 from bench.scale import Scale, files_size, scratch
+from bench.syllables import COLUMNS, Syllables
 from bench.words import vocabulary
 from clew.log import fold
 from clew.messages import plain_text
@@ -24,6 +27,7 @@ from tests.sampling import sampled
 
 TINY = Scale(
     turns=(2, 12),
+    opened=(12,),
     repeats=2,
     reads=2,
     sessions=3,
@@ -38,6 +42,11 @@ TINY = Scale(
     many_threads=600,
     long_turns=60,
 )
+
+
+def words_of_the_dictionary() -> set[str]:
+    dictionary = resources.files("clew.log").joinpath("dictionary-1.zstd").read_bytes()
+    return {word.decode().lower() for word in re.findall(rb"[A-Za-z]+", dictionary)}
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +113,37 @@ def test_the_frame_dictionary_was_not_made_from_the_corpus(conversation: list[Tu
                 assert " ".join(words[start : start + 5]).encode() not in dictionary
 
 
+def test_the_second_corpus_shares_no_word_with_the_frame_dictionary() -> None:
+    """Except for the names of the columns, so that sizes and times do not depend on words that the store already has."""
+    turns = Syllables().conversation(300)
+    words = {word.lower() for turn in turns for word in re.findall("[A-Za-z]{3,}", f"{turn.user} {turn.reply}")}
+    assert not (words - set(COLUMNS)) & words_of_the_dictionary()
+    assert len(words) > 2000
+
+
+def test_the_second_corpus_is_made_of_its_seed_alone() -> None:
+    assert Syllables(7).conversation(4) == Syllables(7).conversation(4)
+    assert Syllables(7).conversation(4) != Syllables(8).conversation(4)
+
+
+def test_turns_of_the_second_corpus_are_prose_and_rows_by_turns() -> None:
+    turns = Syllables().conversation(300)
+    assert 3000 < json_size(turns) / len(turns) < 3400
+    for turn in turns[1::2]:
+        for text in (turn.user, turn.reply):
+            assert all(tuple(row) == COLUMNS for row in json.loads(text))
+    for turn in turns[::2]:
+        assert turn.reply.endswith(".")
+        assert "{" not in turn.user + turn.reply
+
+
+def test_words_of_the_second_corpus_come_as_often_as_zipf_says() -> None:
+    prose = " ".join(turn.reply for turn in Syllables().conversation(600)[::2])
+    count = Counter(re.findall("[a-z]+", prose.lower()))
+    (_, first), *_, (_, tenth) = count.most_common(10)
+    assert 6 < first / tenth < 15
+
+
 def test_both_forms_of_a_turn_say_the_same(conversation: list[Turn]) -> None:
     for turn in conversation[:20]:
         said, answered, returned = json.loads(turn.json())
@@ -145,6 +185,12 @@ async def test_the_peers_that_are_installed_are_measured(tmp_path: Path, monkeyp
     assert (peers.SAVER in names) == peers.has_langgraph()
 
 
+def test_a_limit_is_shown_with_all_its_digits() -> None:
+    limits = [at_most(2.0), at_most(0.45), below(1.0), at_most(0.02)]
+    rows = show.markdown([Result("m", "1", "1", spread([1.0]), limit) for limit in limits]).splitlines()[2:]
+    assert [row.split(" | ")[4] for row in rows] == ["<= 2.0", "<= 0.45", "all < 1.0", "<= 0.02"]
+
+
 @pytest.mark.anyio
 async def test_without_peers_it_says_how_to_install_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -166,6 +212,8 @@ def test_a_limit_is_met_or_not() -> None:
     assert not at_most(2.0).met_by(spread([1.0, 3.0, 4.0]))
     assert at_least(2.5).met_by(spread([2.5]))
     assert not at_least(2.5).met_by(spread([2.4]))
+    assert below(1.0).met_by(spread([0.7, 0.8, 0.9]))
+    assert not below(1.0).met_by(spread([0.7, 0.8, 1.0]))
 
 
 def test_a_table_says_what_was_measured_and_whether_it_is_enough() -> None:

@@ -11,6 +11,7 @@ import pytest
 from clew import Thread
 from clew.checkpointers import Checkpointer, SQLiteCheckpointer
 from clew.checkpointers.sqlite.backup import backup
+from clew.checkpointers.sqlite.schema import PAGE_SIZE
 from clew.errors import Corrupt, InvalidInput, NewerFormat
 from clew.log import MessageAdded
 from clew.messages import user
@@ -64,7 +65,7 @@ async def test_a_backup_is_private_alone_and_goes_on_as_a_store(tmp_path: Path) 
     assert (done.path, done.bytes) == (target, target.stat().st_size)
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert os.listdir(target.parent) == [target.name]
-    assert steps[-1][0] == steps[-1][1] == done.bytes // 8192
+    assert steps[-1][0] == steps[-1][1] == done.bytes // PAGE_SIZE
     await write(target, 3)
     async with SQLiteCheckpointer(target) as copy:
         assert (await every_thread(copy))["t"] > (20 + 3)

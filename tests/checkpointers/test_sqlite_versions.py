@@ -44,6 +44,7 @@ def old(path: Path) -> Path:
 def age(path: Path, version: int) -> None:
     """Bring the tables of a store back to an older version."""
     with database(path) as db:
+        db.execute("DROP TABLE packs")
         for column in ("title", "tags"):
             db.execute(f"ALTER TABLE heads DROP COLUMN {column}")
         if version == 1:
@@ -79,7 +80,7 @@ async def check_content(path: Path) -> None:
 
 async def test_a_store_of_version_1_is_migrated_in_place_and_keeps_everything(old: Path) -> None:
     await check_content(old)
-    assert value(old, "PRAGMA user_version") == schema.VERSION == 3
+    assert value(old, "PRAGMA user_version") == schema.VERSION == 4
     assert {"heads_by_updated", "heads_by_created"} <= indexes(old)
     await check_content(old)
     async with SQLiteCheckpointer(old) as store:
@@ -279,11 +280,13 @@ async def test_a_store_without_its_marks_or_tables_is_corrupt(path: Path, statem
     assert "is a store, but" in await refused_as_damaged(path)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 async def test_a_restored_dump_is_refused_with_the_command_that_makes_it_a_store_again(
     path: Path, tmp_path: Path, version: int
 ) -> None:
     with database(await made(path)) as db:
+        if version < 4:
+            db.execute("DROP TABLE packs")
         if version < 3:
             db.execute("ALTER TABLE heads DROP COLUMN title; ALTER TABLE heads DROP COLUMN tags")
         if version < 2:

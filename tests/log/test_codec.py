@@ -75,7 +75,8 @@ def test_ordinary_frames_are_decoded_in_one_go() -> None:
 
 
 def test_among_frames_that_are_decoded_in_one_go_is_none_that_needs_a_closer_look() -> None:
-    damaged = ordinary(7)[:-1] + bytes([ordinary(7)[-1] ^ 1])
+    sound = ordinary(7)
+    damaged = sound[:-1] + bytes([sound[-1] ^ 1])
     not_compressed = sealed(bytes([1, 1]) + bytes(12) + FIRST + b"no zstd at all, though it says so")
     other = {
         "damaged": damaged,

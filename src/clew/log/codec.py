@@ -7,12 +7,11 @@ docs/format.md describes the layout byte by byte:
 
 from __future__ import annotations
 
-import functools
 import os
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, TypeVar, cast, get_args
@@ -64,6 +63,8 @@ _SMALLEST = _HEADER.size + _DIGEST_SIZE  # 30 and 16
 _PAYLOAD = slice(_HEADER.size, -_DIGEST_SIZE)
 _FLAGS = itemgetter(1)
 _COMPRESSED, _REFERS, _BODY_IN_BLOB, _SEALED = 1, 2, 4, 8
+_ORDINARY = {bytes((VERSION, 0)), bytes((VERSION, _COMPRESSED))}
+"""The first two bytes of frames that `decode_ordinary` decodes."""
 _KNOWN_FLAGS = _COMPRESSED | _REFERS | _BODY_IN_BLOB | _SEALED
 _LARGEST = 4 * 2**20 - 4096  # below a store's limit; a larger body goes to a blob
 _NONSENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # raised by decoding invalid msgpack
@@ -79,7 +80,6 @@ Logged = Entry | FoldedState
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[KnownEntry | FoldedState]]).decode
-_decode_many = msgspec.msgpack.Decoder(list[tuple[int, list[KnownEntry | FoldedState]]]).decode
 _decode_raw = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]]).decode
 
 
@@ -179,19 +179,22 @@ def encode_frame(
     number: int = 0,
     keys: Keyring | None = None,
     now: int | None = None,
+    is_quick: bool = False,
 ) -> EncodedFrame:
     """Encode these groups of entries, each made by `encode_entries`, as one frame. Large values move to blobs, which
     the result holds too.
 
     `previous` is the digest of the frame before it, and `number` is the new frame's own number. A random nonce makes
     every frame different. With `keys` the frame is encrypted for this thread and number, and cannot be decrypted as any
-    other frame. `now` is the frame's time in microseconds since 1970, by default the current time.
+    other frame. `now` is the frame's time in microseconds since 1970, by default the current time. With `is_quick` it is
+    compressed in a third of the time, to 6 % more bytes.
     """
     body = groups[0].body if len(groups) == 1 and now is None else _joined_body(groups, now)
     if len(body) > compression.ALWAYS:
         flags, payload, blobs = _pack_large(body, keys)
     else:
-        flags, payload, blobs = _COMPRESSED, compression.framed.compress(body), {}
+        compress = compression.framed.compress if is_quick else compression.framed.compress_well
+        flags, payload, blobs = _COMPRESSED, compress(body), {}
         if len(payload) >= len(body):
             flags, payload = 0, body
     in_blob = len(blobs[payload.hex()]) if flags & _BODY_IN_BLOB else 0
@@ -294,39 +297,28 @@ def decode_ordinary(frames: Sequence[bytes]) -> list[tuple[int, list[Logged]]] |
     Works only if every frame has a right digest, is small and not encrypted, and refers to no blobs. Otherwise returns
     None: then decode the frames with `decode_frame`, which also finds out what is wrong.
     """
-    for data in frames:
-        if (
-            len(data) < _SMALLEST
-            or data[0] != VERSION
-            or data[1] > _COMPRESSED
-            or (not data[1] and len(data) > compression.ALWAYS)
-            or blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) != data[DIGEST]
-        ):
-            return None
+    if (
+        not {data[:2] for data in frames} <= _ORDINARY
+        or min(map(len, frames), default=_SMALLEST) < _SMALLEST
+        or [blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) for data in frames] != [data[DIGEST] for data in frames]
+        or any(not data[1] and len(data) > compression.ALWAYS for data in frames)
+    ):
+        return None
     try:
-        return cast(list[tuple[int, list[Logged]]], _decode_many(_joined(frames)))
+        return cast(list[tuple[int, list[Logged]]], [*map(_decode, _bodies(frames))])
     except (compression.NotCompressed, *_NONSENSE):
         return None
 
 
-def _joined(frames: Sequence[bytes]) -> bytes:
-    """Return one msgpack array that holds the bodies of these frames (their encoded entries), decompressed, in order.
-
-    If all of them are compressed, the bytes that begin the array are compressed too and come first. So a single call
-    decompresses and joins everything, and nothing has to be copied afterwards.
-    """
+def _bodies(frames: Sequence[bytes]) -> Iterable[Any]:
+    """Return the bodies of these frames (their encoded entries), decompressed, in order."""
     if all(map(_FLAGS, frames)):
-        return compression.framed.decompress_many([_packed_array(len(frames)), *[data[_PAYLOAD] for data in frames]])
-    joined = [_array_header(len(frames))]
+        return compression.framed.decompress_many([data[_PAYLOAD] for data in frames])
+    bodies: list[Any] = []
     for compressed, part in groupby(frames, _FLAGS):
-        bodies = [data[_PAYLOAD] for data in part]
-        joined += [compression.framed.decompress_many(bodies)] if compressed else bodies
-    return b"".join(joined)
-
-
-@functools.lru_cache(64)
-def _packed_array(length: int) -> bytes:
-    return compression.framed.compress(_array_header(length))
+        payloads = [data[_PAYLOAD] for data in part]
+        bodies += compression.framed.decompress_many(payloads) if compressed else payloads
+    return bodies
 
 
 def is_sound(data: bytes) -> bool:

@@ -9,8 +9,11 @@ compressed to 0.51 of the size without it and to 0.43 with it, at the same speed
 from __future__ import annotations
 
 import functools
+import os
 import threading
+from collections.abc import Iterable
 from importlib import resources
+from typing import Any
 
 import zstandard
 
@@ -22,7 +25,7 @@ LEVEL = 2
 Measured on turns of 3 KB: level 1 gives more bytes and is not faster. Level 3 takes 1.5 times as long and saves 1 % of
 the bytes.
 """
-_FRAMED = {
+_QUICK = {
     "strategy": zstandard.STRATEGY_FAST,
     "window_log": 20,
     "hash_log": 15,
@@ -31,10 +34,23 @@ _FRAMED = {
     "min_match": 6,
     "target_length": 0,
 }
-"""The zstd parameters for frames: those of level 2, except that matches have at least six bytes instead of five.
+"""The zstd parameters for frames that are made in a hurry: those of level 2, except that matches have at least six bytes
+instead of five.
 
 Measured on texts of 3 KB of prose, code and JSON: compared with level 2, compression takes a tenth less time and
 decompression a twentieth less, for 1.5 to 2.5 % more bytes.
+"""
+_THRIFTY = _QUICK | {
+    "strategy": zstandard.STRATEGY_LAZY,
+    "chain_log": 14,
+    "search_log": 2,
+    "min_match": 5,
+    "target_length": 8,
+}
+"""The zstd parameters for all other frames of up to 64 KiB.
+
+Measured on texts of 3 KB: compared with the quick ones, compression takes 45 µs instead of 15, for 5 to 7 % fewer bytes.
+More effort gains little: with twice the time another 1 %.
 """
 MAX_RATIO = 40
 ALWAYS = 64 * 1024
@@ -42,6 +58,11 @@ ALWAYS = 64 * 1024
 
 Data that would shrink further is padded with zeros. So a few hostile bytes cannot fill a reader's memory.
 """
+
+_EACH = 32
+"""The fewest items that it pays to decompress on a processor of their own."""
+_MOST_PROCESSORS = 4
+_HAS_MANY = "multi_decompress_to_buffer" in zstandard.backend_features
 
 
 class NotCompressed(Exception):
@@ -60,12 +81,21 @@ class Zstd:
         self._local = threading.local()
 
     def compress(self, data: bytes) -> bytes:
+        """Compress in little time."""
         try:
             compressor: zstandard.ZstdCompressor = self._local.compressor
         except AttributeError:
-            compressor = self._local.compressor = self._new_compressor()
+            compressor = self._local.compressor = self._new_compressor(is_thrifty=False)
         small = compressor.compress(data)
         return small.ljust(len(data) // MAX_RATIO, b"\0") if len(data) > ALWAYS else small
+
+    def compress_well(self, data: bytes) -> bytes:
+        """Compress at most 64 KiB (`ALWAYS`) to fewer bytes than `compress` does, in three times the time."""
+        try:
+            compressor: zstandard.ZstdCompressor = self._local.thrifty
+        except AttributeError:
+            compressor = self._local.thrifty = self._new_compressor(is_thrifty=True)
+        return compressor.compress(data)
 
     def decompress(self, data: bytes) -> bytes:
         """Undo `compress`. Raises `NotCompressed` if the data is not valid, or would unpack to more than 64 KiB and
@@ -76,22 +106,23 @@ class Zstd:
         except zstandard.ZstdError as error:
             raise NotCompressed(str(error)) from error
 
-    def decompress_many(self, data: list[bytes]) -> bytes:
-        """Decompress each item of `data` and return the results joined. Each item must unpack to at most 64 KiB
-        (`ALWAYS`).
+    def decompress_many(self, data: list[bytes]) -> Iterable[Any]:
+        """Decompress each item of `data` and return the results as buffers, in order. Each item must unpack to at
+        most 64 KiB (`ALWAYS`).
 
-        Raises `NotCompressed` if an item is not valid or unpacks to more. Measured on frames of 3 KB: unpacking and
-        decoding them together takes half the time of doing it one by one.
+        Raises `NotCompressed` if an item is not valid or unpacks to more. Uses several processors if there is enough to
+        do. Measured on 1,000 frames of 3 KB: takes half the time on two processors, and as long as before on one.
         """
+        if not data:
+            return ()
         try:
             sizes = [*map(zstandard.frame_content_size, data)]
-            if sizes and not 0 <= min(sizes) <= max(sizes) <= ALWAYS:
+            if not 0 <= min(sizes) <= max(sizes) <= ALWAYS:
                 raise NotCompressed("it is large, or does not say its size")
-            size = sum(sizes)
-            reader = self._decompressor().stream_reader(b"".join(data), read_across_frames=True)
-            found = reader.read(size)
-            if len(found) != size or reader.read(1):
-                raise NotCompressed("it does not have the size that it says")
+            if not _HAS_MANY or not all(sizes):
+                return [*map(self._decompressor().decompress, data)]
+            threads = min(_processors(), len(data) // _EACH) or 1
+            found: Iterable[Any] = self._decompressor().multi_decompress_to_buffer([*data], threads=threads)  # type: ignore[assignment] # it can be iterated
         except zstandard.ZstdError as error:
             raise NotCompressed(str(error)) from error
         return found
@@ -104,13 +135,13 @@ class Zstd:
         return found
 
     def _load(self) -> zstandard.ZstdCompressionDict | None:
-        return None if self._dictionary is None else _load(self._dictionary)
+        return None if self._dictionary is None else _load(self._dictionary, is_thrifty=False)
 
-    def _new_compressor(self) -> zstandard.ZstdCompressor:
-        dictionary = self._load()
-        if dictionary is None:
+    def _new_compressor(self, *, is_thrifty: bool) -> zstandard.ZstdCompressor:
+        if self._dictionary is None:
             return zstandard.ZstdCompressor(level=LEVEL, write_checksum=False)
-        return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=_parameters())
+        dictionary = _load(self._dictionary, is_thrifty=is_thrifty)
+        return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=_parameters(is_thrifty))
 
 
 def _check_size(data: bytes) -> None:
@@ -120,15 +151,22 @@ def _check_size(data: bytes) -> None:
 
 
 @functools.cache
-def _load(name: str) -> zstandard.ZstdCompressionDict:
+def _processors() -> int:
+    """Return the number of processors to decompress on: those that this process may use, but at most four."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, _MOST_PROCESSORS)
+
+
+@functools.cache
+def _load(name: str, *, is_thrifty: bool) -> zstandard.ZstdCompressionDict:
     dictionary = zstandard.ZstdCompressionDict(resources.files("clew.log").joinpath(name).read_bytes())
-    dictionary.precompute_compress(compression_params=_parameters())
+    dictionary.precompute_compress(compression_params=_parameters(is_thrifty))
     return dictionary
 
 
-def _parameters() -> zstandard.ZstdCompressionParameters:
+def _parameters(is_thrifty: bool) -> zstandard.ZstdCompressionParameters:
     return zstandard.ZstdCompressionParameters(
-        **_FRAMED, write_content_size=True, write_checksum=False, write_dict_id=False
+        **(_THRIFTY if is_thrifty else _QUICK), write_content_size=True, write_checksum=False, write_dict_id=False
     )
 
 

@@ -56,10 +56,11 @@ __all__ = [
 ]
 
 
-_AT_ONCE = 32
+_AT_ONCE = 128
 """Number of frames to decode at once, at most.
 
-Measured on 1,000 turns: small batches reuse freed memory and take a tenth less time than decoding all at once.
+Measured on 1,000 turns: with fewer, two processors that decompress them gain little. With more, memory is freed too late
+to be used again, and asking the system for memory takes a quarter of the time.
 """
 
 
@@ -202,7 +203,7 @@ class _Replay:
         self._size = LogSize(snapshot=stored, kept=stored)
 
     async def _take(self, checkpointer: Checkpointer, thread_id: str, data: list[bytes]) -> None:
-        """Decode and fold the next frames, which are given as bytes.
+        """Decode and fold the next frames, which are given as bytes. Empties the list.
 
         Once a frame lacks blobs, all following frames wait for it, so that the blobs of all of them are fetched
         together.
@@ -211,8 +212,9 @@ class _Replay:
         waiting: list[list[Logged]] = []
         sizes: list[int] = []
         with _no_collection():
-            for first in range(0, len(data), _AT_ONCE):
-                part = data[first : first + _AT_ONCE]
+            while data:
+                part = data[:_AT_ONCE]
+                del data[:_AT_ONCE]  # so that what is decoded can use the memory of what it is decoded from
                 ordinary = decode_ordinary(part)
                 if ordinary is None:
                     found = _one_by_one(part, thread_id, self._number, checkpointer.keys, lacking)
@@ -234,12 +236,14 @@ class _Replay:
 
         Raises `_Broken` if one does not.
         """
-        previous = self._previous
-        for number, frame in enumerate(data, self._number):
-            if frame[PREVIOUS] != previous and previous is not None:
-                raise _Broken(f"frame {number} does not follow the frame before it")
-            previous = frame[DIGEST]
-        self._previous = previous
+        before = [frame[PREVIOUS] for frame in data]
+        digests = [self._previous or before[0], *[frame[DIGEST] for frame in data]]
+        if before != digests[:-1]:
+            number = next(
+                number for number, pair in enumerate(zip(before, digests, strict=False)) if pair[0] != pair[1]
+            )
+            raise _Broken(f"frame {self._number + number} does not follow the frame before it")
+        self._previous = digests[-1]
         self._number += len(data)
 
     def _fold_in(self, frames: list[list[Logged]], sizes: list[int]) -> None:

@@ -318,11 +318,12 @@ class LogWriter:
         Does nothing if there are none, or if an append is already prepared.
         """
         if self._buffer and self._unsettled is None:
-            self._unsettled = self._next_append()
+            self._unsettled = self._next_append(is_crowded=round_of(asyncio.get_running_loop()).writing > 1)
             self._buffer, self._kept, self._trees = [], 0, set()
 
-    def _next_append(self) -> _Append:
-        """Encode all accepted entries as one frame, and return the append of it.
+    def _next_append(self, *, is_crowded: bool) -> _Append:
+        """Encode all accepted entries as one frame, and return the append of it. With `is_crowded`, other writers of the
+        event loop wait for theirs meanwhile: then compression is quick.
 
         Adds a second frame with the folded state (the thread's whole state) if that is worth its size: readers can
         start there, and need not read the frames before it.
@@ -330,7 +331,14 @@ class LogWriter:
         made = Moment.now()
         number, keys, thread_id = self.head.frames, self._checkpointer.keys, self.head.thread_id
         previous = bytes.fromhex(self.head.digest) or FIRST
-        frame = encode_frame(self._buffer, previous=previous, thread_id=thread_id, number=number, keys=keys)
+        frame = encode_frame(
+            self._buffer,
+            previous=previous,
+            thread_id=thread_id,
+            number=number,
+            keys=keys,
+            is_quick=self._checkpointer.is_hasty or is_crowded,
+        )
         size = self._size.grown(len(frame.data), self._kept / (self._accepted - self._durable))
         frames, blobs, snapshot = [frame.data], frame.blobs, self.head.snapshot
         if size.may_pay():

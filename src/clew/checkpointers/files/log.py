@@ -165,7 +165,11 @@ class Log:
         found: list[bytes] = []
         for offset, data in _neighbours(fd, span.bounds):
             try:
-                found += self._unpack(data, offset).read(data, span.start, span.stop)[0]
+                header = self._unpack(data, offset)
+                if header.frames == 1:  # then it is one of these: each record in `bounds` has some
+                    found.append(header.read_only_frame(data))
+                else:
+                    found += header.read(data, span.start, span.stop)[0]
             except BadRecord as error:
                 raise self._corrupt(offset, str(error)) from None
         if len(found) != span.stop - span.start:

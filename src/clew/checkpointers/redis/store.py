@@ -77,6 +77,8 @@ class RedisCheckpointer(Checkpointer):
     for threads.
     """
 
+    is_hasty = True
+
     def __init__(
         self,
         url: str = "redis://localhost:6379/0",

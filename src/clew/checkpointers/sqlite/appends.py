@@ -18,9 +18,10 @@ import msgspec
 
 from clew._runtime.aio import Job
 from clew.checkpointers.checks import NO_THREAD
+from clew.checkpointers.sqlite.packs import frames_of
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
-__all__ = ["Append", "Appender", "frames_of", "now", "touch"]
+__all__ = ["Append", "Appender", "now", "touch"]
 
 REMEMBERED = 10_000
 """The most logs whose length an `Appender` remembers. If there are more when a transaction starts, it forgets all of
@@ -50,6 +51,8 @@ _INSERT_HEADS = f"INSERT INTO heads ({', '.join(_HEAD_COLUMNS)}) VALUES "  # noq
 _OR_UPDATE = f" ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _CHANGING)}"
 
 _INSERT_FRAMES = "INSERT INTO frames (thread, number, data) VALUES "
+_NEXT_ID = """SELECT 1 + max(coalesce((SELECT max(id) FROM heads), 0), coalesce((SELECT max(thread) FROM packs), 0))"""
+"""An id that no thread has. Packs can be left of a thread that a process of an older Clew has deleted."""
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +92,9 @@ class Appender:
 
     def __init__(self) -> None:
         self._logs: dict[tuple[str, bytes], _Log | None] = {}
+        self.appended: dict[int, int] = {}
+        """For each log, by the id of its row in the table `heads`: about how many bytes were appended to it through this
+        connection since its frames were last packed. The one who packs them removes it."""
         self._next_id: int | None = None
         self._version: int | None = None
 
@@ -101,6 +107,8 @@ class Appender:
     def begin(self, db: apsw.Cursor) -> None:
         """Prepare for a transaction: drop everything that is remembered about logs if another connection has written
         since the last transaction, or if more than `REMEMBERED` logs are remembered."""
+        if len(self.appended) > REMEMBERED:
+            self.appended.clear()
         version = db.execute("PRAGMA data_version").get
         if version != self._version or len(self._logs) > REMEMBERED:
             self.forget()
@@ -130,6 +138,7 @@ class Appender:
                 for frame in append.frames:
                     frames.append((log.id, log.frames, frame))
                     log.frames += 1
+                self.appended[log.id] = self.appended.get(log.id, 0) + append.size
                 if append.refs:
                     refs += [(log.id, digest) for digest in append.refs]
         _write(db, _INSERT_HEADS, list(heads.values()), _OR_UPDATE)
@@ -176,7 +185,7 @@ class Appender:
 
     def _new_id(self, db: apsw.Cursor) -> int:
         if self._next_id is None:
-            self._next_id = int(db.execute("SELECT coalesce(max(id), 0) + 1 FROM heads").get)
+            self._next_id = int(db.execute(_NEXT_ID).get)
         new_id, self._next_id = self._next_id, self._next_id + 1
         return new_id
 
@@ -202,11 +211,6 @@ def _write(db: apsw.Cursor, insert: str, rows: Sequence[tuple[Any, ...]], then: 
 def _statement(insert: str, columns: int, rows: int, then: str) -> str:
     values = f"({', '.join('?' * columns)})"
     return f"{insert}{', '.join([values] * rows)}{then}"
-
-
-def frames_of(db: apsw.Cursor, log: int, start: int, stop: int) -> list[bytes]:
-    statement = "SELECT data FROM frames WHERE thread = ? AND number >= ? AND number < ? ORDER BY number"
-    return [data for (data,) in db.execute(statement, (log, start, stop))]
 
 
 def touch(db: apsw.Cursor, namespace: str, digests: Sequence[bytes]) -> list[bytes]:

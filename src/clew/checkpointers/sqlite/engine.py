@@ -36,6 +36,7 @@ from clew.checkpointers.sqlite.connection import (
     library,
     setting,
 )
+from clew.checkpointers.sqlite.packs import LEAST, PACK_AFTER, pack_frames
 from clew.checkpointers.sqlite.room import (
     Deletion,
     finish_deletions,
@@ -211,6 +212,7 @@ class Engine:
         with self._writing:
             connection, self._connection = self._connection, None
         if connection is not None:
+            self._pack(connection, LEAST)
             connection.close()
             release_at_rest(self._reserve, self.path)
 
@@ -231,6 +233,7 @@ class Engine:
             del batch
             if self._connection is not None and self._pages > CHECKPOINT_AFTER:
                 with self._writing:
+                    self._pack(self._connection, PACK_AFTER)
                     self._checkpoint(self._connection)
 
     def _gather(self) -> tuple[list[Job], bool]:
@@ -301,6 +304,19 @@ class Engine:
                 with setting(connection.cursor(), "busy_timeout", round(LOCK_WAIT * 1000)):
                     free_room(connection, self.path, self._reserve, freeing, self._transact)
                 self._checkpoint(connection)
+
+    def _pack(self, connection: apsw.Connection, least: int) -> None:
+        """Pack the frames of the logs to which at least this many bytes were appended, so that they take fewer pages.
+        Called when nobody waits for it. A failure is only logged: then the frames stay as they are."""
+        appended = self._appender.appended
+        for log_id in [log_id for log_id, size in appended.items() if size >= least]:
+            del appended[log_id]
+            try:
+                with connection:
+                    pack_frames(connection.cursor(), log_id)
+            except FAULTS as error:
+                log.debug("%s: frames are not packed for now: %s", self.path, error)
+                return
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
         """Move pages from the WAL (SQLite's write-ahead log) to the database. Called after the last transaction was

@@ -68,7 +68,8 @@ def find_id(db: apsw.Cursor, namespace: str, thread_id: str, where: str) -> int 
 
 _KEY = "SELECT ns, key FROM main.heads NOT INDEXED WHERE id = ?"
 _FIND = """
-SELECT thread_id, EXISTS (SELECT 1 FROM frames WHERE thread = heads.id AND number >= heads.frames),
+SELECT thread_id, EXISTS (SELECT 1 FROM frames WHERE thread = heads.id AND number >= heads.frames)
+        OR (SELECT number + count FROM packs WHERE thread = heads.id ORDER BY number DESC LIMIT 1) > heads.frames,
     id, frames, log_id, created, head
 FROM main.heads WHERE ns = ? AND key = ?
 """

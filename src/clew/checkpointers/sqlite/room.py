@@ -25,7 +25,6 @@ from clew._runtime.files import Reserve
 from clew._runtime.text import size as size_text
 from clew.checkpointers.sqlite.connection import FAULTS, ROOM_NEEDED, explain
 from clew.checkpointers.sqlite.lookups import find_id
-from clew.checkpointers.sqlite.schema import PAGE_SIZE
 from clew.errors import ClewError, Unavailable
 
 __all__ = [
@@ -43,7 +42,7 @@ __all__ = [
 
 log = logging.getLogger("clew.checkpointers.sqlite")
 
-RESERVE = 512 * PAGE_SIZE
+RESERVE = 4 * 2**20
 """Bytes that are held in reserve. It has to be more than the writer leaves in the WAL (SQLite's write-ahead log) before
 it moves pages to the database, because the database may have to grow by as much."""
 DELETED = "\0deleted"
@@ -82,6 +81,7 @@ class ThreadDeletion(Deletion):
             db.execute("DELETE FROM heads WHERE id = ?", (thread,))
             db.execute("DELETE FROM refs WHERE thread = ?", (thread,))
             db.execute("DELETE FROM frames WHERE thread = ?", (thread,))
+            db.execute("DELETE FROM packs WHERE thread = ?", (thread,))
 
     def delete_part(self, db: apsw.Cursor) -> bool:
         """Delete a small part of the thread, and return True once all of it is deleted.
@@ -134,7 +134,7 @@ def finish_part(db: apsw.Cursor) -> bool:
     thread = db.execute("SELECT id FROM heads WHERE ns = ? LIMIT 1", (DELETED,)).get
     if thread is None:
         return True
-    for statement, most in ((_SOME_FRAMES, FRAMES_AT_ONCE), (_SOME_REFS, REFS_AT_ONCE)):
+    for statement, most in ((_SOME_FRAMES, FRAMES_AT_ONCE), (_SOME_PACKS, 1), (_SOME_REFS, REFS_AT_ONCE)):
         db.execute(statement, {"thread": thread, "most": most})
         if db.connection.changes():
             return False
@@ -143,6 +143,8 @@ def finish_part(db: apsw.Cursor) -> bool:
 
 
 _SOME_FRAMES = "DELETE FROM frames WHERE id IN (SELECT id FROM frames WHERE thread = :thread LIMIT :most)"
+_SOME_PACKS = """DELETE FROM packs WHERE thread = :thread
+    AND number IN (SELECT number FROM packs WHERE thread = :thread LIMIT :most)"""
 _SOME_REFS = """DELETE FROM refs WHERE thread = :thread
     AND digest IN (SELECT digest FROM refs WHERE thread = :thread LIMIT :most)"""
 
@@ -267,7 +269,8 @@ def _too_full(connection: apsw.Connection, error: apsw.FullError, path: Path) ->
     """Return the error for a deletion that failed although the reserve was used. It says how much disk space to free:
     as much as the database file will grow when the WAL (SQLite's write-ahead log) is moved into it, and a little more.
     """
-    growth = connection.execute("PRAGMA page_count").get * PAGE_SIZE - files.size(path)
+    pages, size = (connection.execute(f"PRAGMA {name}").get for name in ("page_count", "page_size"))
+    growth = pages * size - files.size(path)
     return Unavailable(
         f"{path}: {error}: the disk is full, and a delete needs some room itself. Nothing stored was harmed. Free about "
         f"{size_text(ROOM_NEEDED + max(0, growth))} on that disk, then delete again."

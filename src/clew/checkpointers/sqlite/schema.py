@@ -20,12 +20,14 @@ __all__ = ["CHECKPOINT_AFTER", "PAGE_SIZE", "VERSION", "check", "create", "migra
 APPLICATION_ID = 0x434C4557
 """The bytes "CLEW" as a number. It is written into the database file, where Clew and the program `file` recognise a
 store by it."""
-VERSION = 3
-"""The version of the tables. Version 2 added the indexes by time, version 3 the columns `title` and `tags`."""
+VERSION = 4
+"""The version of the tables. Version 2 added the indexes by time, version 3 the columns `title` and `tags`, version 4 the
+table `packs`."""
 
-PAGE_SIZE = 8192
-"""Bytes of a page of the database. Measured with frames of 1 to 2 KB: a page of 4096 bytes wastes a fifth of its space;
-pages of 16384 bytes write twice as much to the WAL (SQLite's write-ahead log)."""
+PAGE_SIZE = 4096
+"""Bytes of a page of a new database; stores that were made by version 3 and before have 8192. With frames of 1 to 2 KB, a
+page of 4096 bytes wastes a fifth of its space until the frames are packed. Larger pages write twice as much to the WAL
+(SQLite's write-ahead log), and each table takes at least one."""
 
 CHECKPOINT_AFTER = 256
 """When the WAL (SQLite's write-ahead log) has this many pages, the writer moves them to the database. A WAL that is
@@ -88,6 +90,16 @@ ALTER TABLE heads ADD COLUMN tags BLOB NOT NULL DEFAULT x'';
 """The columns that a listing searches for a title or a tag: what `title_column` and `tags_column` make of the head's
 title and tags. Without them every head has to be decoded. That takes 20 times as long, and 200 times while another
 thread of the process is busy, because `apsw` releases the interpreter lock at every row (measured)."""
+
+PACKS = """
+CREATE TABLE packs (              -- frames that have been joined, see packs.py
+    thread INTEGER NOT NULL,      -- heads.id
+    number INTEGER NOT NULL,      -- of the first frame
+    count  INTEGER NOT NULL,
+    data   BLOB NOT NULL,
+    PRIMARY KEY (thread, number)
+) WITHOUT ROWID;
+"""
 
 
 _FORMATS = 18
@@ -154,6 +166,8 @@ def migrate(connection: apsw.Connection, where: str) -> None:
         if version < 3:
             connection.execute(COLUMNS)
             connection.execute("UPDATE heads SET title = clew_title(head), tags = clew_tags(head)")
+        if version < 4:
+            connection.execute(PACKS)
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -164,8 +178,12 @@ def migrate(connection: apsw.Connection, where: str) -> None:
 
 def show_as_newest(connection: apsw.Connection, where: str) -> None:
     """Make a store that cannot be written look to this connection as if its tables had the current version. Columns
-    that an older version lacks are computed by a temporary view. `where` names the database in errors."""
-    if _version(connection, where) < 3:
+    that an older version lacks are computed by a temporary view, and a table that it lacks is an empty temporary one.
+    `where` names the database in errors."""
+    version = _version(connection, where)
+    if version < 4:
+        connection.execute("CREATE TEMP TABLE packs (thread, number, count, data)")
+    if version < 3:
         _add_functions(connection)
         connection.execute(
             "CREATE TEMP VIEW heads AS SELECT *, clew_title(head) AS title, clew_tags(head) AS tags FROM main.heads"
@@ -229,7 +247,8 @@ def _remark(connection: apsw.Connection, where: str) -> str:
     """Return the shell command that writes the application id and the version of a store back into the header of its
     database, which has all of its tables. The version is found by the columns and indexes that the database has."""
     columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('heads')")}
+    has_packs = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'packs'").get
     indexes = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
-    version = 3 if "title" in columns else 2 if "heads_by_updated" in indexes else 1
+    version = 4 if has_packs else 3 if "title" in columns else 2 if "heads_by_updated" in indexes else 1
     pragmas = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};"
     return f'sqlite3 {shlex.quote(where)} "{pragmas}"'

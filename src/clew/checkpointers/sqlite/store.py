@@ -27,10 +27,11 @@ from clew.checkpointers.checks import (
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
 from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, tags_column, title_column, with_sum
-from clew.checkpointers.sqlite.appends import Append, frames_of, now, touch
+from clew.checkpointers.sqlite.appends import Append, now, touch
 from clew.checkpointers.sqlite.backup import Backup, backup
 from clew.checkpointers.sqlite.engine import Engine, close_engine, open_engine
 from clew.checkpointers.sqlite.lookups import find_thread, list_rows
+from clew.checkpointers.sqlite.packs import frames_of
 from clew.checkpointers.sqlite.room import BlobDeletion, ThreadDeletion
 from clew.errors import Corrupt, InvalidInput
 
