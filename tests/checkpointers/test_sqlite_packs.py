@@ -121,7 +121,7 @@ async def test_a_packed_thread_is_deleted_in_parts(path: Path) -> None:
                 if deletion.delete_part(db.cursor()):
                     break
             parts += 1
-    assert parts > len(frames(400)) * 1500 // packs._MOST
+    assert parts > len(frames(400)) * 1500 // packs.FULL
     assert rows(path) == (0, [])
 
 
@@ -151,8 +151,8 @@ async def test_the_frames_of_a_store_of_version_3_are_packed_when_its_logs_grow(
 
 
 async def test_packing_that_fails_leaves_the_frames_where_they_are(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(db: apsw.Cursor, log: int) -> int:
-        packs.pack_frames(db, log)
+    def fail(db: apsw.Cursor, log: int, least: int) -> int:
+        packs.pack_frames(db, log, least)
         raise apsw.FullError("database or disk is full")
 
     monkeypatch.setattr(engine, "pack_frames", fail)

@@ -1,8 +1,9 @@
 """A process on a small disk: fills it by way of a store, deletes in some way, and checks what is left.
 
 `python -m tests.crash.room_worker URL fill RECORD`, then `… delete|prune|gc|rm RECORD`. RECORD is a file on another disk,
-in which the process that fills the disk notes what was acknowledged. `fill+delete` does both in one process. `die:7` is
-killed after the seventh transaction of a deletion, and `look` only checks what is left.
+in which the process that fills the disk notes what was acknowledged. `fill+delete` does both in one process. `fill-loose`
+packs no frames, so that a deletion needs the most room. `die:7` is killed after the seventh transaction of a deletion, and
+`look` only checks what is left.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from blake3 import blake3
 from clew import Thread
 from clew.checkpointers import Checkpointer, open_checkpointer
 from clew.checkpointers.heads import thread_key
-from clew.checkpointers.sqlite import room
+from clew.checkpointers.sqlite import engine, room
 from clew.errors import Unavailable
 from tests.crash.work import Op, head_of
 
@@ -189,6 +190,10 @@ async def look(store: Checkpointer, note: Path) -> None:
 async def main(url: str, work: str, note: Path) -> None:
     folder = Path(url.split("://", 1)[1].removeprefix("/" if url.startswith("sqlite") else "")).parent
     store = open_checkpointer(url)
+    if "-loose" in work:
+        work = work.replace("-loose", "")
+        packing: Any = engine
+        packing.PACK_AFTER = packing.LEAST = 2**60
     way = work
     if work == "fill" or work.startswith("fill+"):
         (folder / "room").write_bytes(bytes(2**17))

@@ -95,12 +95,12 @@ def test_deleting_works_on_a_full_disk_and_gives_room_back(kind: str, way: str, 
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a small file system, which Linux can")
 @pytest.mark.parametrize("part", sampled(range(1, 12), 4))
 def test_a_delete_that_is_killed_on_a_full_disk_leaves_no_half_of_a_thread(part: int, tmp_path: Path) -> None:
-    done = on_small_disk("sqlite", tmp_path, "fill", f"die:{part}", "look")
+    done = on_small_disk("sqlite", tmp_path, "fill-loose", f"die:{part}", "look")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a small file system, which Linux can")
 def test_a_delete_for_which_there_is_no_room_at_all_says_how_much_it_needs(tmp_path: Path) -> None:
-    done = on_small_disk("sqlite", tmp_path, "fill", "steal", "delete")
+    done = on_small_disk("sqlite", tmp_path, "fill-loose", "steal", "delete")
     assert done.returncode == 0, done.stderr

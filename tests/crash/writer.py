@@ -20,7 +20,7 @@ import msgspec
 
 from clew._runtime import files
 from clew.checkpointers import Checkpointer, Head, open_checkpointer
-from clew.checkpointers.sqlite import engine
+from clew.checkpointers.sqlite import engine, packs
 from clew.errors import ClewError, Corrupt, Unavailable
 from tests.crash.work import Op, blobs_of, frames_of, head_of, next_op
 
@@ -133,6 +133,9 @@ def prepare(job: Job) -> None:
             connection.execute("PRAGMA synchronous = OFF")
 
     opened.configure = configured
+    packing: Any = packs  # often, so that it is among what is cut off
+    packing.FULL = opened.FULL = opened.PACK_AFTER = 8192
+    opened.LEAST, opened.CHECKPOINT_AFTER = 2048, 24
     if job.sabotage == "sync no files":
         sync = files.sync
         files.sync = lambda fd: None if "/threads/" in os.readlink(f"/proc/self/fd/{fd}") else sync(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clew.log.batches import decode_in_parts, decode_ordinary
 from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState, Present, count_kept
 from clew.log.codec import (
     DIGEST,
@@ -13,7 +14,6 @@ from clew.log.codec import (
     Logged,
     check_readable,
     decode_frame,
-    decode_ordinary,
     encode_entries,
     encode_frame,
     is_sound,
@@ -88,6 +88,7 @@ __all__ = [
     "check_readable",
     "count_kept",
     "decode_frame",
+    "decode_in_parts",
     "decode_ordinary",
     "encode_entries",
     "encode_frame",

@@ -11,9 +11,8 @@ import os
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, groupby
-from operator import itemgetter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar, cast, get_args
 
 import msgspec
@@ -39,7 +38,6 @@ __all__ = [
     "Logged",
     "check_readable",
     "decode_frame",
-    "decode_ordinary",
     "encode_entries",
     "encode_frame",
     "is_sound",
@@ -49,25 +47,22 @@ __all__ = [
 
 
 VERSION = 1
-_DIGEST_SIZE = 16
-FIRST = bytes(_DIGEST_SIZE)
+DIGEST_SIZE = 16
+FIRST = bytes(DIGEST_SIZE)
 """The value that a log's first frame has in place of its predecessor's digest."""
 
 PREVIOUS = slice(14, 30)
 """The slice of a frame that holds its predecessor's digest."""
-DIGEST = slice(-_DIGEST_SIZE, None)
+DIGEST = slice(-DIGEST_SIZE, None)
 """The slice of a frame that holds its own digest."""
 
 _HEADER = struct.Struct("<BB12s16s")
-_SMALLEST = _HEADER.size + _DIGEST_SIZE  # 30 and 16
-_PAYLOAD = slice(_HEADER.size, -_DIGEST_SIZE)
-_FLAGS = itemgetter(1)
-_COMPRESSED, _REFERS, _BODY_IN_BLOB, _SEALED = 1, 2, 4, 8
-_ORDINARY = {bytes((VERSION, 0)), bytes((VERSION, _COMPRESSED))}
-"""The first two bytes of frames that `decode_ordinary` decodes."""
-_KNOWN_FLAGS = _COMPRESSED | _REFERS | _BODY_IN_BLOB | _SEALED
+SMALLEST = _HEADER.size + DIGEST_SIZE  # 30 and 16
+PAYLOAD = slice(_HEADER.size, -DIGEST_SIZE)
+COMPRESSED, _REFERS, _BODY_IN_BLOB, _SEALED = 1, 2, 4, 8
+_KNOWN_FLAGS = COMPRESSED | _REFERS | _BODY_IN_BLOB | _SEALED
 _LARGEST = 4 * 2**20 - 4096  # below a store's limit; a larger body goes to a blob
-_NONSENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # raised by decoding invalid msgpack
+NONSENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # raised by decoding invalid msgpack
 
 _NONCE_SIZE, _NONCES_AT_ONCE = 12, 512
 _NONCE = struct.Struct(f"{_NONCE_SIZE}s")
@@ -79,7 +74,8 @@ Logged = Entry | FoldedState
 """Everything that a frame can hold: entries and folded states."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[int, list[KnownEntry | FoldedState]]).decode
+decode_body = msgspec.msgpack.Decoder(tuple[int, list[KnownEntry | FoldedState]]).decode
+"""Decodes a frame's body, its content in msgpack, to its time and its entries."""
 _decode_raw = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]]).decode
 
 
@@ -146,7 +142,7 @@ def check_readable(entries: Sequence[Logged], encoded: Encoded) -> None:
     """
     try:
         _decode_entries(encoded.body)
-    except _NONSENSE as error:
+    except NONSENSE as error:
         kinds = ", ".join(dict.fromkeys(type(entry).__name__ for entry in entries))
         raise InvalidInput(f"{kinds} holds a value of a wrong type, so nothing is recorded: {error}") from error
 
@@ -194,7 +190,7 @@ def encode_frame(
         flags, payload, blobs = _pack_large(body, keys)
     else:
         compress = compression.framed.compress if is_quick else compression.framed.compress_well
-        flags, payload, blobs = _COMPRESSED, compress(body), {}
+        flags, payload, blobs = COMPRESSED, compress(body), {}
         if len(payload) >= len(body):
             flags, payload = 0, body
     in_blob = len(blobs[payload.hex()]) if flags & _BODY_IN_BLOB else 0
@@ -205,7 +201,7 @@ def encode_frame(
     if keys is not None:
         payload = keys.seal_frame(payload, nonce, thread_id, header + number.to_bytes(8, "big"))
     data = header + payload
-    own = blake3(data).digest(_DIGEST_SIZE)
+    own = blake3(data).digest(DIGEST_SIZE)
     return EncodedFrame(data + own, own, blobs, len(data) + len(own) + in_blob)
 
 
@@ -239,7 +235,7 @@ def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str
         flags = _REFERS if blobs else 0
     payload = compression.framed.compress(small)
     shrunk = len(payload) < len(small)
-    stored = _SMALLEST + min(len(payload), len(small))
+    stored = SMALLEST + min(len(payload), len(small))
     if blobs:
         every = stored + sum(map(len, blobs.values()))
         weight = weights.weigh(small)[0]
@@ -247,14 +243,14 @@ def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str
     else:
         padding = weights.lacking(body, stored)
     if padding or shrunk:
-        flags |= _COMPRESSED
+        flags |= COMPRESSED
         payload = payload.ljust(min(len(payload), len(small)) + padding, b"\0")
     else:
         payload = small
     if len(payload) > _LARGEST:
         digest, packed = pack_blob(small, keys, len(payload))
         blobs[digest] = packed
-        return flags & ~_COMPRESSED | _BODY_IN_BLOB, bytes.fromhex(digest), blobs
+        return flags & ~COMPRESSED | _BODY_IN_BLOB, bytes.fromhex(digest), blobs
     return flags, payload, blobs
 
 
@@ -268,13 +264,13 @@ def decode_frame(
     in `blobs`.
     """
     own = data[DIGEST]
-    if len(data) < _SMALLEST or data[0] != VERSION or (flags := data[1]) & ~_KNOWN_FLAGS or not is_sound(data):
+    if len(data) < SMALLEST or data[0] != VERSION or (flags := data[1]) & ~_KNOWN_FLAGS or not is_sound(data):
         raise _newer_or_corrupt(data, f"thread {thread_id!r}, frame {number}")
-    previous, body = data[PREVIOUS], data[_PAYLOAD]
+    previous, body = data[PREVIOUS], data[PAYLOAD]
     if flags & _SEALED:
         body = _open(data, thread_id, number, keys)
     try:
-        if flags & _COMPRESSED:
+        if flags & COMPRESSED:
             body = compression.framed.decompress(body)
         if flags & (_REFERS | _BODY_IN_BLOB):
             stored = len(data) + len(blobs.get(body.hex(), b"") if flags & _BODY_IN_BLOB else b"")
@@ -284,46 +280,15 @@ def decode_frame(
         if len(body) > compression.ALWAYS:
             weights.check(body, len(data))
         return Frame(previous, own, *_decode_entries(body))
-    except (*_NONSENSE, compression.NotCompressed, weights.TooHeavy) as error:
+    except (*NONSENSE, compression.NotCompressed, weights.TooHeavy) as error:
         raise Corrupt(
             f"thread {thread_id!r}, frame {number} passes its check and still cannot be read: {error}. Report this as a bug."
         ) from error
 
 
-def decode_ordinary(frames: Sequence[bytes]) -> list[tuple[int, list[Logged]]] | None:
-    """Return the time and the entries of each of these frames, decoded together in half the time that `decode_frame`
-    takes.
-
-    Works only if every frame has a right digest, is small and not encrypted, and refers to no blobs. Otherwise returns
-    None: then decode the frames with `decode_frame`, which also finds out what is wrong.
-    """
-    if (
-        not {data[:2] for data in frames} <= _ORDINARY
-        or min(map(len, frames), default=_SMALLEST) < _SMALLEST
-        or [blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) for data in frames] != [data[DIGEST] for data in frames]
-        or any(not data[1] and len(data) > compression.ALWAYS for data in frames)
-    ):
-        return None
-    try:
-        return cast(list[tuple[int, list[Logged]]], [*map(_decode, _bodies(frames))])
-    except (compression.NotCompressed, *_NONSENSE):
-        return None
-
-
-def _bodies(frames: Sequence[bytes]) -> Iterable[Any]:
-    """Return the bodies of these frames (their encoded entries), decompressed, in order."""
-    if all(map(_FLAGS, frames)):
-        return compression.framed.decompress_many([data[_PAYLOAD] for data in frames])
-    bodies: list[Any] = []
-    for compressed, part in groupby(frames, _FLAGS):
-        payloads = [data[_PAYLOAD] for data in part]
-        bodies += compression.framed.decompress_many(payloads) if compressed else payloads
-    return bodies
-
-
 def is_sound(data: bytes) -> bool:
     """Return whether a frame's bytes match the digest at their end. Needs no key."""
-    return len(data) >= _SMALLEST and blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) == data[DIGEST]
+    return len(data) >= SMALLEST and blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) == data[DIGEST]
 
 
 def sealed_with(data: bytes) -> str | None:
@@ -333,7 +298,7 @@ def sealed_with(data: bytes) -> str | None:
 
 def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> bytes:
     """Return the decrypted payload of an encrypted frame. Raises `WrongKey` if that fails."""
-    sealed, what = data[_PAYLOAD], f"thread {thread_id!r}, frame {number}"
+    sealed, what = data[PAYLOAD], f"thread {thread_id!r}, frame {number}"
     if keys is None:
         raise WrongKey(what, sealed[:KEY_ID_SIZE].hex())
     return keys.open_frame(sealed, data[2:14], thread_id, data[: _HEADER.size] + number.to_bytes(8, "big"), what)
@@ -378,7 +343,7 @@ def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
     A frame whose digest is right but whose version or flags are unknown comes from a newer Clew: `NewerFormat`. Any
     other is `Corrupt`.
     """
-    whole = len(data) > _DIGEST_SIZE and blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) == data[DIGEST]
+    whole = len(data) > DIGEST_SIZE and blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) == data[DIGEST]
     if whole and data[0] > VERSION:
         return NewerFormat(what, data[0], VERSION)
     if whole and data[0] == VERSION:
@@ -392,7 +357,7 @@ def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
     Decodes all entries at once. Only if an entry or block is of an unknown kind are they decoded one by one.
     """
     try:
-        moment, known = _decode(body)
+        moment, known = decode_body(body)
         return moment, cast(list[Logged], known)
     except msgspec.ValidationError:
         moment, raws = _decode_raw(body)

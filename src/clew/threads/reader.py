@@ -29,6 +29,7 @@ from clew.log import (
     MessageOutline,
     count_kept,
     decode_frame,
+    decode_in_parts,
     decode_ordinary,
     encode_entries,
     is_sound,
@@ -212,10 +213,7 @@ class _Replay:
         waiting: list[list[Logged]] = []
         sizes: list[int] = []
         with _no_collection():
-            while data:
-                part = data[:_AT_ONCE]
-                del data[:_AT_ONCE]  # so that what is decoded can use the memory of what it is decoded from
-                ordinary = decode_ordinary(part)
+            for part, ordinary in decode_in_parts(data, _AT_ONCE):
                 if ordinary is None:
                     found = _one_by_one(part, thread_id, self._number, checkpointer.keys, lacking)
                 else:

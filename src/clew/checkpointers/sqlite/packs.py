@@ -12,24 +12,28 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from contextlib import suppress
+from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import Any
 
 import apsw
 
-__all__ = ["LEAST", "PACK_AFTER", "frames_of", "pack_frames"]
+from clew.checkpointers.sqlite.schema import PAGE_SIZE
+
+__all__ = ["FULL", "LEAST", "PACK_AFTER", "frames_of", "pack_frames", "trim"]
 
 PACK_AFTER = 128 * 1024
 """Bytes that are appended to a log until the writer packs its frames while the store is in use. It does so when it moves
 the WAL (SQLite's write-ahead log) into the database anyway."""
 LEAST = 32 * 1024
-"""The fewest bytes of frames that become a pack."""
-_MOST = 112 * 1024
+"""The fewest bytes of frames that become a pack when the store is closed."""
+FULL = 112 * 1024
 """The bytes of frames after which a pack ends. Larger packs save no more bytes, and are read more slowly: memory of more
 than 128 KiB is given back to the system at once, and has to be asked for again (measured)."""
 _LARGE = 16 * 1024
 """A frame of this many bytes fills its pages well in a row of its own."""
+_FEW_PAGES = 256
 _ROWS_AT_ONCE = 2048
 """The most rows that are packed in one transaction, so that a log of an older store is packed part by part."""
 
@@ -74,36 +78,63 @@ def _unpack(count: object, data: object) -> list[bytes]:
     return [data[start:stop] for start, stop in pairwise(bounds)] if bounds[-1] == len(data) else []
 
 
-def pack_frames(db: apsw.Cursor, log: int) -> int:
+def pack_frames(db: apsw.Cursor, log: int, least: int) -> int:
     """Pack the frames of a log that are still in rows of their own, inside a transaction. Leaves the newest ones as they
-    are if they are too few for a pack. Returns the number of bytes that were packed. `log` is the id of the thread's row
-    in the table `heads`."""
-    sizes = db.execute(_SIZES, (log, _ROWS_AT_ONCE)).fetchall()
-    total = 0
-    for start, stop, size in _runs(sizes):
+    are if they have fewer than `least` bytes. Returns the number of bytes that are left. `log` is the id of the thread's
+    row in the table `heads`."""
+    sizes: list[Any] = db.execute(_SIZES, (log, _ROWS_AT_ONCE)).fetchall()
+    if not {int}.issuperset(map(type, chain.from_iterable(sizes))):
+        return 0  # damaged: left for a read to report
+    left: int = sum([size for _, size in sizes])
+    for start, stop, size in _runs(sizes, least):
         frames = [data for (data,) in db.execute(_ROWS, (log, start, stop))]
         if len(frames) != stop - start or not {bytes}.issuperset(map(type, frames)):
             break  # damaged: left for a read to report
         data = b"".join([struct.pack(f"<{len(frames)}I", *map(len, frames)), *frames])
         db.execute("DELETE FROM frames WHERE thread = ? AND number >= ? AND number < ?", (log, start, stop))
         db.execute("INSERT INTO packs VALUES (?, ?, ?, ?)", (log, start, len(frames), data))
-        total += size
-    return total
+        left -= size
+    return left
+
+
+def trim(connection: apsw.Connection) -> None:
+    """Make the database file smaller by the few pages that packing has left free in it. Leaves many free pages as they
+    are: appends will use them, and it takes long. A failure does not matter."""
+    with suppress(apsw.Error):
+        if 0 < connection.execute("PRAGMA freelist_count").get <= _FEW_PAGES:
+            connection.execute(f"PRAGMA incremental_vacuum({_FEW_PAGES})").fetchall()
 
 
 _SIZES = "SELECT number, length(data) FROM frames WHERE thread = ? ORDER BY number LIMIT ?"
 
 
-def _runs(sizes: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, int, int]]:
+def _runs(sizes: Sequence[tuple[int, int]], least: int) -> Iterator[tuple[int, int, int]]:
     """Yield the packs to make: of each the number of its first frame, the number after its last, and the bytes of its
-    frames. `sizes` has the number and the bytes of each frame."""
-    start = at = total = 0
-    for number, size in (*sizes, (-1, 0)):
-        if number != at or size >= _LARGE or total >= _MOST:
-            if total >= LEAST and at - start > 1:
-                yield start, at, total
-            start, total = number, 0
-            if size >= _LARGE:
-                start, size = number + 1, 0
-        total += size
-        at = number + 1
+    frames, which are at least `least`. `sizes` has the number and the bytes of each frame. A full pack ends where it fills
+    its last page best."""
+    here = 0
+    while here < len(sizes):
+        first, total, end = sizes[here][0], 0, here
+        ends: list[tuple[int, int, int]] = []
+        while end < len(sizes) and total < FULL and sizes[end][0] == first + end - here and sizes[end][1] < _LARGE:
+            total += sizes[end][1]
+            end += 1
+            ends.append((_wasted(total + 4 * (end - here)), end, total))
+        is_pack = total >= least and end - here > 1
+        if total >= FULL:
+            _, end, total = min(waste for waste in ends if waste[2] > FULL * 3 // 4)
+        if is_pack:
+            yield first, first + end - here, total
+        here = max(end, here + 1)
+
+
+def _wasted(size: int) -> int:
+    """Return how many bytes of its last page a pack of this size leaves empty. SQLite keeps a part of a large row beside
+    its key, at least `_BESIDE[0]` and at most `_BESIDE[1]` bytes, and the rest in pages of its own."""
+    rest = (size + _ROW - _BESIDE[0]) % (PAGE_SIZE - 4)
+    return 0 if rest <= _BESIDE[1] - _BESIDE[0] else PAGE_SIZE - 4 - rest
+
+
+_BESIDE = (PAGE_SIZE - 12) * 32 // 255 - 23, (PAGE_SIZE - 12) * 64 // 255 - 23
+_ROW = 16
+"""The most bytes that a row of the table `packs` has besides its data."""

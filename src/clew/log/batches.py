@@ -1,0 +1,99 @@
+"""Decode many frames at once, as the reading of a long log does. Only ordinary frames: those that are small, not encrypted,
+and refer to no blobs.
+
+What takes the most time is to decompress them, which needs no interpreter lock. So while a part of a log is decoded, an
+OS thread decompresses the next parts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, cast
+
+from blake3 import blake3
+
+from clew.log import compression
+from clew.log.codec import (
+    COMPRESSED,
+    DIGEST,
+    DIGEST_SIZE,
+    NONSENSE,
+    PAYLOAD,
+    SMALLEST,
+    VERSION,
+    Logged,
+    decode_body,
+)
+
+__all__ = ["Decoded", "decode_in_parts", "decode_ordinary"]
+
+Decoded = list[tuple[int, list[Logged]]]
+"""The time and the entries of each of some frames."""
+
+_PLAIN = bytes((VERSION, COMPRESSED))
+_ORDINARY = {bytes((VERSION, 0)), _PLAIN}
+"""The first two bytes of ordinary frames."""
+_FLAGS = itemgetter(1)
+_PARTS_AHEAD = 3
+"""The number of parts of a log that are being decompressed or decoded. With two, the OS thread that decompresses would
+have to wait for the interpreter lock between them."""
+
+
+def decode_ordinary(frames: Sequence[bytes]) -> Decoded | None:
+    """Return the time and the entries of each of these frames, decoded together in half the time that `decode_frame`
+    takes.
+
+    Works only if every frame has a right digest, is small and not encrypted, and refers to no blobs. Otherwise returns
+    None: then decode the frames with `decode_frame`, which also finds out what is wrong.
+    """
+    return _decode_checked(frames, lambda: _bodies(frames))
+
+
+def decode_in_parts(frames: list[bytes], size: int) -> Iterator[tuple[list[bytes], Decoded | None]]:
+    """Take `size` frames at a time from the list, until it is empty, and yield them with what `decode_ordinary` returns
+    for them. The next parts are decompressed meanwhile, on another OS thread."""
+    begun: deque[tuple[list[bytes], Callable[[], Iterable[Any]]]] = deque()
+    while frames or begun:
+        if frames and len(begun) < _PARTS_AHEAD:
+            part = frames[:size]
+            del frames[:size]  # so that what is decoded can use the memory of what it is decoded from
+            is_worth_it = len(part) == size and {data[:2] for data in part} == {_PLAIN}
+            begun.append((part, _start(part) if is_worth_it else functools.partial(_bodies, part)))
+        else:
+            part, bodies = begun.popleft()
+            yield part, _decode_checked(part, bodies)
+
+
+def _decode_checked(frames: Sequence[bytes], bodies: Callable[[], Iterable[Any]]) -> Decoded | None:
+    """Check the digests of these frames and decode what `bodies` returns: their bodies, decompressed. Returns None if a
+    frame is not an ordinary one."""
+    if (
+        not {data[:2] for data in frames} <= _ORDINARY
+        or min(map(len, frames), default=SMALLEST) < SMALLEST
+        or [blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) for data in frames] != [data[DIGEST] for data in frames]
+        or any(not data[1] and len(data) > compression.ALWAYS for data in frames)
+    ):
+        return None
+    try:
+        return cast(Decoded, [*map(decode_body, bodies())])
+    except (compression.NotCompressed, *NONSENSE):
+        return None
+
+
+def _start(frames: Sequence[bytes]) -> Callable[[], Iterable[Any]]:
+    return compression.framed.start([data[PAYLOAD] for data in frames])
+
+
+def _bodies(frames: Sequence[bytes]) -> Iterable[Any]:
+    """Return the bodies of these frames (their encoded entries), decompressed, in order."""
+    if all(map(_FLAGS, frames)):
+        return compression.framed.decompress_many([data[PAYLOAD] for data in frames])
+    bodies: list[Any] = []
+    for compressed, part in groupby(frames, _FLAGS):
+        payloads = [data[PAYLOAD] for data in part]
+        bodies += compression.framed.decompress_many(payloads) if compressed else payloads
+    return bodies
