@@ -9,7 +9,8 @@
     ├── LeaseLost          this process held the lease and another one has taken over
     ├── ThreadNotFound     the store has no thread with this id
     ├── MissingBlob        a frame points at a blob that is not in the store
-    ├── Unavailable        the store could not be reached or did not answer; the call may be made again
+    ├── Unavailable        the store could not be reached or did not answer, or there was no memory or room for the call;
+    │                      it may be made again
     ├── Corrupt            the store answered with bytes that fail their check
     ├── WrongKey           the data is encrypted and the key that opens it was not given
     ├── NewerFormat        the data was written by a newer version of Clew
@@ -170,7 +171,8 @@ class MissingBlob(ClewError):
 
 
 class Unavailable(ClewError):
-    """The store could not be reached or could not write. It is safe to make the same call again."""
+    """The store could not be reached or could not write, or this process got no memory or no OS thread for the call. It is
+    safe to make the same call again."""
 
 
 class Corrupt(ClewError):

@@ -1035,3 +1035,40 @@ async def main():
 asyncio.run(main())
 """
     assert await run_script(code, str(path)) == "[b'one', b'two', b'three'] True\n"
+
+
+# A store that is being made
+
+
+async def test_a_folder_that_another_process_makes_a_store_at_this_moment_is_opened(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FileCheckpointer(path) as store:
+        await append(store, "thread", b"frame")
+    read = Path.read_bytes
+    looked: list[Path] = []
+
+    def read_bytes(file: Path) -> bytes:
+        if not looked:  # the other process makes the store right after this
+            looked.append(file)
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(file))
+        return read(file)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    async with FileCheckpointer(path) as store:
+        assert await store.read("thread") == [b"frame"]
+    assert looked == [path / "clew-store"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no call to sync a folder")
+@pytest.mark.parametrize("url", ["file://{}/made/for/it", "sqlite:///{}/made/for/clew.db"])
+async def test_the_names_of_all_folders_above_a_new_store_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """A process that was killed may have made them and not synced."""
+    (tmp_path / "made/for").mkdir(parents=True)
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "sync_folder", synced.append)
+    async with open_checkpointer(url.format(tmp_path)) as store:
+        await append(store, "thread", b"frame")
+    assert {tmp_path / "made", tmp_path, *tmp_path.parents} <= set(synced)

@@ -198,6 +198,64 @@ async def test_a_store_in_another_journal_mode_is_brought_back_to_wal(path: Path
     assert value(path, "PRAGMA journal_mode") == "wal"
 
 
+def left(path: Path, way: str, tmp_path: Path) -> Path:
+    """Return a copy of this store as a backup or a restore makes it, or the store itself."""
+    copy = tmp_path / "copy.db"
+    if way == "by VACUUM INTO":
+        with database(path) as db:
+            db.execute("VACUUM INTO ?", (str(copy),))
+    elif way == "restored from a dump":
+        marks = [(name, value(path, f"PRAGMA {name}")) for name in ("application_id", "user_version")]
+        pragmas = "".join(f";PRAGMA {name} = {mark}" for name, mark in marks)
+        restored = sqlite3.connect(copy)
+        restored.executescript("\n".join(sqlite3.connect(path).iterdump()) + pragmas)
+        restored.close()
+    else:
+        return path
+    return copy
+
+
+@pytest.mark.parametrize(
+    "way", ["in place", "by VACUUM INTO", "restored from a dump", "after an I/O error at its first open"]
+)
+@pytest.mark.parametrize("synchronous", ["OFF", "NORMAL", "FULL", "EXTRA"])
+@pytest.mark.parametrize("mode", ["DELETE", "TRUNCATE", "PERSIST", "MEMORY", "OFF", "WAL"])
+async def test_whatever_mode_a_store_was_left_in_every_connection_syncs_in_wal_mode(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, synchronous: str, way: str
+) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"one")
+    copy = left(path, way, tmp_path)
+    with database(copy) as db:
+        db.execute(f"PRAGMA journal_mode = {mode}; PRAGMA synchronous = {synchronous}; PRAGMA user_version = 3")
+    opened: list[apsw.Connection] = []
+    failing = [apsw.IOError("disk I/O error")] if "I/O" in way else []
+
+    def connect(path: Path) -> apsw.Connection:
+        opened.append(connection.connect(path))
+        return opened[-1]
+
+    def use_wal(db: apsw.Connection, where: str) -> None:
+        if failing:
+            raise failing.pop()
+        connection.use_wal(db, where)
+
+    monkeypatch.setattr("clew.checkpointers.sqlite.engine.connect", connect)
+    monkeypatch.setattr(schema, "use_wal", use_wal)
+    if failing:
+        async with SQLiteCheckpointer(copy) as store:
+            with pytest.raises(Unavailable, match="I/O error"):
+                await store.read("thread")
+        opened.clear()
+    async with SQLiteCheckpointer(copy) as store:
+        assert await store.read("thread") == [b"one"]
+        await append(store, "thread", b"two", at=1)
+        assert [db.execute("PRAGMA journal_mode; PRAGMA synchronous").fetchall() for db in opened] == [
+            [("wal",), (2,)]
+        ] * 2
+    assert value(copy, "PRAGMA journal_mode") == "wal"
+
+
 async def test_a_copy_by_vacuum_into_is_brought_to_wal(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     async with SQLiteCheckpointer(path) as store:

@@ -5,27 +5,35 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
+
+from clew._runtime.files import NO_MEMORY
+from clew.errors import Unavailable
 
 __all__ = [
     "Calls",
     "Job",
     "Locks",
     "WorkerPool",
+    "apart",
     "cancel_and_wait",
     "deliver",
     "new_job",
     "settle",
     "settle_all",
     "settling",
+    "start_thread",
     "together",
 ]
 
 
 T = TypeVar("T")
+_PAUSE = 0.02
+"""Seconds after which it is tried again to tell callers what came of their calls, if there was no memory to do so."""
 
 
 class _UncancelledTask(asyncio.Task[T]):
@@ -145,10 +153,20 @@ def new_job(work: Any, loop: asyncio.AbstractEventLoop) -> Job:
     return job
 
 
-def deliver(jobs: Iterable[Job]) -> None:
+def deliver(jobs: Collection[Job]) -> None:
     """Pass the results of finished jobs to their callers, each on the event loop of its caller. Called from the OS
     thread that did the jobs. Wakes each loop once, however many of the jobs belong to it. Jobs of a closed loop are
-    dropped."""
+    dropped. Without memory even for that, waits for some: the callers would wait for ever."""
+    while True:
+        try:
+            _deliver(jobs)
+        except MemoryError:
+            time.sleep(_PAUSE)
+        else:
+            return
+
+
+def _deliver(jobs: Collection[Job]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
     for job in jobs:
         by_loop.setdefault(job.get_loop(), []).append(job)
@@ -162,15 +180,40 @@ def deliver(jobs: Iterable[Job]) -> None:
 def settle_all(jobs: Iterable[Job]) -> None:
     """Pass the result or error of each finished job to the caller that awaits the job. Called on the event loop of the
     jobs. A job that was already settled, because its caller gave it up, is left as it is. If nobody awaits a job any
-    more, asyncio does not log its error as never retrieved."""
+    more, asyncio does not log its error as never retrieved. A `MemoryError` that could not be explained where it was
+    raised, because that takes memory too, becomes `Unavailable` here."""
     for job in jobs:
         if job.done():
             continue
         if job.error is None:
             job.set_result(job.outcome)
         else:
+            if isinstance(job.error, MemoryError):
+                job.error = Unavailable(f"out of memory: {NO_MEMORY}.")
             job.set_exception(job.error)
             job.exception()
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start an OS thread. Raises `Unavailable` if the operating system gives none, for lack of memory or because of a
+    limit."""
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        raise Unavailable(
+            f"the operating system gave no OS thread for {thread.name} ({error}); nothing was written. Give the process "
+            "more memory, or raise its limit of threads (ulimit -u), then try again."
+        ) from error
+
+
+async def apart(work: Callable[[], None]) -> None:
+    """Run this blocking function on another OS thread, and wait for it. If the operating system gives none, run it here."""
+    try:
+        running = asyncio.get_running_loop().run_in_executor(None, work)
+    except (RuntimeError, MemoryError):
+        work()
+    else:
+        await running
 
 
 class WorkerPool:
@@ -182,9 +225,15 @@ class WorkerPool:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._make = make
         self._close = close
-        self._threads = [threading.Thread(target=self._run, name=f"{name}-{n}", daemon=True) for n in range(size)]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        try:
+            for number in range(size):
+                thread = threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
+                start_thread(thread)
+                self._threads.append(thread)
+        except BaseException:
+            self.stop()
+            raise
 
     async def run(self, work: Callable[[Any], T], loop: asyncio.AbstractEventLoop) -> T:
         job = new_job(work, loop)

@@ -21,6 +21,7 @@ else:
     import fcntl
 
 __all__ = [
+    "NO_MEMORY",
     "WAIT",
     "Reserve",
     "explain",
@@ -35,6 +36,7 @@ __all__ = [
     "special_kind",
     "sync",
     "sync_folder",
+    "sync_path",
     "unlock",
     "write_all",
     "write_beside",
@@ -68,6 +70,22 @@ def sync_folder(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+_NO_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP}
+"""What the operating system says of a folder that this process may not open, or whose file system cannot sync folders."""
+
+
+def sync_path(folder: Path) -> None:
+    """Make sure that an existing folder keeps its name after a power cut, and so do all folders above it. Another process
+    may have made some of them just before, and have been killed before it could sync their names. Skips folders that
+    this process may not open: it cannot have made anything in them."""
+    for above in folder.parents:
+        try:
+            sync_folder(above)
+        except OSError as error:
+            if error.errno not in _NO_SYNC:
+                raise
 
 
 def make_private_folder(path: Path) -> None:
@@ -245,9 +263,18 @@ def is_full(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def explain(error: OSError, path: Path) -> ClewError:
-    """Return the `ClewError` for an error of the operating system. It says what happened, to which file (`path`), and
-    what to do."""
+NO_MEMORY = (
+    "this process got no memory; nothing stored was harmed. End other work on this machine, or give the process more "
+    "memory, then try again"
+)
+"""What the `Unavailable` for a call that ran out of memory says."""
+
+
+def explain(error: OSError | MemoryError, path: Path) -> ClewError:
+    """Return the `ClewError` for an error of the operating system, or for memory that it did not give. It says what
+    happened, to which file (`path`), and what to do."""
+    if isinstance(error, MemoryError):
+        return Unavailable(f"{path}: out of memory: {NO_MEMORY}.")
     hint = {
         errno.ENOSPC: "the disk is full; nothing stored was harmed. Free some space and try again",
         errno.EDQUOT: "the disk quota is used up; nothing stored was harmed. Free some space and try again",
@@ -255,6 +282,7 @@ def explain(error: OSError, path: Path) -> ClewError:
         errno.EROFS: "the file system is read-only; make it writable or choose another folder",
         errno.EACCES: "permission denied; make the file and its folder writable for this user",
         errno.EPERM: "permission denied; make the file and its folder writable for this user",
+        errno.ENOMEM: NO_MEMORY,
         errno.EMFILE: "too many open files; raise the limit with ulimit -n",
     }.get(error.errno or 0)
     if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP):

@@ -15,7 +15,7 @@ from blake3 import blake3
 from clew._runtime import forks
 from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_ID
 from clew.checkpointers.heads import STATUSES, Head, HeadQuery
-from clew.errors import Corrupt, InvalidInput, UsageError
+from clew.errors import Corrupt, InvalidInput, Unavailable, UsageError
 
 __all__ = [
     "NO_THREAD",
@@ -30,10 +30,28 @@ __all__ = [
     "check_range",
     "check_stored_blob",
     "check_thread_id",
+    "lacked_memory",
+    "too_large",
 ]
 
 NO_THREAD = "the thread does not exist, so the append must have frames and be at position 0"
 """The reason of a `Conflict` that an append to a missing thread raises."""
+
+
+def lacked_memory(error: BaseException | None) -> bool:
+    """Return whether this error, or the one that caused it, says that there was no memory. SQLite says it by an error of
+    its own, which only its store knows by its class."""
+    while error is not None and not isinstance(error, MemoryError) and type(error).__name__ != "NoMemError":
+        error = error.__cause__
+    return error is not None
+
+
+def too_large(thread_id: str) -> Unavailable:
+    """Return the error for a thread that cannot be read because this process gets too little memory."""
+    return Unavailable(
+        f"thread {thread_id!r} does not fit into the memory that this process gets; nothing stored was harmed. Give the "
+        "process more memory, or read the thread in parts: a range of frames, a page of turns."
+    )
 
 
 class WaysOut(NamedTuple):

@@ -75,6 +75,9 @@ def report_errors(command: Callable[P, T]) -> Callable[P, T]:
         except ClewError as error:
             _print_error(error, kwargs.get("store"))
             raise typer.Exit(exit_code(error)) from None
+        except MemoryError:
+            typer.echo("Error: this process ran out of memory; nothing stored was harmed. Give it more.", err=True)
+            raise typer.Exit(_BY_NAME["Unavailable"]) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:  # the reader of the output has seen enough, as with `clew ls | head`

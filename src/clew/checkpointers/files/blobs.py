@@ -45,7 +45,7 @@ class BlobFiles:
         written: dict[str, Path] = {}
         inodes: dict[str, int] = {}
         try:
-            self._root.keep(*{self._path(digest).parent for digest in new})
+            self._root.keep(*{self._path(digest).parent: None for digest in new})
             for digest in new:
                 written[digest] = files.write_beside(self._path(digest), blobs[digest], durable=True)
             with self._locked(shared=True):
@@ -147,7 +147,7 @@ class BlobFiles:
         self._durable.update(inodes)
 
     def _sync_folders(self, digests: Iterable[str]) -> None:
-        folders = {self._path(digest).parent for digest in digests}
+        folders = {self._path(digest).parent: None for digest in digests}
         self._root.keep(*folders)
         for folder in folders:
             files.sync_folder(folder)

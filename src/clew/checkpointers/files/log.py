@@ -19,8 +19,8 @@ import os
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,6 +94,8 @@ class Log:
         self.frames = 0
         self.log_id = ""
         self._has_gaps = False
+        self._safe = 0
+        """Up to here this process knows that the file is on the disk: it has synced it."""
 
     def head(self) -> Head | None:
         """Return the head as of the last call of `refresh`, or None if the file holds no complete record, that is, no
@@ -107,7 +109,7 @@ class Log:
         The caller holds the file's lock. An incomplete record at the end, left by a crash, is not changed, and counts
         in the size.
         """
-        with self._lock:
+        with self._lock, self._forgotten_on_error():
             self._has_gaps = False
             size = os.fstat(fd).st_size
             known = self.end and size >= self.end and _read(fd, self.end - TRAILER, TRAILER) == self._trailer
@@ -118,33 +120,74 @@ class Log:
                 self._find_next(fd, size)
             return size
 
+    @contextmanager
+    def _forgotten_on_error(self) -> Iterator[None]:
+        """Drop everything that is remembered if the `with` block fails: it may have been changed only in part, for lack of
+        memory."""
+        try:
+            yield
+        except BaseException:
+            self._forget()
+            raise
+
     def add(self, fd: int, size: int, frames: Sequence[bytes], refs: Collection[str], head: Head) -> None:
         """Write one append as a record. When the call returns, the record survives a power cut; if the call fails, the
         log stays as it was. The caller holds the exclusive lock and has called `refresh`, which returned `size`.
 
         An incomplete record at the end, left by a crash, is cut off first, and the file is synced. Otherwise its last
-        bytes could reappear after a power cut, behind a new record that is shorter.
+        bytes could reappear after a power cut, behind a new record that is shorter. A last record that this process has
+        not written is synced first, too: its writer may have been killed before the sync. A power cut could otherwise
+        leave a part of both records, and only what is wrong with the last one shows that it was never acknowledged.
         """
         if size > self.end:
             if self._has_gaps:
                 _keep(self.path + TORN, _read(fd, self.end, size - self.end))
             log.warning("%s: cut off %d bytes of an append that a crash left unfinished", self.path, size - self.end)
             os.ftruncate(fd, self.end)
-            os.fsync(fd)
+            self.sync(fd, os.fsync)
+        elif self._safe < self.end:
+            self.sync(fd, files.sync)
         encoded = _encode_head(head)
         data, header = envelope.pack(frames, refs, encoded, at=self.frames, offset=self.end, before=self._mark)
+        is_written = False
         try:
             os.lseek(fd, self.end, os.SEEK_SET)
             files.write_all(fd, data)
+            is_written = True
             files.sync(fd)
         except BaseException:
             with suppress(OSError):  # then the record stays incomplete, and the next append cuts it off
                 os.ftruncate(fd, self.end)
-                os.fsync(fd)
+                self._write_again(fd) if is_written else self.sync(fd, os.fsync)
             raise
-        with self._lock:
+        with self._lock, self._forgotten_on_error():
             self._push([header])
             self._settle(header, encoded, head.log_id)
+            self._safe = self.end
+
+    def sync(self, fd: int, call: Callable[[int], None]) -> None:
+        """Sync the file, up to the end of the last complete record, with this function. The caller holds the exclusive
+        lock."""
+        try:
+            call(fd)
+        except OSError:
+            with suppress(OSError):
+                self._write_again(fd)
+            raise
+        self._safe = self.end
+
+    def _write_again(self, fd: int) -> None:
+        """Write records to their places again after a failed sync, and sync them.
+
+        After a failed sync the system takes what it could not write for written: no later sync writes it. This may be a
+        record that another process wrote before it was killed, and acknowledged records would come after it. So all that
+        this process has not synced itself is written once more.
+        """
+        for offset in range(self._safe, self.end, _CHUNK):
+            data = _read(fd, offset, min(_CHUNK, self.end - offset))
+            os.lseek(fd, offset, os.SEEK_SET)
+            files.write_all(fd, data)
+        os.fsync(fd)
 
     def locate(self, fd: int, start: int, stop: int | None) -> Span | None:
         """Find out where the frames from `start` up to, not including, `stop` are in the file. Without `stop`, or if
@@ -284,8 +327,8 @@ class Log:
             firsts.append(first)
         if not offset and first:
             raise self._corrupt(0, f"the log begins with frame {first}")
-        self._offsets = array("Q", reversed(offsets)) + self._offsets
-        self._firsts = array("Q", reversed(firsts)) + self._firsts
+        whole = array("Q", reversed(offsets)) + self._offsets, array("Q", reversed(firsts)) + self._firsts
+        self._offsets, self._firsts = whole
 
     def _at(self, fd: int, offset: int) -> Header:
         """Read the header of the record that starts at this offset. Raises `Corrupt` if no sound header is there."""

@@ -55,7 +55,7 @@ class Root:
         with self._opening:
             try:
                 self._open()
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 raise self.explain(error) from error
             self._opened = True
 
@@ -84,12 +84,14 @@ class Root:
         strange = sorted(
             name for name in os.listdir(self.path) if name not in _LEFT_BY_SYSTEMS and not name.startswith(MARKER)
         )
+        if strange and self._marker.exists():  # another process has made it a store meanwhile
+            self._open()
+            return
         if strange:
             raise InvalidInput(
                 f"{self.path} is not a Clew store and not empty (it holds {strange[0]!r}). Choose an empty or a new folder."
             )
-        with suppress(PermissionError):  # somebody else may have made this folder in one that we cannot read
-            files.sync_folder(self.path.parent)
+        files.sync_path(self.path)
         os.replace(files.write_beside(self._marker, f"{MARKER} {FORMAT}\n".encode(), durable=True), self._marker)
         files.sync_folder(self.path)
 
@@ -111,7 +113,7 @@ class Root:
         and not synced yet.
         """
         fresh = [folder for folder in folders if folder not in self._kept or not folder.is_dir()]
-        parents = {folder.parent for folder in fresh}
+        parents = {folder.parent: None for folder in fresh}
         for parent in parents:
             if parent == self.path:
                 self.check()
@@ -144,10 +146,11 @@ class Root:
             if len(fan.name) == 2:
                 yield from self.entries(Path(fan.path))
 
-    def explain(self, error: OSError, path: str | None = None) -> ClewError:
-        """Return the `ClewError` for an `OSError`. Its text names the file that the `OSError` names, else `path`, else
-        the store's folder."""
-        named = error.filename if isinstance(error.filename, str | os.PathLike) else None
+    def explain(self, error: OSError | MemoryError, path: str | None = None) -> ClewError:
+        """Return the `ClewError` for an `OSError` or a `MemoryError`. Its text names the file that the `OSError` names,
+        else `path`, else the store's folder."""
+        named = getattr(error, "filename", None)
+        named = named if isinstance(named, str | os.PathLike) else None
         return files.explain(error, Path(named or path or self.path))
 
     def _name_space(self) -> None:

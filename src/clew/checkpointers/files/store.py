@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
-from clew._runtime.aio import WorkerPool
+from clew._runtime.aio import WorkerPool, apart
 from clew._runtime.files import is_full
 from clew.checkpointers.base import Checkpointer, frees_room
 from clew.checkpointers.checks import (
@@ -157,17 +157,18 @@ class FileCheckpointer(Checkpointer):
     async def close(self) -> None:
         if self._guard.close(on_any_loop=True) and self._pool is not None:
             pool, self._pool = self._pool, None
-            await asyncio.to_thread(pool.stop)
+            await apart(pool.stop)
 
     async def _run(self, work: Callable[[], T], loop: asyncio.AbstractEventLoop) -> T:
         """Open the store if it is not yet open, run this function on an OS thread of the worker pool, and return its
-        result. `loop` is the event loop of the caller. An `OSError` is raised as the `ClewError` that explains it."""
+        result. `loop` is the event loop of the caller. An `OSError` or a `MemoryError` is raised as the `ClewError` that
+        explains it."""
 
         def explained(_: None) -> T:
-            self._root.open()
             try:
+                self._root.open()
                 return work()
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 raise self._root.explain(error) from error
 
         if self._pool is None:

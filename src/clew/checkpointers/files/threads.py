@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clew._runtime import files
-from clew.checkpointers.checks import NO_THREAD
+from clew.checkpointers.checks import NO_THREAD, too_large
 from clew.checkpointers.files.blobs import BlobFiles
 from clew.checkpointers.files.log import TORN, Log
 from clew.checkpointers.files.root import Root
@@ -50,7 +50,7 @@ class ThreadFiles:
             size = log.refresh(fd)
             try:
                 if _holds_already(fd, log, thread_id, frames, at, head):
-                    files.sync(fd)  # its writer may have been killed before the sync
+                    log.sync(fd, files.sync)  # its writer may have been killed before the sync
                     return
                 if refs and (missing := self._blobs.touch(refs)):
                     raise MissingBlob(missing, thread_id=thread_id)
@@ -74,7 +74,10 @@ class ThreadFiles:
             log.refresh(fd)
             span = log.locate(fd, start, stop)
             files.unlock(fd)  # so that a long read does not block appends
-            return [] if span is None else log.read(fd, span)
+            try:
+                return [] if span is None else log.read(fd, span)
+            except MemoryError as error:
+                raise too_large(thread_id) from error.with_traceback(None)  # which keeps what was read
 
     def head(self, thread_id: str) -> Head | None:
         key = thread_key(thread_id)
@@ -123,9 +126,11 @@ class ThreadFiles:
                 yield fd
             finally:
                 if fd is not None:
-                    files.unlock(fd)
-                    os.close(fd)
-        except OSError as error:
+                    try:
+                        files.unlock(fd)
+                    finally:
+                        os.close(fd)
+        except (OSError, MemoryError) as error:
             raise self._root.explain(error, path) from error
 
     def _open(self, path: str, shared: bool, create: bool) -> int | None:

@@ -19,15 +19,19 @@ import msgspec
 from clew._runtime.aio import Job
 from clew.checkpointers.checks import NO_THREAD
 from clew.checkpointers.sqlite.packs import frames_of
+from clew.checkpointers.sqlite.schema import PAGE_SIZE
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
-__all__ = ["Append", "Appender", "now", "touch"]
+__all__ = ["Append", "Appender", "is_freeing", "may_be_written_here", "now", "pages_of", "touch"]
 
 REMEMBERED = 10_000
 """The most logs whose length an `Appender` remembers. If there are more when a transaction starts, it forgets all of
 them."""
 ROWS = 64
 """The most rows that one INSERT statement inserts."""
+MOST_HERE, MOST_BYTES_HERE = 64, 2**20
+"""The largest transaction that an event loop makes by itself. It has at most 64 appends, which refer to at most 64
+blobs in all, and their frames and heads have at most 1 MiB together."""
 
 _HEAD_COLUMNS = (
     "id",
@@ -227,3 +231,28 @@ def touch(db: apsw.Cursor, namespace: str, digests: Sequence[bytes]) -> list[byt
 def now() -> int:
     """Return the current time in microseconds since 1970."""
     return time.time_ns() // 1000
+
+
+def may_be_written_here(batch: list[Job]) -> bool:
+    """Return whether these requests are appends that an event loop may write by itself: few, small, and none of them made to
+    free room."""
+    size = refs = 0
+    for job in batch:
+        work = job.work
+        if type(work) is not Append or work.frees_room:
+            return False
+        size += work.size
+        refs += len(work.refs)
+    return len(batch) <= MOST_HERE and refs <= MOST_HERE and size <= MOST_BYTES_HERE
+
+
+def is_freeing(work: object) -> bool:
+    """Return whether this request is an append that prepares a deletion."""
+    return type(work) is Append and work.frees_room
+
+
+def pages_of(appends: list[Job]) -> int:
+    """Estimate how many pages of the database all of these appends change together. The estimate is less than the sum
+    of the estimates for each append, because appends to different threads share some pages."""
+    size: int = sum([job.work.size for job in appends])
+    return 3 + len(appends) // 4 + size // PAGE_SIZE

@@ -34,12 +34,14 @@ __all__ = [
     "explain",
     "is_busy",
     "library",
+    "roll_back",
     "setting",
     "use_wal",
 ]
 
-FAULTS = (apsw.Error, UnicodeDecodeError)
-"""The errors that `apsw` raises. `UnicodeDecodeError` is one of them: a text in a damaged database may not be UTF-8."""
+FAULTS = (apsw.Error, UnicodeDecodeError, MemoryError)
+"""The errors that `apsw` raises. `UnicodeDecodeError` is one of them: a text in a damaged database may not be UTF-8. Lack of
+memory is `MemoryError` or `apsw.NoMemError`, depending on who lacked it."""
 _DAMAGE = (
     apsw.CorruptError,
     apsw.NotADBError,
@@ -51,6 +53,8 @@ _DAMAGE = (
 )
 """The errors by which damage shows. Clew's statements are sound and keep all constraints; so if one of them is refused, the
 tables are not what they were made as."""
+_ENDING = (apsw.NoMemError, apsw.IOError, apsw.FullError, apsw.InterruptError, MemoryError)
+"""The errors after which SQLite ends a transaction by itself."""
 LOCK_WAIT = 30.0
 """Seconds to wait for another process's transaction before a call raises `Unavailable`."""
 CHECKPOINT_AT_MOST = 1024
@@ -182,6 +186,18 @@ def commit(db: apsw.Cursor, *, count_pages: bool) -> None:
         db.execute("COMMIT")
 
 
+def roll_back(connection: apsw.Connection) -> None:
+    """End the transaction of this connection, if there is one. SQLite ends it by itself if a statement fails for lack of
+    memory or because of the disk; in some cases only when the next statement begins, which is then refused. The caller
+    has closed the cursors that it used in the transaction."""
+    if connection.in_transaction:
+        try:
+            connection.execute("ROLLBACK")
+        except apsw.SQLError:
+            if connection.in_transaction:
+                raise
+
+
 @contextlib.contextmanager
 def setting(db: apsw.Cursor, name: str, value: int) -> Iterator[None]:
     """Set the PRAGMA `name` to `value` while the `with` block runs, then set it back to 0, its usual value on the
@@ -199,7 +215,12 @@ def is_busy(error: BaseException | None) -> bool:
 
 
 def explain(error: Exception, path: Path) -> ClewError:
-    """Return the `ClewError` for an error of `apsw`. It says what happened, to which file, and what to do."""
+    """Return the `ClewError` for an error of `apsw`. It says what happened, to which file, and what to do.
+
+    After some failures SQLite ends a transaction by itself, so that it cannot be rolled back. Then the failure counts.
+    """
+    if isinstance(error, apsw.SQLError) and isinstance(error.__context__, _ENDING):
+        error = error.__context__
     if isinstance(error, _DAMAGE):
         return Corrupt(f"{path} is not a sound SQLite database ({error}). Restore it from a copy, or move it away.")
     if isinstance(error, (apsw.IOError, apsw.CantOpenError)) and _is_full(path):
@@ -207,6 +228,8 @@ def explain(error: Exception, path: Path) -> ClewError:
             f"{path}: {error}: the disk is full, and SQLite needs some room even to open a store. Nothing stored was "
             f"harmed. Free about {size_text(ROOM_NEEDED)} on that disk and try again."
         )
+    if isinstance(error, MemoryError):
+        return files.explain(error, path)
     for kind, hint in _HINTS.items():
         if isinstance(error, kind):
             return Unavailable(f"{path}: {error}: {hint}.")
@@ -227,5 +250,6 @@ _HINTS: dict[type[apsw.Error], str] = {
     apsw.FullError: "the disk is full; nothing stored was harmed. Free some space and try again",
     apsw.ReadOnlyError: "it is read-only; make the file and its folder writable",
     apsw.CantOpenError: "it cannot be opened; check that the folder exists and may be written to",
+    apsw.NoMemError: files.NO_MEMORY,
     apsw.IOError: "the disk failed a read or write; check it, then try again",
 }

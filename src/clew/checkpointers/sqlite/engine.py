@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 import apsw
 
 from clew._runtime import files
-from clew._runtime.aio import Job, WorkerPool, deliver, new_job, settle_all
+from clew._runtime.aio import Job, WorkerPool, deliver, new_job, settle_all, start_thread
 from clew.checkpointers.sqlite import schema
-from clew.checkpointers.sqlite.appends import Append, Appender
+from clew.checkpointers.sqlite.appends import Append, Appender, is_freeing, may_be_written_here, pages_of
 from clew.checkpointers.sqlite.connection import (
     CHECKPOINT_AT_MOST,
     FAULTS,
@@ -34,6 +34,7 @@ from clew.checkpointers.sqlite.connection import (
     is_busy,
     is_read_only,
     library,
+    roll_back,
     setting,
 )
 from clew.checkpointers.sqlite.packs import FULL, LEAST, PACK_AFTER, pack_frames, trim
@@ -68,9 +69,6 @@ QUICK_RUNS = 8
 SLOW_PAUSE = 50
 """If a transaction on the event loop was not quick, the loop leaves all work to the writer thread for this many times
 as long as the transaction took. So slow transactions take at most a fiftieth of the loop's time."""
-MOST_HERE, MOST_BYTES_HERE = 64, 2**20
-"""The largest transaction that an event loop makes by itself. It has at most 64 appends, which refer to at most 64
-blobs in all, and their frames and heads have at most 1 MiB together."""
 
 
 class Engine:
@@ -115,8 +113,12 @@ class Engine:
         self._reserve = reserve_of(path)
         self._here_again = 0.0
         self._writer = threading.Thread(target=self._write, name="clew-sqlite-writer", daemon=True)
-        self._writer.start()
         self._readers = WorkerPool("clew-sqlite-reader", READERS, self._connect_reader, apsw.Connection.close)
+        try:
+            start_thread(self._writer)
+        except BaseException:
+            self._readers.stop()
+            raise
 
     async def write(self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
         """Run this function, with a cursor, inside the next transaction. Returns the function's result when the
@@ -163,8 +165,8 @@ class Engine:
             self._quick < QUICK_RUNS
             or began < self._here_again
             or ((handed := self._handed.get(loop)) is not None and not handed.done())
-            or not _may_be_written_here(batch)
-            or self._pages + _pages_of(batch) > CHECKPOINT_AFTER
+            or not may_be_written_here(batch)
+            or self._pages + pages_of(batch) > CHECKPOINT_AFTER
             or not self._writing.acquire(blocking=False)
         ):
             return False
@@ -174,8 +176,9 @@ class Engine:
             self._transact(self._connection, batch)
         except BaseException as error:  # noqa: BLE001 - each waiter gets it
             busy = is_busy(error.__cause__)
+            told = self._told(error)
             for job in batch:
-                job.error = None if busy else error
+                job.error = None if busy else told
             if busy:
                 return False
         finally:
@@ -191,13 +194,16 @@ class Engine:
         """
 
         def isolated(connection: apsw.Connection) -> T:
-            db = connection.cursor()
             try:
-                db.execute("BEGIN")
+                roll_back(connection)  # if the end of the one before failed for lack of memory
+                db = connection.cursor()
                 try:
+                    db.execute("BEGIN")
                     return work(db)
                 finally:
-                    db.execute("ROLLBACK")
+                    # A raised error may keep the cursor alive, and an open cursor holds on to the old state.
+                    db.close(True)
+                    roll_back(connection)
             except FAULTS as error:
                 raise explain(error, self.path) from error
 
@@ -228,8 +234,9 @@ class Engine:
                     if batch and self._connection is not None:
                         self._transact_or_free_room(self._connection, batch)
             except BaseException as error:  # noqa: BLE001 - each waiter gets it
+                told = self._told(error)
                 for job in batch:
-                    job.error = error
+                    job.error = told
             deliver(batch)
             del batch
             if self._connection is not None and self._pages > CHECKPOINT_AFTER:
@@ -244,7 +251,12 @@ class Engine:
         batch: list[Job] = []
         jobs = self._queue.get()
         while jobs is not None:
-            batch += jobs
+            try:
+                batch += jobs
+            except MemoryError as error:
+                for job in jobs:
+                    job.error = self._told(error)
+                deliver(jobs)
             if len(batch) >= MAX_BATCH:
                 break
             try:
@@ -271,17 +283,35 @@ class Engine:
             began = time.monotonic()
             commit(db, count_pages=bool(others))
             self._quick = self._quick + 1 if time.monotonic() - began < QUICK else 0
-            self._pages = _pages_left(db, self._pages) if others else self._pages + _pages_of(appends)
+            self._pages = _pages_left(db, self._pages) if others else self._pages + pages_of(appends)
             self._check_file()
         except BaseException as error:
             self._appender.forget()
-            if connection.in_transaction:
-                db.execute("ROLLBACK")
+            self._roll_back(connection, db, error)
             if isinstance(error, FAULTS):
                 raise explain(error, self.path) from error
             raise
         finally:
-            db.close()  # a raised error may keep the cursor alive, and a connection with an open cursor does not close
+            # A raised error may keep the cursor alive, and a connection with an open cursor does not close.
+            db.close(True)
+
+    def _roll_back(self, connection: apsw.Connection, db: apsw.Cursor, failure: BaseException) -> None:
+        """End a transaction that failed. If it failed for lack of memory, or does not end, also close the connection, and
+        open another one for the next transaction: otherwise the transaction could stay open, which locks out other
+        processes, or the connection could keep a setting that was meant for one statement."""
+        try:
+            db.close(True)
+            roll_back(connection)
+            is_sound = not isinstance(failure, (MemoryError, apsw.NoMemError))
+        except FAULTS:
+            is_sound = False
+        if not is_sound:
+            self._connection = None
+            connection.close(True)
+
+    def _told(self, error: BaseException) -> BaseException:
+        """Return the error that callers get for this error."""
+        return explain(error, self.path) if isinstance(error, FAULTS) else error
 
     def _transact_or_free_room(self, connection: apsw.Connection, batch: list[Job]) -> None:
         """Run a batch as one transaction, and wait while another process has locked the database. If the disk is full,
@@ -300,7 +330,7 @@ class Engine:
                 raise
             for job in batch:
                 job.error = explain(full, self.path)
-            if freeing := [job for job in batch if isinstance(job.work, Deletion) or _frees_room(job.work)]:
+            if freeing := [job for job in batch if isinstance(job.work, Deletion) or is_freeing(job.work)]:
                 self._appender.forget()
                 with setting(connection.cursor(), "busy_timeout", round(LOCK_WAIT * 1000)):
                     free_room(connection, self.path, self._reserve, freeing, self._transact)
@@ -442,21 +472,6 @@ def _closed_on_error(connection: apsw.Connection) -> Iterator[None]:
         raise
 
 
-def _may_be_written_here(batch: list[Job]) -> bool:
-    size = refs = 0
-    for job in batch:
-        work = job.work
-        if type(work) is not Append or work.frees_room:
-            return False
-        size += work.size
-        refs += len(work.refs)
-    return len(batch) <= MOST_HERE and refs <= MOST_HERE and size <= MOST_BYTES_HERE
-
-
-def _frees_room(work: object) -> bool:
-    return type(work) is Append and work.frees_room
-
-
 def _pages_left(db: apsw.Cursor, pages: int) -> int:
     """Return how many pages of the WAL (SQLite's write-ahead log) are still to be moved to the database. `pages` is the
     writer's own estimate of this number.
@@ -467,13 +482,6 @@ def _pages_left(db: apsw.Cursor, pages: int) -> int:
     """
     left = pages_in_wal(db)
     return left if left >= CHECKPOINT_AT_MOST else pages
-
-
-def _pages_of(appends: list[Job]) -> int:
-    """Estimate how many pages of the database all of these appends change together. The estimate is less than the sum
-    of the estimates for each append, because appends to different threads share some pages."""
-    size: int = sum([job.work.size for job in appends])
-    return 3 + len(appends) // 4 + size // PAGE_SIZE
 
 
 _engines: dict[tuple[str, int], Engine] = {}

@@ -23,7 +23,7 @@ from clew._runtime import files
 from clew._runtime.aio import Job
 from clew._runtime.files import Reserve
 from clew._runtime.text import size as size_text
-from clew.checkpointers.sqlite.connection import FAULTS, ROOM_NEEDED, explain
+from clew.checkpointers.sqlite.connection import FAULTS, ROOM_NEEDED, explain, roll_back
 from clew.checkpointers.sqlite.lookups import find_id
 from clew.errors import ClewError, Unavailable
 
@@ -221,8 +221,8 @@ def _in_transaction(connection: apsw.Connection, work: Callable[[apsw.Cursor], b
         result = work(db)
         db.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:
-            db.execute("ROLLBACK")
+        db.close(True)
+        roll_back(connection)
         raise
     finally:
         db.close()

@@ -12,7 +12,7 @@ import apsw
 from clew._runtime import files
 from clew.checkpointers.heads import Head
 from clew.checkpointers.sql.heads import decode_head, tags_column, title_column
-from clew.checkpointers.sqlite.connection import configure, connect, remove, use_wal
+from clew.checkpointers.sqlite.connection import configure, connect, remove, roll_back, use_wal
 from clew.errors import Corrupt, InvalidInput, NewerFormat
 
 __all__ = ["CHECKPOINT_AFTER", "PAGE_SIZE", "VERSION", "check", "create", "migrate", "show_as_newest"]
@@ -117,6 +117,7 @@ def create(path: Path) -> None:
             f"{path} is gone, but {path.name}-wal beside it still holds a part of it. Restore the store from a copy, or "
             "move that file away to start a new store."
         )
+    files.sync_path(path.parent)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         files.make_private_file(temporary)
@@ -171,8 +172,7 @@ def migrate(connection: apsw.Connection, where: str) -> None:
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+        roll_back(connection)
         raise
 
 

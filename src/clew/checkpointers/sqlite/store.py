@@ -12,6 +12,7 @@ from typing import Any
 
 import apsw
 
+from clew._runtime.aio import apart
 from clew.checkpointers.base import Checkpointer, frees_room
 from clew.checkpointers.checks import (
     Guard,
@@ -24,6 +25,7 @@ from clew.checkpointers.checks import (
     check_range,
     check_stored_blob,
     check_thread_id,
+    too_large,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
 from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, tags_column, title_column, with_sum
@@ -106,7 +108,10 @@ class SQLiteCheckpointer(Checkpointer):
             if found is None:
                 return []
             end = found.frames if stop is None else min(stop, found.frames)
-            frames = frames_of(db, found.id, start, end) if start < end else []
+            try:
+                frames = frames_of(db, found.id, start, end) if start < end else []
+            except (MemoryError, apsw.NoMemError) as error:
+                raise too_large(thread_id) from error.with_traceback(None)  # which keeps what was read
             if len(frames) != max(0, end - start) or not {bytes}.issuperset(map(type, frames)):
                 raise Corrupt(
                     f"thread {thread_id!r} in {self._path} lacks frames from {start} to {end}. Restore a copy."
@@ -225,7 +230,7 @@ class SQLiteCheckpointer(Checkpointer):
         if self._guard.close(on_any_loop=True) and self._engine is not None:
             engine, self._engine = self._engine, None
             engine.hand_over(asyncio.get_running_loop())
-            await asyncio.to_thread(close_engine, engine)
+            await apart(functools.partial(close_engine, engine))
 
     def _use(self) -> Engine:
         if self._engine is None:
