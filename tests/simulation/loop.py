@@ -182,7 +182,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 for task in machine.tasks:
                     if not task.done():
                         task._log_destroy_pending = False  # type: ignore[attr-defined]
-                        with suppress(Exception):  # it awaits something on its way out, or raises an error instead
+                        with suppress(Exception, asyncio.CancelledError):  # it awaits on its way out, or raises
                             task.context.run(task.get_coro().close)  # type: ignore[attr-defined]
         finally:
             asyncio._set_running_loop(None)

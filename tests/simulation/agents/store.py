@@ -214,11 +214,10 @@ class SimulatedStore(Checkpointer):
         self._server = server
         self._machine = machine
         self._takeover = takeover
-        self._patience = Patience("the simulated store", TIMEOUT)
 
     async def _call(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
         assert current_machine() is self._machine
-        return await self._patience.limit(self._server.send(self._machine, what, work))
+        return await Patience("the simulated store", TIMEOUT).limit(self._server.send(self._machine, what, work))
 
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()

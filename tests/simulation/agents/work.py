@@ -11,7 +11,7 @@ from clew import Agent, Budget
 from clew.agent.run import Run as AgentRun
 from tests.simulation.agents.history import Broken, History
 from tests.simulation.agents.store import LASTS, Server, SimulatedStore
-from tests.simulation.agents.world import World
+from tests.simulation.agents.world import TOOLS, World
 from tests.simulation.environment import simulated
 from tests.simulation.loop import Machine, SimulatedLoop, current, current_machine
 
@@ -39,6 +39,8 @@ class Run:
         self._prompts = self.dice.randint(1, 3)
         self._faults = self.dice.choice((0.0, 0.01, 0.04, 0.12))
         """How likely a fault is at each point that is worth one."""
+        self._takeovers = self.dice.choice((0.0, 0.2, 0.7))
+        """The share of processes that take threads from live ones."""
         self._processes: list[Machine] = []
         self._skews: dict[str, float] = {}
         self._outside = copy_context()
@@ -50,6 +52,7 @@ class Run:
         self.server.latency = self.dice.choice((0.001, 0.05, 1.0))
         self.world.slowness = self.dice.choice((0.3, 1.0, 2.0))
         self.world.trouble = self.dice.choice((0.0, 0.1, 0.3))
+        self.world.favourites = self.dice.sample(TOOLS, self.dice.choice((2, 4, len(TOOLS))))
         hosts = [f"m{number}" for number in range(self.dice.randint(1, 3))]
         watch = self.loop.start(self.loop.outside, self._watch())
         work = [self.loop.start(self.loop.outside, self._host(host)) for host in hosts]
@@ -101,7 +104,7 @@ class Run:
     async def _process(self) -> None:
         """One process: an agent, and callers that work with it at the same time."""
         dice = self.dice
-        settings: dict[str, Any] = {"takeover": dice.random() < 0.2, "max_turns": dice.choice((2, 6, 50))}
+        settings: dict[str, Any] = {"takeover": dice.random() < self._takeovers, "max_turns": dice.choice((2, 6, 50))}
         if dice.random() < 0.2:
             settings["budget"] = Budget(tokens=60)
         store = SimulatedStore(self.server, current_machine(), takeover=settings["takeover"])

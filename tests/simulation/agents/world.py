@@ -23,11 +23,12 @@ from clew.tools import NOT_DONE, AnyTool, NotDone, ToolContext, tool
 from tests.simulation.agents.store import Lease, Server
 from tests.simulation.loop import Machine, current_machine
 
-__all__ = ["HELPER", "Act", "Purchase", "World"]
+__all__ = ["HELPER", "TOOLS", "Act", "Purchase", "World"]
 
 WINDOW = 0.2
 """For how many seconds at most a process works between the moment at which it knows that it has the lease and the
 beginning of what it may do then."""
+TOOLS = ("look", "put", "trip", "pay", "charge", "send", "mail", "sign", "helper")
 HELPER = "helper"
 """The name of the sub-agent."""
 WITH_RECONCILE = ("pay", "charge")
@@ -63,6 +64,8 @@ class World:
         self.dice = server.dice
         self.hit: Callable[[str], object] = lambda point: None
         self.slowness = 1.0
+        self.favourites: list[str] = []
+        """The tools that the model calls in this run. Few of them at a time meet each other more often."""
         self.trouble = 0.0
         """The share of model requests and tool calls that fail."""
         self.purchases: list[Purchase] = []
@@ -128,7 +131,7 @@ class World:
         self.acts.setdefault(n, []).append(Act(machine, now, now >= lease.until))
 
     async def _pause(self) -> None:
-        await asyncio.sleep(self.dice.choice((0.0, 0.01, 1.0, 4.0, 15.0)) * self.dice.random() * self.slowness)
+        await asyncio.sleep(self.dice.choice((0.0, 0.01, 1.0, 6.0, 25.0)) * self.dice.random() * self.slowness)
 
     # Tools
 
@@ -268,7 +271,10 @@ class World:
             return (said,)
         calls = []
         for place in range(self.dice.choice((1, 1, 2, 3))):
-            name, n = self.dice.choice(names), f"{number}.{place}"
+            name, n = (
+                self.dice.choice([name for name in names if name in self.favourites] or names),
+                f"{number}.{place}",
+            )
             arguments = {"task": f"task {n}"} if name == HELPER else {"n": n}
             calls.append(ToolCall(f"call-{n}", name, arguments))
         return (said, *calls)
