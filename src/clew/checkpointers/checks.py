@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ __all__ = [
     "check_range",
     "check_stored_blob",
     "check_thread_id",
-    "lacked_memory",
+    "fitting",
     "too_large",
 ]
 
@@ -38,7 +39,7 @@ NO_THREAD = "the thread does not exist, so the append must have frames and be at
 """The reason of a `Conflict` that an append to a missing thread raises."""
 
 
-def lacked_memory(error: BaseException | None) -> bool:
+def _lacked_memory(error: BaseException | None) -> bool:
     """Return whether this error, or the one that caused it, says that there was no memory. SQLite says it by an error of
     its own, which only its store knows by its class."""
     while error is not None and not isinstance(error, MemoryError) and type(error).__name__ != "NoMemError":
@@ -52,6 +53,17 @@ def too_large(thread_id: str) -> Unavailable:
         f"thread {thread_id!r} does not fit into the memory that this process gets; nothing stored was harmed. Give the "
         "process more memory, or read the thread in parts: a range of frames, a page of turns."
     )
+
+
+@contextmanager
+def fitting(thread_id: str) -> Iterator[None]:
+    """Raise the error of `too_large` for this thread if the `with` block, which reads it, gets too little memory."""
+    try:
+        yield
+    except (MemoryError, Unavailable) as error:
+        if not _lacked_memory(error):
+            raise
+        raise too_large(thread_id) from error.with_traceback(None)  # which keeps what was read
 
 
 class WaysOut(NamedTuple):

@@ -14,9 +14,9 @@ from blake3 import blake3
 
 from clew._runtime.telemetry import span
 from clew.checkpointers import Checkpointer, Head
-from clew.checkpointers.checks import lacked_memory, too_large
+from clew.checkpointers.checks import fitting
 from clew.checkpointers.heads import Status
-from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, ThreadNotFound, Unavailable
+from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, ThreadNotFound
 from clew.log import (
     DIGEST,
     EMPTY,
@@ -90,17 +90,6 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-@contextmanager
-def _fitting(thread_id: str) -> Iterator[None]:
-    """Raise the `ClewError` that names this thread if the `with` block, which reads it, gets too little memory."""
-    try:
-        yield
-    except (MemoryError, Unavailable) as error:
-        if not lacked_memory(error):
-            raise
-        raise too_large(thread_id) from error.with_traceback(None)  # which keeps what was read
-
-
 async def or_new(loading: Awaitable[Loaded], thread_id: str, status: Status) -> Loaded:
     """Await `loading` and return the thread that it loads. If it raises `ThreadNotFound`, return an empty thread
     instead.
@@ -118,7 +107,7 @@ async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
 
     Raises `ThreadNotFound` if there is no such thread.
     """
-    with _fitting(thread_id), span("clew.load", thread_id=thread_id) as current:
+    with fitting(thread_id), span("clew.load", thread_id=thread_id) as current:
         head = await checkpointer.head(thread_id)
         while head is not None:
             start = max(head.snapshot, 0)
@@ -146,7 +135,7 @@ async def catch_up(checkpointer: Checkpointer, loaded: Loaded) -> Loaded:
         return await load(checkpointer, thread_id)
     replay = _Replay(Fold(loaded.state), loaded.size, start, bytes.fromhex(loaded.head.digest))
     try:
-        with _fitting(thread_id):
+        with fitting(thread_id):
             return await replay.take_in(checkpointer, head)
     except _Broken as broken:
         await _made_again(checkpointer, head, broken)
@@ -456,7 +445,7 @@ async def state_at(source: Source, head: Head) -> Checkpoint:
     Reading starts at the newest folded state: a frame that holds the thread's whole state up to there.
     """
     fold = Fold()
-    with _fitting(head.thread_id):
+    with fitting(head.thread_id):
         async for _, frame in decoded_frames(source, head, **from_folded(head)):
             fold.push(frame.entries)
         return fold.checkpoint()

@@ -37,7 +37,7 @@ from clew.checkpointers.sqlite.connection import (
     roll_back,
     setting,
 )
-from clew.checkpointers.sqlite.packs import FULL, LEAST, PACK_AFTER, pack_frames, trim
+from clew.checkpointers.sqlite.packs import FULL, LEAST, PACK_AFTER, pack_logs, trim
 from clew.checkpointers.sqlite.room import (
     Deletion,
     finish_deletions,
@@ -218,7 +218,7 @@ class Engine:
         with self._writing:
             connection, self._connection = self._connection, None
         if connection is not None:
-            self._pack(connection, LEAST, LEAST)
+            pack_logs(connection, self._appender.appended, LEAST, LEAST)
             trim(connection)
             connection.close()
             release_at_rest(self._reserve, self.path)
@@ -241,7 +241,7 @@ class Engine:
             del batch
             if self._connection is not None and self._pages > CHECKPOINT_AFTER:
                 with self._writing:
-                    self._pack(self._connection, PACK_AFTER, FULL)
+                    pack_logs(self._connection, self._appender.appended, PACK_AFTER, FULL)
                     self._checkpoint(self._connection)
 
     def _gather(self) -> tuple[list[Job], bool]:
@@ -335,19 +335,6 @@ class Engine:
                 with setting(connection.cursor(), "busy_timeout", round(LOCK_WAIT * 1000)):
                     free_room(connection, self.path, self._reserve, freeing, self._transact)
                 self._checkpoint(connection)
-
-    def _pack(self, connection: apsw.Connection, after: int, least: int) -> None:
-        """Pack the frames of the logs to which at least `after` bytes were appended, so that they take fewer pages. Makes
-        no pack of fewer than `least` bytes. Called when nobody waits for it. A failure is only logged: then the frames
-        stay as they are."""
-        appended = self._appender.appended
-        for log_id in [log_id for log_id, size in appended.items() if size >= after]:
-            try:
-                with connection:
-                    appended[log_id] = pack_frames(connection.cursor(), log_id, least)
-            except FAULTS as error:
-                log.debug("%s: frames are not packed for now: %s", self.path, error)
-                return
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
         """Move pages from the WAL (SQLite's write-ahead log) to the database. Called after the last transaction was

@@ -10,6 +10,7 @@ A pack has 4 bytes for the length of each of its frames (unsigned, little-endian
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,9 +20,12 @@ from typing import Any
 
 import apsw
 
+from clew.checkpointers.sqlite.connection import FAULTS
 from clew.checkpointers.sqlite.schema import PAGE_SIZE
 
-__all__ = ["FULL", "LEAST", "PACK_AFTER", "frames_of", "pack_frames", "trim"]
+__all__ = ["FULL", "LEAST", "PACK_AFTER", "frames_of", "pack_frames", "pack_logs", "trim"]
+
+log = logging.getLogger("clew.checkpointers.sqlite")
 
 PACK_AFTER = 128 * 1024
 """Bytes that are appended to a log until the writer packs its frames while the store is in use. It does so when it moves
@@ -76,6 +80,20 @@ def _unpack(count: object, data: object) -> list[bytes]:
         return []
     bounds = [*accumulate(struct.unpack_from(f"<{count}I", data), initial=4 * count)]
     return [data[start:stop] for start, stop in pairwise(bounds)] if bounds[-1] == len(data) else []
+
+
+def pack_logs(connection: apsw.Connection, appended: dict[int, int], after: int, least: int) -> None:
+    """Pack the frames of the logs to which at least `after` bytes were appended, so that they take fewer pages. Makes no
+    pack of fewer than `least` bytes. Call it when nobody waits for it. A failure is only logged: then the frames stay as
+    they are. `appended` has the bytes that were appended to each log, by the id of its row in the table `heads`; it is
+    set to the bytes that are left."""
+    for log_id in [log_id for log_id, size in appended.items() if size >= after]:
+        try:
+            with connection:
+                appended[log_id] = pack_frames(connection.cursor(), log_id, least)
+        except FAULTS as error:
+            log.debug("frames are not packed for now: %s", error)
+            return
 
 
 def pack_frames(db: apsw.Cursor, log: int, least: int) -> int:
