@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Self
 
 from clew.checkpointers.heads import Head, HeadQuery
 from clew.log.keys import Keyring
@@ -48,7 +48,7 @@ class Checkpointer(ABC):
     use, so constructing one does not need a running server.
     """
 
-    is_hasty: ClassVar[bool] = False
+    is_hasty: bool = False
     """Whether an append to this store takes so little time that its frames are compressed quickly instead of well."""
     keys: Keyring | None = None
     """The keys that encrypt threads in this store; None if they are not encrypted. Frames and blobs are encrypted

@@ -328,6 +328,8 @@ class Checkpointer:
         A damaged head raises `Corrupt`, where possible only after all sound heads have been yielded."""
 
     @property
+    def is_hasty(self) -> bool: ...
+    @property
     def keys(self) -> Keyring | None: ...
     def missing_blobs(self, digests: Collection[str]) -> set[str]:
         """Return those of the given digests whose blobs the store does not have. The blobs that it has are touched:

@@ -22,8 +22,8 @@ import msgspec
 
 from clew.errors import ClewError, Conflict, MissingBlob, Unavailable
 from tests.simulation.disk.calls import Calls
+from tests.simulation.history import Append, Broken, Deletion
 from tests.simulation.loop import SimulatedLoop, current_machine
-from tests.simulation.postgres.history import Append, Broken, Deletion
 
 __all__ = ["Append", "Broken", "Deletion", "History", "Read"]
 

@@ -23,8 +23,8 @@ from clew.checkpointers.files.store import FileCheckpointer
 from tests.crash.disk import Nothing
 from tests.sampling import FULL, IS_FIXED, SEED, only_in_full
 from tests.simulation.disk.work import STORE, Run, simulate
+from tests.simulation.history import Broken
 from tests.simulation.loop import Machine
-from tests.simulation.postgres.history import Broken
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system calls are those of Linux")
 

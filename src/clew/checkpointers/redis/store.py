@@ -77,7 +77,7 @@ class RedisCheckpointer(Checkpointer):
     for threads.
     """
 
-    is_hasty = True
+    is_hasty: bool = True
 
     def __init__(
         self,
