@@ -151,11 +151,13 @@ async def test_the_frames_of_a_store_of_version_3_are_packed_when_its_logs_grow(
 
 
 async def test_packing_that_fails_leaves_the_frames_where_they_are(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = packs.pack_frames
+
     def fail(db: apsw.Cursor, log: int, least: int) -> int:
-        packs.pack_frames(db, log, least)
+        sound(db, log, least)
         raise apsw.FullError("database or disk is full")
 
-    monkeypatch.setattr(engine, "pack_frames", fail)
+    monkeypatch.setattr(packs, "pack_frames", fail)
     await fill(path, frames(100))
     assert rows(path) == (100, [])
     async with SQLiteCheckpointer(path) as store:

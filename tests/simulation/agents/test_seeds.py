@@ -93,6 +93,7 @@ def unguarded(monkeypatch: pytest.MonkeyPatch, kind: type[Logged]) -> None:
     monkeypatch.setattr(journal_module, "_begins_effect", lambda entry: sound(entry) and not isinstance(entry, kind))
 
 
+@pytest.mark.slow
 def test_it_finds_a_step_that_begins_after_the_lease_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     unguarded(monkeypatch, StepIntent)
     assert re.search(r"begins the step .* without its lease", found())
