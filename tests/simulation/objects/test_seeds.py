@@ -3,6 +3,7 @@ have had."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -280,8 +281,9 @@ def test_it_finds_a_test_of_the_bucket_that_waits_again_after_it_was_given_up(mo
         key = f"{folder}/{unique_name()}"
         try:
             return await bucket._test(requests, key, where)
-        finally:
+        except asyncio.CancelledError:
             await requests.delete([key])
+            raise
 
     monkeypatch.setattr(base, "probe", probe)
     assert "without a sign of the server" in found()

@@ -87,7 +87,7 @@ class Run:
                     logs[name, head.log_id] = await store.read(name)
             needed = self._needed(logs)
             self.history.blobs = needed
-            self.history.check(logs, set(await store.get_blobs(needed)))
+            self.history.check(logs, set(await store.get_blobs(sorted(needed))))
             await self._check_leftovers(store)
 
     def _needed(self, logs: Logs) -> set[str]:

@@ -175,15 +175,15 @@ async def _walk(checkpointer: Checkpointer, digests: Collection[str], steps: Ste
     blobs that are read.
     """
     known = set(digests)
-    waiting = list(known)
-    for digest in known.copy():
+    waiting = sorted(known)  # in the same order in every process, so that a simulated run can be repeated
+    for digest in waiting.copy():
         yield digest
     while waiting:
         batch = waiting[-_BATCH:]
         del waiting[-_BATCH:]
         for packed in (await checkpointer.get_blobs(batch)).values():
             trees, leaves = tree_refs(packed)
-            waiting += set(trees) - known
+            waiting += sorted(set(trees) - known)
             for digest in (*trees, *leaves):
                 if digest not in known:
                     known.add(digest)
