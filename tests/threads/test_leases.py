@@ -13,7 +13,7 @@ import pytest
 from clew._runtime.clock import now
 from clew.agent import Agent, job
 from clew.agent.outcomes import run_recorded
-from clew.checkpointers import Checkpointer, Lease, MemoryCheckpointer, Owner
+from clew.checkpointers import Checkpointer, Head, Lease, MemoryCheckpointer, Owner
 from clew.errors import ThreadBusy
 from clew.log import FIRST, StateSet, ThreadStarted, encode_entries, encode_frame
 from clew.testing import ScriptedModel
@@ -126,6 +126,37 @@ async def test_a_holder_elsewhere_that_is_gone_is_replaced_once_its_lease_was_wa
             clock.advance(1)
         await taking
         assert LASTS <= time.monotonic() - began < LASTS + 5
+
+
+@pytest.mark.anyio
+async def test_a_holder_that_renews_while_the_answer_to_the_last_look_is_on_its_way_is_not_replaced(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Late(MemoryCheckpointer):
+        """A store one of whose answers comes late: shortly before the end of the lease it says that it is as it was."""
+
+        async def head(self, thread_id: str) -> Head | None:
+            found = await super().head(thread_id)
+            if began is not None and not late and time.monotonic() - began >= LASTS * 0.85:
+                late.append(True)
+                await holder.renew()
+                clock.advance(LASTS * 0.2)
+            return found
+
+    began: float | None = None
+    late: list[bool] = []
+    memory = MemoryCheckpointer()
+    holder = Holder(memory, -3600)
+    await holder.renew()
+    taking = asyncio.ensure_future(open_and_close(Late(beside=memory)))
+    await until_waiting(caplog)
+    began = time.monotonic()
+    while not taking.done():
+        await asyncio.sleep(0.001)
+        clock.advance(1)
+    with pytest.raises(ThreadBusy, match="process 7 on elsewhere"):
+        await taking
+    assert late
 
 
 @pytest.mark.anyio

@@ -125,9 +125,13 @@ looked at last is at the end."""
 _REMEMBERED = 10_000
 
 
-def note_seen(head: Head) -> float:
+def note_seen(head: Head, asked: float | None = None) -> float:
     """Note that the lease in this head was seen now. Return for how many seconds this process has seen the same lease,
-    not renewed since; 0.0 if it has not seen it before."""
+    not renewed since; 0.0 if it has not seen it before.
+
+    `asked` is when the store was asked for the head, by `time.monotonic`; by default now. The seconds end there: what
+    the holder did while the answer was on its way, this head does not show.
+    """
     lease = head.lease
     assert lease is not None  # noqa: S101
     moment = time.monotonic()
@@ -137,7 +141,7 @@ def note_seen(head: Head) -> float:
     while len(_seen) >= _REMEMBERED:
         del _seen[next(iter(_seen))]
     _seen[head.log_id] = seen, since
-    return moment - since
+    return max(0.0, (moment if asked is None else asked) - since)
 
 
 async def wait_until_free(checkpointer: Checkpointer, head: Head, wait: float | None = None) -> None:
@@ -161,8 +165,9 @@ async def wait_until_free(checkpointer: Checkpointer, head: Head, wait: float | 
     """
     is_fresh = is_waiting = False
     current: Head | None = head
+    asked = time.monotonic()
     while current is not None and current.lease is not None and not is_over(current.lease):
-        lasts, unchanged = lease_time(current), note_seen(current)
+        lasts, unchanged = lease_time(current), note_seen(current, asked)
         if unchanged >= lasts and is_fresh:
             return
         if unchanged < lasts:
@@ -182,6 +187,7 @@ async def wait_until_free(checkpointer: Checkpointer, head: Head, wait: float | 
                 await _note_children(checkpointer, current.thread_id)
             is_waiting = True
             await asyncio.sleep(min(lasts - unchanged, lasts / 10))
+        asked = time.monotonic()
         current = await checkpointer.head(current.thread_id)
         is_fresh = True
 
