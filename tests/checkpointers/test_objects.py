@@ -465,6 +465,21 @@ async def test_a_blob_touched_between_the_look_and_the_removal_stays() -> None:
         assert await store.get_blobs([digest]) == {digest: data}
 
 
+@pytest.mark.parametrize("data", [b"small", _LARGE], ids=["small", "large"])
+async def test_a_blob_put_after_a_deletion_whose_answer_was_lost_stays(data: bytes) -> None:
+    bucket = WatchedBucket()
+    store, other = bucket.store(), bucket.store()
+    [digest] = await put(store, data)
+
+    async def put_again() -> None:
+        await put(other, data)
+
+    await other.missing_blobs([])
+    bucket.after_delete = put_again
+    await store.delete_blobs([digest], untouched_for=timedelta(0))
+    assert await store.get_blobs([digest]) == {digest: data}
+
+
 async def test_a_blob_whose_removal_was_cut_short_is_absent_can_be_put_again_and_is_swept() -> None:
     bucket = WatchedBucket()
     store = bucket.store()

@@ -37,6 +37,8 @@ class WatchedBucket:
         """The kind of condition that is ignored: "absent" or "unchanged"."""
         self.before_put: Callable[[str], Awaitable[None]] | None = None
         """Done once, before the next put is carried out."""
+        self.after_delete: Callable[[], Awaitable[None]] | None = None
+        """Done once, after the next deletion is carried out, to which no answer comes."""
 
     def store(self, namespace: str = "") -> BucketCheckpointer:
         return BucketCheckpointer(self, self.where, "", namespace)
@@ -87,6 +89,10 @@ class WatchedBucket:
     async def delete(self, keys: Sequence[str]) -> None:
         self.asked["delete"] += 1
         await self._bucket.delete(keys)
+        if (step := self.after_delete) is not None:
+            self.after_delete = None
+            await step()
+            raise Transient("the connection was cut")
 
     async def list(self, prefix: str, after: str = "") -> AsyncIterator[Sequence[Listed]]:
         self.asked["list"] += 1

@@ -2,7 +2,8 @@
 
 - Acknowledged is there: an append that returned is in its log, at its place, unless the thread was deleted.
 - One writer: at each place of a log is the append of one caller, whole and once.
-- Refused is not there: of an append that raised anything but `Unavailable`, nothing was ever written.
+- Refused is not there: of an append that raised anything but `Unavailable`, nothing was ever written. Only if the thread was
+  deleted during the call may it have been there before: a store that had no answer looks again, and finds no thread.
 - A read shows every append that returned before it began, each append whole or not at all, and logs only grow.
 - Deleted is gone: an append that returned before a deletion began is not there any more once the deletion has returned.
 - No call hangs: each ends `TIMEOUT` seconds after the last sign of life of the server, `close` included.
@@ -224,7 +225,8 @@ class History:
             if append.thread != read.thread:
                 continue
             is_there = tuple(read.frames[append.at : append.at + len(append.frames)]) == append.frames
-            if append.outcome == "refused" and set(read.frames) & set(append.frames):
+            is_shown = bool(set(read.frames) & set(append.frames))
+            if append.outcome == "refused" and is_shown and not self._may_be_deleted(append, before=append.ended):
                 raise Broken(f"a read at {read.began} shows an append that was refused: {append}")
             is_due = append.outcome == "stored" and append.ended < read.began
             if is_due and not is_there and not self._may_be_deleted(append, before=read.ended):
@@ -233,7 +235,8 @@ class History:
                 raise Broken(f"a read at {read.began} shows an append that had been deleted: {append}")
 
     def _check_growth(self) -> None:
-        """Check that of two reads of one log, the shorter one is the beginning of the longer one."""
+        """Check that of two reads of one log, the shorter one is the beginning of the longer one. A log that was deleted
+        begins anew if its first append is made again."""
         by_first: dict[bytes, list[Read]] = {}
         for read in self.reads:
             if read.frames:
@@ -241,7 +244,9 @@ class History:
         for reads in by_first.values():
             reads.sort(key=lambda read: len(read.frames))
             for shorter, longer in pairwise(reads):
-                if longer.frames[: len(shorter.frames)] != shorter.frames:
+                if longer.frames[: len(shorter.frames)] != shorter.frames and not self._deleted_between(
+                    shorter, longer
+                ):
                     raise Broken(f"two reads of {shorter.thread} differ: {shorter} and {longer}")
 
     def _may_be_deleted(self, append: Append, before: float = float("inf")) -> bool:
@@ -249,6 +254,13 @@ class History:
         nothing to what is written after that."""
         return any(
             deletion.thread == append.thread and deletion.began < before and deletion.ended > append.began
+            for deletion in self.deletions
+        )
+
+    def _deleted_between(self, one: Read, other: Read) -> bool:
+        first, last = sorted((one, other), key=lambda read: read.began)
+        return any(
+            deletion.thread == first.thread and deletion.began < last.ended and deletion.ended > first.began
             for deletion in self.deletions
         )
 

@@ -219,6 +219,15 @@ def test_it_finds_a_put_that_does_not_wait_for_a_deletion(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
+def test_it_finds_a_deletion_of_a_blob_that_is_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def delete_again(self: PatientBucket, keys: Sequence[str], while_true: Any) -> None:
+        await self.delete(keys)
+
+    monkeypatch.setattr(PatientBucket, "delete_once", delete_again)
+    assert "blob" in found(first=2820)
+
+
+@pytest.mark.slow
 def test_it_finds_a_blob_that_counts_as_untouched_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = ObjectBlobs.delete
 

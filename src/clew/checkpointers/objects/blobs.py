@@ -113,8 +113,10 @@ class ObjectBlobs:
         for batch in batches(dict.fromkeys(digests), BATCH):
             elapsed = stopwatch()
             before = self.clock.before(grace)
-            doomed = await together([self._doom(digest, before) for digest in batch])
-            await self._finish([key for keys in doomed for key in keys], elapsed)
+            names = await together([self._doom(digest, before) for digest in batch])
+            doomed = [(digest, name) for digest, name in zip(batch, names, strict=True) if name is not None]
+            await self._finish([self._key(digest) for digest, _ in doomed], elapsed)
+            await self._bucket.delete([self._data_key(digest, name) for digest, name in doomed if name])
 
     async def finish_dead(self, keys: Sequence[str]) -> None:
         """Delete the objects with these keys, which are dead records: they stand in the place of deleted blobs and
@@ -257,20 +259,21 @@ class ObjectBlobs:
         state = None if found is None else self._read(_digest(listed.key), found)
         return isinstance(state, Record) and state.touched <= before
 
-    async def _doom(self, digest: str, before: int) -> list[str]:
+    async def _doom(self, digest: str, before: int) -> str | None:
         """Mark a blob as deleted, unless its time of last use is later than `before`: replace its record (the small
-        object that each blob has) by a dead record. Returns the keys of the objects that the caller has to delete. The
-        list is empty if the blob stays or does not exist."""
+        object that each blob has) by a dead record, which the caller has to delete. Returns the name of the object with
+        the blob's bytes, which the caller has to delete too; it is empty if they were in the record. Returns None if
+        the blob stays or does not exist."""
         found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
         state = None if found is None else self._read(digest, found)
         if found is None or not isinstance(state, Record) or max(state.touched, micros(found.modified)) > before:
-            return []
+            return None
         try:
             await self._bucket.put(self._key(digest), dead_record(self.clock.now()), found.tag)
         except Refused:
-            return []
+            return None
         self._forget(digest)
-        return [*([self._data_key(digest, state.name)] if state.name else []), self._key(digest)]
+        return state.name
 
     async def _take_over(self, key: str) -> bool:
         """Become the owner of the dead record with this key, so that this process may delete it. A process that begins
@@ -288,10 +291,11 @@ class ObjectBlobs:
         return True
 
     async def _finish(self, keys: Sequence[str], elapsed: Callable[[], float]) -> None:
-        """Delete the objects with these keys, which this process owns. `elapsed` returns how many seconds have passed
-        since a moment just before it became their owner. After `IN_TIME` seconds nothing is sent any more: a later
-        cleanup then deletes the objects."""
-        await self._bucket.delete(keys, while_true=lambda: elapsed() <= IN_TIME)
+        """Delete the dead records with these keys, which this process owns. `elapsed` returns how many seconds have
+        passed since a moment just before it became their owner. One request is sent, and none after `IN_TIME` seconds:
+        as soon as a record is deleted, others may put the blob again, and a second request would delete that. If the
+        request fails, a later cleanup deletes the records."""
+        await self._bucket.delete_once(keys, lambda: elapsed() <= IN_TIME)
 
     def _read(self, digest: str, found: Found) -> Record | Dead:
         try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
@@ -118,7 +119,8 @@ class PatientBucket:
     `Unavailable`.
 
     Retries are safe. A conditional put writes only if the object is in a given state. If the first attempt was carried
-    out although no answer came, the second is refused. A refused caller reads the object and finds its own write.
+    out although no answer came, the second is refused. A refused caller reads the object and finds its own write. A
+    deletion has no condition, so it is retried only if nobody ever uses the name again.
     """
 
     def __init__(self, bucket: Bucket, where: str, patience: Patience) -> None:
@@ -134,16 +136,24 @@ class PatientBucket:
     async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
         return await self._ask(lambda: self._bucket.put(key, data, when), len(data))
 
-    async def delete(self, keys: Sequence[str], *, while_true: Callable[[], bool] = lambda: True) -> None:
-        """Delete these objects. `while_true` is asked right before each attempt: once it returns False, no attempt is
-        made any more, and objects may be left."""
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete these objects. Their names must never be used again: a second attempt may come after somebody has
+        written the objects anew."""
+        if keys:
+            await self._ask(lambda: self._bucket.delete(keys))
+
+    async def delete_once(self, keys: Sequence[str], while_true: Callable[[], bool]) -> None:
+        """Send one request that deletes these objects, whose names may be used again. Sends nothing if `while_true`
+        returns False right before. If the request fails, objects may be left."""
 
         async def attempt() -> None:
-            if while_true():
-                await self._bucket.delete(keys)
+            async with self._room:
+                if while_true():
+                    await self._once(lambda: self._bucket.delete(keys))
 
         if keys:
-            await self._ask(attempt)
+            with suppress(Transient):
+                await self._patience.limit(attempt(), is_progress=False)
 
     async def list(self, prefix: str) -> AsyncIterator[Sequence[Listed]]:
         chunks: AsyncIterator[Sequence[Listed]] | None = None
