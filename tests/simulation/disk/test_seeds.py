@@ -266,3 +266,47 @@ def test_it_finds_an_append_after_a_record_that_is_not_synced(monkeypatch: pytes
     monkeypatch.setattr(Log, "add", add)
     with pytest.raises(Broken, match="Corrupt"):
         simulate(1, main=cut_the_power_after_a_kill)
+
+
+async def cut_the_power_after_a_killed_maker(run: Run) -> None:
+    """Kill a process that has just marked a new store and not synced it, and cut the power when the next one has made the
+    folder of its namespace and not synced that."""
+    planned = ["rename", "sync names", "make", "sync names"]
+    first, second = run._new_process(), run._new_process()
+
+    def before(process: Machine, kind: str) -> None:
+        if planned and kind == planned[0]:
+            planned.pop(0)
+            if len(planned) == 2:
+                run._kill(first)
+            elif not planned:
+                run._cut_power()
+
+    run.calls.before = before
+    for process in (first, second):
+        run.loop.start(process, run._append(FileCheckpointer(STORE), "t0"))
+        await asyncio.sleep(1)
+    assert second.is_dead
+    await run.loop.start(run._new_process(), run._last())
+
+
+def kill_makers() -> None:
+    for seed in range(40):
+        simulate(seed, main=cut_the_power_after_a_killed_maker)
+
+
+def test_a_power_cut_after_a_killed_maker_leaves_a_store_that_can_be_opened() -> None:
+    kill_makers()
+
+
+def test_it_finds_a_namespace_that_outlives_the_mark_of_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = Root.keep
+
+    def keep(root: Root, *folders: Path) -> None:
+        if not root.space.is_dir():
+            root.space.mkdir()
+        sound(root, *folders)
+
+    monkeypatch.setattr(Root, "keep", keep)
+    with pytest.raises(Broken, match="not a Clew store"):
+        kill_makers()

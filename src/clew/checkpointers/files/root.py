@@ -117,6 +117,10 @@ class Root:
         for parent in parents:
             if parent == self.path:
                 self.check()
+                if (
+                    not self.space.is_dir()
+                ):  # a folder with a namespace and without its marker would be refused for ever
+                    files.sync_folder(parent)
             else:
                 self.keep(parent)
         for folder in fresh:
