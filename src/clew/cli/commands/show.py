@@ -105,8 +105,8 @@ class _Shown:
     async def happened(self) -> AsyncIterator[TimelineTurn | timelines.Mark]:
         """Yield the turns and marks to show, in order. Many turns are read from the log one by one: the memory that
         this takes does not grow with their number."""
-        timeline = self.reader.timeline(self.start, self.stop, abandoned=leases.is_crashed(self.head))
         if self.reader.turns.holds(self.start, self.stop, rewound=self.everything):
+            timeline = self.reader.timeline(self.start, self.stop, abandoned=leases.is_crashed(self.head))
             for what in in_order(timeline.turns, timeline.marks):
                 if self._is_shown(what):
                     yield what
@@ -163,8 +163,8 @@ def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) ->
 
 async def _print(shown: _Shown, full: bool) -> None:
     pen = Pen(console(), full=full)
-    timeline = shown.reader.timeline(shown.reader.total)
-    if shown.everything:
+    timeline = shown.reader.timeline(shown.reader.total) if shown.everything else None
+    if timeline is not None:
         _print_head(pen, shown.head, timeline, full)
     ending: list[TimelineTurn | timelines.Mark] = []
     async for what in shown.happened():
@@ -175,7 +175,7 @@ async def _print(shown: _Shown, full: bool) -> None:
             pen.happened(earlier)
         ending.clear()
         pen.happened(what)
-    if shown.everything:
+    if timeline is not None:
         for message in timeline.pending:
             pen.prompt(message)
         pen.words(timeline.partial, shown.head.turns + 1)
