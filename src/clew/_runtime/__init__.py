@@ -1,1 +1,1 @@
-"""Internal helpers for all of Clew: asyncio, files, text, forks, plug-ins and telemetry."""
+"""Internal helpers for all of Clew: asyncio, files, text, forked processes, plug-ins and telemetry."""

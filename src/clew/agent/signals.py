@@ -71,14 +71,14 @@ def when_killed(standing: Callable[[], str]) -> None:
 
 
 def same_command(thread_id: str) -> str:
-    """Return the advice to run the same program again. It is for a thread that the program finds again when it is run
-    again."""
+    """Return the advice, for the user of a program that was stopped, to run the same program again. It is for a program
+    that names its thread, with an id or by its task, so that the second run resumes that thread."""
     return advice.run_again()
 
 
 def by_id(thread_id: str) -> str:
-    """Return the Python call that resumes a thread by its id. It is for a thread that the program does not find again
-    when it is run again."""
+    """Return the Python call that resumes a thread by its id, as advice for the user of a program that was stopped. It is
+    for a program that does not name its thread: run again, it would begin another one."""
     return advice.resume_in_program(thread_id)
 
 

@@ -224,7 +224,8 @@ class FactOutline:
         return None if place is None else self._at(place).value
 
     def has(self, kind: Kind, key: str = "") -> bool:
-        """Return whether there is a fact with this kind and key."""
+        """Return whether the state holds a fact of this kind with exactly this key. Kinds with one fact only have the key
+        `""`. A fact is a value that holds from one turn on until another of its kind and key replaces it."""
         return (kind, key) in self._newest
 
     def all(self) -> tuple[Fact, ...]:

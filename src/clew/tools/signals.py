@@ -46,7 +46,7 @@ class OutcomeUnknown(BaseException):
     """The call was given up while the tool's body may still be running. The call stays in doubt: neither a result nor
     an error is recorded.
 
-    It is not an `Exception`, for the same reason as `Interrupted`.
+    It is not an `Exception`, so that an `except Exception` in a tool does not catch it.
     """
 
     def __init__(self, tool: str, reason: str) -> None:

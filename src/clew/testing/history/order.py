@@ -178,8 +178,8 @@ class _Search:
 
     def _end(self, index: int, courses: Iterable[_Course]) -> list[_Course]:
         """Go on to the moment at which the call with this index ends, and return the courses in which the store has
-        done the call. Each of `courses` is continued in all possible ways: the store may first do other unfinished
-        changes."""
+        done the call. A course is one possible order in which the store did the calls up to now. Each of `courses` is
+        continued in all possible ways: the store may first do other unfinished changes."""
         kept, reached = _Best(), _Best()
         waiting: list[_Course] = []
         is_resent = (
