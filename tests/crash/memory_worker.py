@@ -80,11 +80,12 @@ class Lines:
         for name in ("checkpointers/files/", "checkpointers/sqlite/", "_runtime/files.py")
     )
     _SPARED = re.compile(
-        r"\s*(try:|finally:|else:|except|raise|return|yield|pass|with suppress|if [^(]*:$"
+        r"\s*(try:|finally:|else:|except|raise|return|yield|pass|with |if [^(]*:$"
         r"|(os|db|connection|self)\.\w*(close|_close|roll_back|forget|unlink)\(|temporary\.unlink|files\.unlock|fcntl\.flock"
         r"|roll_back|self\._?\w+ = )"
     )
-    """Lines that ask for no memory, most of which clean up after a failure."""
+    """Lines that ask for no memory, most of which clean up after a failure. A `with` is one: Python comes to its line once
+    more to leave it, and an error there would leave a lock held."""
 
     def __init__(self) -> None:
         self._first = self._last = self._counted = 0
