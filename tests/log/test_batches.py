@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from clew.log import FIRST, MessageAdded, StateSet, compression, decode_in_parts, decode_ordinary, encode_entries
+from clew.log import (
+    FIRST,
+    MessageAdded,
+    StateSet,
+    batches,
+    compression,
+    decode_in_parts,
+    decode_ordinary,
+    encode_entries,
+)
 from clew.log.codec import encode_frame
 from clew.messages import user
 
@@ -14,43 +23,46 @@ def frames(count: int) -> list[bytes]:
     return [encode_frame([encode_entries([entry])], previous=FIRST).data for entry in entries]
 
 
-@pytest.mark.parametrize("processors", [1, 2])
-@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 20, 57])
-def test_a_log_decoded_in_parts_is_the_same_log(count: int, processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "_processors", lambda: processors)
+@pytest.fixture(params=[False, True])
+def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short parts, without and with an OS thread that decompresses ahead."""
+    monkeypatch.setattr(compression, "has_idle_processor", lambda: request.param)
+    monkeypatch.setattr(batches, "AT_ONCE", 10)
+    monkeypatch.setattr(batches, "AHEAD", 10)
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 19, 20, 21, 57])
+def test_a_log_decoded_in_parts_is_the_same_log(count: int) -> None:
     made = frames(count)
     left = list(made)
-    parts = list(decode_in_parts(left, 10))
+    found = list(decode_in_parts(left))
     assert left == []
-    assert [frame for part, _ in parts for frame in part] == made
-    assert [entry for _, part in parts for entry in part or []] == decode_ordinary(made)
-    assert all(len(part) == 10 for part, _ in parts[:-1])
+    assert [frame for part, _ in found for frame in part] == made
+    assert [entry for _, part in found for entry in part or []] == decode_ordinary(made)
+    assert all(len(part) == 10 for part, _ in found[:-1])
 
 
-@pytest.mark.parametrize("processors", [1, 2])
-def test_only_the_part_with_a_frame_that_is_not_ordinary_is_left_undecoded(
-    processors: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compression, "_processors", lambda: processors)
+@pytest.mark.usefixtures("parts")
+def test_only_the_part_with_a_frame_that_is_not_ordinary_is_left_undecoded() -> None:
     made = frames(50)
     made[13] = made[13][:-1] + bytes([made[13][-1] ^ 1])
     made[27] = encode_frame([encode_entries([StateSet("large", "x" * 70_000)])], previous=FIRST).data
     made[41] = made[41][:20]
-    assert [part is None for _, part in decode_in_parts(made, 10)] == [False, True, True, False, True]
+    assert [part is None for _, part in decode_in_parts(made)] == [False, True, True, False, True]
 
 
-def test_work_that_no_thread_has_begun_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Never:
-        def submit(self, *_: object) -> Never:
-            return self
-
-        def cancel(self) -> bool:
-            return True
-
-    monkeypatch.setattr(compression, "_processors", lambda: 2)
-    monkeypatch.setattr(compression, "_helper", Never)
-    made = frames(25)
-    assert [entry for _, part in decode_in_parts(list(made), 10) for entry in part or []] == decode_ordinary(made)
+def test_on_a_busy_machine_and_on_one_processor_nothing_is_left_to_another_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr("os.getloadavg", lambda: (1.2, 9.0, 9.0), raising=False)
+    assert compression.has_idle_processor()
+    monkeypatch.setattr("os.getloadavg", lambda: (2.3, 0.0, 0.0), raising=False)
+    assert not compression.has_idle_processor()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3}, raising=False)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
+    assert not compression.has_idle_processor()
 
 
 def test_frames_that_are_compressed_well_are_smaller_and_the_same() -> None:

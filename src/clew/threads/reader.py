@@ -35,6 +35,7 @@ from clew.log import (
     encode_entries,
     is_sound,
 )
+from clew.log.batches import AT_ONCE
 from clew.log.keys import Keyring
 from clew.threads.heads import is_part, new_head
 from clew.threads.writer import LogSize
@@ -56,14 +57,6 @@ __all__ = [
     "state_after",
     "state_at",
 ]
-
-
-_AT_ONCE = 48
-"""Number of frames to decode at once, at most.
-
-Measured on 1,000 turns of 3 KB: with fewer, the OS thread that decompresses waits too often. With more, memory is freed
-too late to be used again, and to ask the system for it takes a tenth of the processor's time.
-"""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -215,7 +208,7 @@ class _Replay:
         waiting: list[list[Logged]] = []
         sizes: list[int] = []
         with _no_collection():
-            for part, ordinary in decode_in_parts(data, _AT_ONCE):
+            for part, ordinary in decode_in_parts(data):
                 if ordinary is None:
                     found = _one_by_one(part, thread_id, self._number, checkpointer.keys, lacking)
                 else:
@@ -363,8 +356,8 @@ async def decoded_frames(
     Only a few frames at a time are in memory. Raises `MissingBlob` if a blob that a frame refers to is gone.
     """
     async for first, window in _windows(source, head, start, stop, previous):
-        for start in range(0, len(window), _AT_ONCE):
-            part = window[start : start + _AT_ONCE]
+        for start in range(0, len(window), AT_ONCE):
+            part = window[start : start + AT_ONCE]
             ordinary = decode_ordinary(part)
             for place, data in enumerate(part):
                 number = first + start + place
