@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from clew.log import (
@@ -26,7 +28,7 @@ def frames(count: int) -> list[bytes]:
 @pytest.fixture(params=[False, True])
 def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short parts, without and with an OS thread that decompresses ahead."""
-    monkeypatch.setattr(compression, "has_idle_processor", lambda: request.param)
+    monkeypatch.setattr(compression, "has_processors", lambda: request.param)
     monkeypatch.setattr(batches, "AT_ONCE", 10)
     monkeypatch.setattr(batches, "AHEAD", 10)
 
@@ -53,16 +55,20 @@ def test_only_the_part_with_a_frame_that_is_not_ordinary_is_left_undecoded() -> 
 
 
 def test_on_a_busy_machine_and_on_one_processor_nothing_is_left_to_another_thread(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    said = tmp_path / "loadavg"
+    monkeypatch.setattr(compression, "_LOAD", said)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
-    monkeypatch.setattr("os.getloadavg", lambda: (1.2, 9.0, 9.0), raising=False)
-    assert compression.has_idle_processor()
-    monkeypatch.setattr("os.getloadavg", lambda: (2.3, 0.0, 0.0), raising=False)
-    assert not compression.has_idle_processor()
+    said.write_text("9.00 9.00 9.00 4/123 4567\n")
+    assert compression.has_processors()
+    said.write_text("0.00 0.00 0.00 5/123 4567\n")
+    assert not compression.has_processors()
+    said.unlink()
+    monkeypatch.setattr("os.getloadavg", lambda: (3.2, 9.0, 9.0), raising=False)
+    assert compression.has_processors()
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {3}, raising=False)
-    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
-    assert not compression.has_idle_processor()
+    assert not compression.has_processors()
 
 
 def test_frames_that_are_compressed_well_are_smaller_and_the_same() -> None:

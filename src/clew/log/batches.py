@@ -1,7 +1,7 @@
 """Decode many frames at once, as the reading of a long log does. Only ordinary frames: those that are small, not encrypted,
 and refer to no blobs.
 
-What takes the most time is to decompress them, which needs no interpreter lock. So if a processor is idle, another OS thread
+What takes the most time is to decompress them, which needs no interpreter lock. So if there are processors for it, another OS thread
 decompresses the next part of a log while a part is decoded.
 """
 
@@ -43,7 +43,7 @@ AT_ONCE = 48
 Measured on 1,000 turns of 3 KB: with fewer, calls take longer. With more, memory is freed too late to be used again, and to
 ask the system for it takes a tenth of the processor's time.
 """
-AHEAD = 256
+AHEAD = 128
 """The number of frames to decompress at once on another OS thread. With fewer, the two wait for each other too often."""
 
 
@@ -59,8 +59,8 @@ def decode_ordinary(frames: Sequence[bytes]) -> Decoded | None:
 
 def decode_in_parts(frames: list[bytes]) -> Iterator[tuple[list[bytes], Decoded | None]]:
     """Take some frames at a time from the list, until it is empty, and yield them with what `decode_ordinary` returns for
-    them. If a processor is idle, the next part is decompressed on another OS thread meanwhile."""
-    if len(frames) < 2 * AHEAD or not compression.has_idle_processor():
+    them. If there is a processor for it, the next part is decompressed on another OS thread meanwhile."""
+    if len(frames) < 2 * AHEAD or not compression.has_processors():
         while frames:
             part = _taken(frames, AT_ONCE)
             yield part, decode_ordinary(part)

@@ -14,13 +14,14 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import zstandard
 
 from clew._runtime import forks
 
-__all__ = ["NotCompressed", "Zstd", "framed", "has_idle_processor", "plain"]
+__all__ = ["NotCompressed", "Zstd", "framed", "has_processors", "plain"]
 
 LEVEL = 2
 """The zstd level.
@@ -163,10 +164,24 @@ def _check_size(data: bytes) -> None:
         raise NotCompressed(f"it says it unpacks to {size} bytes, which is more than {MAX_RATIO} times its own")
 
 
-def has_idle_processor() -> bool:
-    """Return whether `start` saves time: whether the machine has had a processor to spare in the last minute."""
+def has_processors() -> bool:
+    """Return whether `start` saves time: whether there is more than one processor, and the machine is not so busy that
+    another OS thread would wait for one. Measured with twice as much work as there are processors: it still saves a little,
+    and with four times as much nothing."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return usable > 1 and (not hasattr(os, "getloadavg") or os.getloadavg()[0] < usable)
+    return usable > 1 and _wanted_processors() <= 2 * usable
+
+
+def _wanted_processors() -> float:
+    """Return how many OS threads of the machine run or wait for a processor, this one included. Linux tells how many
+    right now; elsewhere it is the average of a minute."""
+    try:
+        return int(_LOAD.read_text().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return os.getloadavg()[0] if hasattr(os, "getloadavg") else 1.0
+
+
+_LOAD = Path("/proc/loadavg")
 
 
 @functools.cache
