@@ -1,8 +1,8 @@
 """Decode many frames at once, as the reading of a long log does. Only ordinary frames: those that are small, not encrypted,
 and refer to no blobs.
 
-What takes the most time is to decompress them, which needs no interpreter lock. So if there are processors for it, another OS thread
-decompresses the next part of a log while a part is decoded.
+What takes the most time is to decompress them, which needs no interpreter lock. So if there are processors for it, another
+OS thread decompresses the next part of a log while a part is decoded.
 """
 
 from __future__ import annotations

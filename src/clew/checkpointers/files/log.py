@@ -206,13 +206,14 @@ class Log:
         """Read and check the frames that `span` locates. Raises `Corrupt` if they are damaged. The file's lock is not
         needed any more: complete records never change and never move."""
         found: list[bytes] = []
-        for offset, data in _neighbours(fd, span.bounds):
+        for offset, data, start, stop in _neighbours(fd, span.bounds):
+            frame = envelope.only_frame(data, start, offset)
+            if frame is not None:  # then it is one of these: each record in `bounds` has some
+                found.append(frame)
+                continue
             try:
-                header = self._unpack(data, offset)
-                if header.frames == 1:  # then it is one of these: each record in `bounds` has some
-                    found.append(header.read_only_frame(data))
-                else:
-                    found += header.read(data, span.start, span.stop)[0]
+                record = data[start:stop]
+                found += self._unpack(record, offset).read(record, span.start, span.stop)[0]
             except BadRecord as error:
                 raise self._corrupt(offset, str(error)) from None
         if len(found) != span.stop - span.start:
@@ -393,15 +394,17 @@ def _trailer_before(fd: int, offset: int) -> bytes:
     return _read(fd, offset - TRAILER, TRAILER) if offset >= SMALLEST else b""
 
 
-def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
-    """Yield records of a file, each as its offset and its bytes. The records follow each other without gaps: `bounds`
-    has the offset of each, and then the end of the last one. Up to `_CHUNK` bytes of records are read with one call."""
+def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[int, bytes, int, int]]:
+    """Yield records of a file, each as its offset, bytes that hold it, and where it begins and ends in these bytes. The
+    records follow each other without gaps: `bounds` has the offset of each, and then the end of the last one. Up to
+    `_CHUNK` bytes of records are read with one call."""
     here = 0
     while here < len(bounds) - 1:
-        there = max(bisect_right(bounds, bounds[here] + _CHUNK) - 1, here + 1)
-        data = memoryview(_read(fd, bounds[here], bounds[there] - bounds[here]))
+        first = bounds[here]
+        there = max(bisect_right(bounds, first + _CHUNK) - 1, here + 1)
+        data = _read(fd, first, bounds[there] - first)
         for offset, end in zip(bounds[here:there], bounds[here + 1 : there + 1], strict=True):
-            yield offset, data[offset - bounds[here] : end - bounds[here]]
+            yield offset, data, offset - first, end - first
         here = there
 
 
