@@ -15,12 +15,14 @@ from clew.log import (
     Logged,
     MessageAdded,
     ModelCallRefused,
+    Spend,
     StateSet,
     StatusChanged,
     StepOutcome,
     ThreadStarted,
     ToolIntent,
     ToolOutcome,
+    Usage,
 )
 from clew.messages import Json, Opaque, Text, Thinking, ToolCall, ToolResult, assistant, user
 from clew.threads import Thread
@@ -103,3 +105,49 @@ async def test_keys_by_which_one_thing_finds_another_are_left_alone() -> None:
     assert (first.key, first.steps, [first.call, second.call]) == (key, {"step-1": "ok"}, calls)
     assert state.tools == {"pay": digest}
     assert state.state == {"clew:questions": [{"key": "x"}]}
+
+
+CARD = 4111111111111111
+NUMBERS: list[Logged] = [
+    MessageAdded(user(Json({"card": CARD, "also": [{"deep": -CARD}], CARD: 1}), Opaque("x", {"card": CARD}))),
+    MessageAdded(assistant(ToolCall("c", "pay", {"card": CARD, "exact": float(CARD), "amount": 12}))),
+    ToolOutcome(1, 0, ToolResult("c", (Json(CARD), Json({"k": (CARD, True, None, 7, 0.5)})))),
+    StepOutcome(1, 0, "s", {"card": CARD}),
+    StateSet("card", CARD),
+    StateSet("clew:questions", [{"arguments": {"card": CARD}, "message": 3}]),
+]
+
+
+async def test_numbers_of_users_tools_and_models_are_redacted_and_those_of_clew_are_not() -> None:
+    async with MemoryCheckpointer() as store:
+        async with Thread.open(store, "t", redact=[r"\b\d{16}\b"]) as thread:
+            await thread.append(*NUMBERS)
+        state = await Thread.load(store, "t")
+        assert state.state["clew:questions"] == [{"arguments": {"card": "[redacted]"}, "message": 3}]
+        assert str(CARD) not in repr(state)
+        assert f"{float(CARD)!r}" not in repr(state)
+        assert state.state["card"] == "[redacted]"
+        assert state.turns == 1
+        assert "'amount': 12" in repr(state)
+        assert "True, None, 7, 0.5" in repr(state)
+
+
+async def test_a_position_that_clew_keeps_stays_even_if_it_matches() -> None:
+    async with MemoryCheckpointer() as store, Thread.open(store, "t", redact=[r"\d+"]) as thread:
+        await thread.append(StateSet("clew:questions", [{"index": 5}]), Spend(Usage(input_tokens=7), 0.25))
+        assert thread.checkpoint.state["clew:questions"] == [{"index": 5}]
+        assert (thread.checkpoint.usage.input_tokens, thread.checkpoint.cost_usd) == (7, 0.25)
+
+
+async def test_a_number_that_matches_nothing_stays_a_number() -> None:
+    async with MemoryCheckpointer() as store:
+        async with Thread.open(store, "t", redact=lambda text: text.replace("secret", "")) as thread:
+            await thread.append(StateSet("n", [1, 2.5, 10**18, -0.0, True]))
+        kept = (await Thread.load(store, "t")).state["n"]
+        assert [(type(value), value) for value in kept] == [
+            (int, 1),
+            (float, 2.5),
+            (int, 10**18),
+            (float, -0.0),
+            (bool, True),
+        ]

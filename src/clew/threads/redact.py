@@ -25,7 +25,7 @@ from clew.log import (
     WorkspaceSnapshot,
 )
 from clew.log.checkpoint import PROMPT_IDS, TURN_MARK
-from clew.messages import Assistant, Thinking, ToolCall, ToolResult
+from clew.messages import Assistant, Json, Opaque, Thinking, ToolCall, ToolResult
 
 __all__ = ["REDACTED", "Redact", "both", "redactor"]
 
@@ -53,6 +53,17 @@ _KEPT: dict[type, frozenset[str]] = {
 }
 """For each class of entry, message or block: the fields that are never redacted, because they hold names, keys and
 digests by which one record finds another."""
+_FREE: dict[type, frozenset[str]] = {
+    Json: frozenset({"value"}),
+    Opaque: frozenset({"value"}),
+    StateSet: frozenset({"value"}),
+    StepOutcome: frozenset({"value"}),
+    ToolCall: frozenset({"arguments"}),
+}
+"""For each class of entry or block: the fields that hold values of any kind, given by users, tools and models. Numbers are
+redacted only in these. All other numbers are counters and positions of Clew, or fields of vendors."""
+_ARGUMENTS = "arguments"
+"""The key of a tool call's arguments in what Clew itself keeps in a thread's state, such as an open question."""
 _OWN = "clew:"
 """Prefix of the keys that Clew itself uses in a thread's state."""
 _IDS = (TURN_MARK, PROMPT_IDS)
@@ -78,9 +89,10 @@ def redactor(redact: Redact | None) -> Callable[[Sequence[Logged]], Sequence[Log
     None.
 
     `redact` is a function from text to text, or a list of regular expressions whose matches are replaced. Every text in
-    an entry is changed: messages, arguments, results, state, titles, and keys of dictionaries. Clew's and the vendors'
-    own names and keys stay, and so do the bytes of images and files. The returned function raises `InvalidInput` for an
-    entry of an unknown kind.
+    an entry is changed: messages, arguments, results, state, titles, and keys of dictionaries. A number in arguments,
+    results, JSON blocks and state is given to it as text, as JSON writes it; if that text is changed, the result stands
+    in place of the number. Clew's and the vendors' own names, keys and numbers stay, and so do the bytes of images and
+    files. The returned function raises `InvalidInput` for an entry of an unknown kind.
     """
     if redact is None:
         return None
@@ -118,9 +130,12 @@ def _changed(text: str, change: Callable[[str], Any]) -> str:
     return changed
 
 
-def _redacted(value: Any, change: Callable[[str], str]) -> Any:
+def _redacted(value: Any, change: Callable[[str], str], *, numbers: bool = False) -> Any:
+    """Return this value with everything redacted that is inside it. With `numbers`, numbers too."""
     if isinstance(value, str):
         return _changed(value, change)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _redacted_number(value, change) if numbers else value
     if isinstance(value, UnknownEntry):
         raise InvalidInput(
             "an entry of a kind that this version does not know cannot be redacted, so it is not recorded"
@@ -130,16 +145,29 @@ def _redacted(value: Any, change: Callable[[str], str]) -> Any:
         kept = _KEPT.get(type(value), frozenset[str]())
         if type(value) is StateSet and value.key.startswith(_OWN):
             kept |= {"key", "value"} if value.key.startswith(_IDS) else {"key"}
+        free = _FREE.get(type(value), frozenset[str]())
+        if type(value) is StateSet and value.key.startswith(_OWN):
+            free = frozenset()
         for field in value.__struct_fields__:
             old = getattr(value, field)
-            new = old if field in kept else _redacted(old, change)
+            new = old if field in kept else _redacted(old, change, numbers=numbers or field in free)
             if new is not old:
                 changed[field] = new
         return msgspec.structs.replace(value, **changed) if changed else value
     if isinstance(value, dict):
-        return {_redacted(key, change): _redacted(item, change) for key, item in value.items()}
+        return {
+            _redacted(key, change, numbers=numbers): _redacted(item, change, numbers=numbers or key == _ARGUMENTS)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
-        return [_redacted(item, change) for item in value]
+        return [_redacted(item, change, numbers=numbers) for item in value]
     if isinstance(value, tuple):
-        return tuple(_redacted(item, change) for item in value)
+        return tuple(_redacted(item, change, numbers=numbers) for item in value)
     return value
+
+
+def _redacted_number(number: float, change: Callable[[str], str]) -> float | str:
+    """Return the number, or the text that `change` makes of it if that is another than the number's own."""
+    text = msgspec.json.encode(number).decode()
+    changed = _changed(text, change)
+    return number if changed == text else changed
