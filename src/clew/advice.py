@@ -85,6 +85,12 @@ KEY_IN_PROGRAM = "with open_checkpointer(url, key=…) or CLEW_KEY; several are 
 KEY_IN_SHELL = "in the environment, as CLEW_KEY"
 """How a user of the `clew` command gives the key of an encrypted store; words for an error message."""
 
+ALLOW_PLAIN = (
+    "open the store with allow_plain=True, or CLEW_ALLOW_PLAIN=1 in the environment, and seal it with "
+    "`clew rekey --allow-plain`"
+)
+"""How data that was written without a key is read and sealed in a store with a key; words for an error message."""
+
 KINDS: dict[str, Callable[..., str]] = {}
 """The functions of this module that return a command as advice, by the name of the function."""
 

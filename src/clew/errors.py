@@ -12,6 +12,7 @@
     ├── Unavailable        the store could not be reached or did not answer, or there was no memory or room for the call;
     │                      it may be made again
     ├── Corrupt            the store answered with bytes that fail their check
+    │   └── NotSealed          the store was opened with a key, and this was written without one
     ├── WrongKey           the data is encrypted and the key that opens it was not given
     ├── NewerFormat        the data was written by a newer version of Clew
     ├── ModelError         a model gave no answer
@@ -51,6 +52,7 @@ __all__ = [
     "ModelUnavailable",
     "NewerFormat",
     "NotLoggedIn",
+    "NotSealed",
     "ProviderError",
     "ProviderLimited",
     "ProviderMissing",
@@ -177,6 +179,18 @@ class Unavailable(ClewError):
 
 class Corrupt(ClewError):
     """Stored bytes fail their check. The message names the thread and frame, or the file."""
+
+
+class NotSealed(Corrupt):
+    """The store was opened with a key, and this was written without one: before the store had a key, or by somebody who
+    does not have it. `what` names it: a thread, a frame or a blob."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what} is not sealed with a key, so anybody who can write to the store may have written it. If it is yours, "
+            f"from before the store had a key, or from before heads were sealed: {advice.ALLOW_PLAIN}."
+        )
 
 
 class WrongKey(ClewError):

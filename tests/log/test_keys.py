@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from clew.errors import InvalidInput, WrongKey
-from clew.log import FIRST, StateSet, decode_frame, encode_entries, encode_frame
+from clew.errors import InvalidInput, NotSealed, WrongKey
+from clew.log import FIRST, StateSet, decode_frame, decode_ordinary, encode_entries, encode_frame
 from clew.log.blobs import pack_blob, unpack_blob
 from clew.log.keys import Keyring
 
@@ -65,9 +65,28 @@ def test_after_a_rotation_the_old_key_reads_and_the_new_one_writes() -> None:
         decode_frame(sealed(new), "t", 0, keys=old)
 
 
-def test_plain_frames_stay_readable_with_a_key() -> None:
+def test_plain_frames_and_blobs_are_read_with_a_key_only_if_that_is_allowed() -> None:
     plain = encode_frame([encode_entries([StateSet("k", 1)])], previous=FIRST).data
-    assert decode_frame(plain, "t", 0, keys=Keyring(KEY)).entries == [StateSet("k", 1)]
+    digest, packed = pack_blob(b"plain")
+    with pytest.raises(NotSealed, match=r"thread 't', frame 0 is not sealed .* allow_plain=True"):
+        decode_frame(plain, "t", 0, keys=Keyring(KEY))
+    with pytest.raises(NotSealed, match=f"blob {digest} is not sealed"):
+        unpack_blob(digest, packed, Keyring(KEY))
+    assert decode_ordinary([plain], Keyring(KEY)) is None
+    lenient = Keyring(KEY, allow_plain=True)
+    assert decode_frame(plain, "t", 0, keys=lenient).entries == [StateSet("k", 1)]
+    assert unpack_blob(digest, packed, lenient) == b"plain"
+
+
+def test_a_head_is_signed_by_the_first_key_and_known_by_all() -> None:
+    seal = Keyring([KEY, OTHER]).sign_head(b"head")
+    assert Keyring([OTHER, KEY]).has_signed_head(b"head", seal, "it")
+    assert not Keyring(KEY).has_signed_head(b"another head", seal, "it")
+    assert not Keyring(KEY).has_signed_head(b"head", seal[:-2] + "00", "it")
+    assert not Keyring(KEY).has_signed_head(b"head", seal[:16], "it")
+    assert not Keyring(KEY).has_signed_head(b"head", "no hex", "it")
+    with pytest.raises(WrongKey, match="it is encrypted, and it needs the key with the id"):
+        Keyring(OTHER).has_signed_head(b"head", seal, "it")
 
 
 def test_equal_blobs_under_one_key_are_one_and_under_another_are_another() -> None:

@@ -12,7 +12,14 @@ from typing import Any
 import msgspec
 
 from clew import Thread
-from clew.checkpointers import Checkpointer, FileCheckpointer, Head, MemoryCheckpointer, SQLiteCheckpointer
+from clew.checkpointers import (
+    Checkpointer,
+    FileCheckpointer,
+    Head,
+    MemoryCheckpointer,
+    SealedCheckpointer,
+    SQLiteCheckpointer,
+)
 from clew.log import (
     Described,
     FoldedState,
@@ -46,8 +53,13 @@ def store_of(kind: str, folder: Path, key: str | list[str] | None = None) -> Che
         store = SQLiteCheckpointer(folder / "c.db")
     else:
         store = FileCheckpointer(folder / "threads")
-    store.keys = None if key is None else Keyring(key)
-    return store
+    return with_key(store, key)
+
+
+def with_key(store: Checkpointer, key: str | list[str] | None) -> Checkpointer:
+    """Return the same store, opened with this key instead of the one that it was opened with."""
+    inner = store.store if isinstance(store, SealedCheckpointer) else store
+    return inner if key is None else SealedCheckpointer(inner, Keyring(key))
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from clew.checkpointers import MemoryCheckpointer
+from clew.checkpointers import MemoryCheckpointer, SealedCheckpointer
 from clew.errors import Conflict
 from clew.log import FIRST, MessageAdded, encode_entries, encode_frame, fold
 from clew.log.keys import Keyring
@@ -28,8 +28,7 @@ async def test_the_head_of_a_new_log_follows_from_its_state() -> None:
 
 
 async def test_the_head_of_an_encrypted_log_has_no_title() -> None:
-    async with MemoryCheckpointer() as store:
-        store.keys = Keyring(bytes(32))
+    async with SealedCheckpointer(MemoryCheckpointer(), Keyring(bytes(32))) as store:
         head = await append_state(store, new_head("door"), STATE, source_id="door")
         assert head.title == ""
         assert await Thread.load(store, "door") == STATE

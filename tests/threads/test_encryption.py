@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew import Thread, open_checkpointer
-from clew.errors import InvalidInput, WrongKey
+from clew.errors import InvalidInput, NotSealed, WrongKey
 from clew.log import MessageAdded, StateSet
 from clew.messages import assistant, user
 
@@ -52,7 +52,7 @@ async def test_no_byte_of_the_conversation_is_in_the_store(url: str, tmp_path: P
 async def test_without_the_right_key_nothing_opens_and_nothing_is_harmed(url: str, key: str | None) -> None:
     await write(url, KEY)
     async with open_checkpointer(url, key=key) as store:
-        with pytest.raises(WrongKey, match="thread 't', frame 0 is encrypted"):
+        with pytest.raises(WrongKey, match=r"thread 't'.* is encrypted"):
             await Thread.load(store, "t")
         with pytest.raises(WrongKey):
             await Thread.open(store, "t").__aenter__()
@@ -83,11 +83,19 @@ async def test_after_a_rotation_a_thread_goes_on_under_the_new_key(url: str) -> 
             await Thread.load(store, "t")
 
 
-async def test_a_plain_thread_goes_on_sealed(url: str) -> None:
+async def test_a_plain_thread_is_refused_with_a_key_and_goes_on_sealed_if_it_is_allowed(url: str) -> None:
     await write(url, None)
-    async with open_checkpointer(url, key=KEY) as store, Thread.open(store, "t") as thread:
+    async with open_checkpointer(url, key=KEY) as store:
+        with pytest.raises(NotSealed, match="thread 't' is not sealed"):
+            await Thread.load(store, "t")
+        with pytest.raises(NotSealed, match=r"thread '.' \(and 1 more\) is not sealed"):
+            _ = [head async for head in store.heads()]
+    async with open_checkpointer(url, key=KEY, allow_plain=True) as store, Thread.open(store, "t") as thread:
         await thread.append(MessageAdded(user("from now on in private")))
     async with open_checkpointer(url, key=KEY) as store:
+        with pytest.raises(NotSealed, match="thread 't', frame 0 is not sealed"):
+            await Thread.load(store, "t")
+    async with open_checkpointer(url, key=KEY, allow_plain=True) as store:
         assert (await Thread.load(store, "t")).messages[-1] == user("from now on in private")
     async with open_checkpointer(url) as store:
         with pytest.raises(WrongKey):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from clew import Thread
-from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
+from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer, SealedCheckpointer
 from clew.errors import Corrupt, MissingBlob
 from clew.log import (
     FIRST,
@@ -38,10 +38,8 @@ def plain() -> MemoryCheckpointer:
     return MemoryCheckpointer()
 
 
-def sealed() -> MemoryCheckpointer:
-    store = MemoryCheckpointer()
-    store.keys = Keyring(bytes(32))
-    return store
+def sealed() -> Checkpointer:
+    return SealedCheckpointer(MemoryCheckpointer(), Keyring(bytes(32)))
 
 
 @pytest.fixture(params=[plain, sealed])
@@ -119,8 +117,8 @@ class Counting(MemoryCheckpointer):
 
 @pytest.mark.parametrize("keys", [None, Keyring(bytes(32))])
 async def test_large_values_anywhere_in_a_log_are_in_their_place_and_are_fetched_together(keys: Keyring | None) -> None:
-    store = Counting()
-    store.keys = keys
+    counting = Counting()
+    store = counting if keys is None else SealedCheckpointer(counting, keys)
     groups = steps()
     for place in (3, 40, 41, 90):
         groups[place].append(StateSet(f"large {place}", f"{place} " * 40_000))
@@ -131,8 +129,8 @@ async def test_large_values_anywhere_in_a_log_are_in_their_place_and_are_fetched
     ]
     assert state.state["step"] == FRAMES - 1
     assert len(state.history) == FRAMES
-    assert store.fetches == 1
-    store.lost = True
+    assert counting.fetches == 1
+    counting.lost = True
     with pytest.raises(MissingBlob, match="'t'"):
         await Thread.load(store, "t")
 

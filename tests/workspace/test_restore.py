@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clew.checkpointers import Checkpointer, MemoryCheckpointer, SQLiteCheckpointer
+from clew.checkpointers import Checkpointer, MemoryCheckpointer, SealedCheckpointer, SQLiteCheckpointer
 from clew.errors import ClewError, InvalidInput, MissingBlob, Unavailable, UsageError
 from clew.log.keys import Keyring
 from clew.workspace import Limits, SnapshotRef, Workspace, apply
@@ -72,8 +72,7 @@ async def test_a_restore_brings_back_every_byte_mode_time_link_and_hole(
 
 
 async def test_a_sealed_snapshot_restores_with_its_key(folder: Path) -> None:
-    async with MemoryCheckpointer() as store:
-        store.keys = Keyring(bytes(32))
+    async with SealedCheckpointer(MemoryCheckpointer(), Keyring(bytes(32))) as store:
         workspace = Workspace(folder, store)
         grow(folder, 3)
         await workspace.restore(await workspace.snapshot(), into=folder.with_name("other"))

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from clew.checkpointers import Checkpointer, MemoryCheckpointer
+from clew.checkpointers import Checkpointer, MemoryCheckpointer, SealedCheckpointer
 from clew.log.keys import Keyring
 from clew.workspace import Workspace
 from tests.sampling import FULL, SEED
@@ -483,8 +483,8 @@ def test_a_restore_is_exact_whatever_was_there_and_whatever_became_of_it(
         (place / "work").mkdir()
 
         async def run(patch: pytest.MonkeyPatch) -> None:
-            async with make_store("sqlite" if kind == "sealed" else kind, place) as store:
-                store.keys = Keyring(bytes(range(32))) if kind == "sealed" else None
+            made: Checkpointer = make_store("sqlite" if kind == "sealed" else kind, place)
+            async with SealedCheckpointer(made, Keyring(bytes(range(32)))) if kind == "sealed" else made as store:
                 usage = Habit(habit, place / "work", store, patch)
                 await round_trip(usage.workspace, usage.settle, [built, changed])
 

@@ -20,7 +20,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clew import SnapshotRef, Workspace
-from clew.checkpointers import Checkpointer, FileCheckpointer, MemoryCheckpointer, SQLiteCheckpointer
+from clew.checkpointers import (
+    Checkpointer,
+    FileCheckpointer,
+    MemoryCheckpointer,
+    SealedCheckpointer,
+    SQLiteCheckpointer,
+)
 from clew.errors import InvalidInput, Unavailable
 from clew.log import WorkspaceSnapshot
 from clew.log.blobs import pack_blob
@@ -624,9 +630,9 @@ async def test_a_sealed_store_sees_no_content_and_has_a_cache_of_its_own(
     folder: Path, tmp_path: Path, reads: list[bytes]
 ) -> None:
     make(folder, a=b"secret " * 1000, tiny=b"secret")
-    async with SQLiteCheckpointer(tmp_path / "c.db") as store:
-        plain = await Workspace(folder, store).snapshot()
-        store.keys = Keyring(bytes(32))
+    async with SQLiteCheckpointer(tmp_path / "c.db") as unsealed:
+        plain = await Workspace(folder, unsealed).snapshot()
+        store = SealedCheckpointer(unsealed, Keyring(bytes(32)))
         reads.clear()
         sealed = await Workspace(folder, store).snapshot()
         assert sorted(reads) == [b"a", b"tiny"]
@@ -749,8 +755,7 @@ async def test_what_a_sealed_store_keeps_secret_is_not_in_the_cache_either(
     (folder / "secret.txt").write_text("the password is swordfish")
     os.utime(folder / "secret.txt", (1, 1))
     (folder / "link").symlink_to("/where/the/swordfish/lives")
-    async with SQLiteCheckpointer(tmp_path / "store" / "c.db") as store:
-        store.keys = Keyring(bytes(32))
+    async with SealedCheckpointer(SQLiteCheckpointer(tmp_path / "store" / "c.db"), Keyring(bytes(32))) as store:
         await asyncio.sleep(0.03)
         first = await Workspace(folder, store).snapshot()
         kept = [path for path in cache.rglob("*") if path.is_file()]

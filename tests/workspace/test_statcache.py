@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clew._runtime.clock import Moment
-from clew.checkpointers import MemoryCheckpointer, SQLiteCheckpointer
+from clew.checkpointers import MemoryCheckpointer, SealedCheckpointer, SQLiteCheckpointer
 from clew.log.keys import Keyring
 from clew.workspace import statcache
 from clew.workspace.statcache import Record, StatCache, drop, is_settled, load, save
@@ -97,8 +97,7 @@ def test_where_the_boot_is_not_known_nothing_is_kept(
 def test_folders_stores_namespaces_and_keys_have_caches_of_their_own(tmp_path: Path, store: SQLiteCheckpointer) -> None:
     save("/ws", store, some())
     namespaced = SQLiteCheckpointer(tmp_path / "c.db", "other")
-    sealed = SQLiteCheckpointer(tmp_path / "c.db")
-    sealed.keys = Keyring(bytes(32))
+    sealed = SealedCheckpointer(SQLiteCheckpointer(tmp_path / "c.db"), Keyring(bytes(32)))
     assert load("/other", store) == StatCache()
     for other in (namespaced, sealed, SQLiteCheckpointer(tmp_path / "d.db")):
         assert load("/ws", other) == StatCache()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clew.checkpointers.postgres.store import PostgresCheckpointer
     from clew.checkpointers.redis.store import RedisCheckpointer
     from clew.checkpointers.registry import open_checkpointer
+    from clew.checkpointers.sealed import SealedCheckpointer
     from clew.checkpointers.sqlite.store import SQLiteCheckpointer
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "PostgresCheckpointer",
     "RedisCheckpointer",
     "SQLiteCheckpointer",
+    "SealedCheckpointer",
     "Status",
     "open_checkpointer",
 ]
@@ -62,6 +64,7 @@ __getattr__, __dir__ = exports(
         "PostgresCheckpointer": "clew.checkpointers.postgres.store",
         "RedisCheckpointer": "clew.checkpointers.redis.store",
         "SQLiteCheckpointer": "clew.checkpointers.sqlite.store",
+        "SealedCheckpointer": "clew.checkpointers.sealed",
         "Status": "clew.checkpointers.heads",
         "open_checkpointer": "clew.checkpointers.registry",
     },

@@ -50,14 +50,17 @@ class Checkpointer(ABC):
 
     is_hasty: bool = False
     """Whether an append to this store takes so little time that its frames are compressed quickly instead of well."""
-    keys: Keyring | None = None
-    """The keys that encrypt threads in this store; None if they are not encrypted. Frames and blobs are encrypted
-    before they are given to the store, which never looks inside them."""
     place: str = ""
     """A text that identifies the store and its namespace. It is the same in every process on this machine. Empty if no
     other process can open the same store, as with a store in memory."""
     own_files: tuple[Path, ...] = ()
     """The files and folders on this machine that make up the store. Workspace snapshots leave them out."""
+
+    @property
+    def keys(self) -> Keyring | None:
+        """The keys that encrypt threads in this store; None if they are not encrypted. Frames and blobs are encrypted
+        before they are given to the store, which never looks inside them. `SealedCheckpointer` gives a store its keys."""
+        return None
 
     @abstractmethod
     async def append(

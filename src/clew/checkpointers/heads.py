@@ -16,6 +16,7 @@ from clew.errors import Corrupt, InvalidInput
 
 __all__ = [
     "STATUSES",
+    "UNSEALED",
     "Head",
     "HeadQuery",
     "Lease",
@@ -28,6 +29,9 @@ __all__ = [
     "thread_key",
     "unlisted",
 ]
+
+UNSEALED = "unsealed"
+"""Marks a head that has no seal, in a store with a key that allows plain data."""
 
 Status = Literal["running", "waiting", "interrupted", "failed", "done"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -85,6 +89,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     updated_at: datetime
     parent: tuple[str, int] | None = None
     tags: dict[str, str] = {}
+    seal: str = ""
+    """Shows that somebody with a key of the store wrote this head: a code in hex (see `SealedCheckpointer`). Empty if the
+    store has no key. A `SealedCheckpointer` checks it and gives the head without it; a head that has none, where that is
+    allowed, it gives with `UNSEALED` here."""
 
 
 class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):

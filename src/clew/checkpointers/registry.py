@@ -11,6 +11,8 @@ from typing import Protocol
 
 from clew._runtime import plugins
 from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.marks import Marks
+from clew.checkpointers.sealed import SealedCheckpointer
 from clew.errors import InvalidInput
 from clew.log.keys import Keyring
 
@@ -46,7 +48,12 @@ class Opener(Protocol):
 
 
 def open_checkpointer(
-    url: str | None = None, namespace: str = "", *, key: str | bytes | Iterable[str | bytes] | None = None
+    url: str | None = None,
+    namespace: str = "",
+    *,
+    key: str | bytes | Iterable[str | bytes] | None = None,
+    allow_plain: bool | None = None,
+    marks: str | Path | None = None,
 ) -> Checkpointer:
     """Open the checkpointer that a URL names; without a URL, the default store (see `default_url`). It connects when it
     is first used. `namespace` selects a part of the store that shares nothing with its other namespaces.
@@ -55,8 +62,11 @@ def open_checkpointer(
     `file:relative/dir` and `memory://`. Servers and object storage have schemes of their own, and installed packages
     add more.
 
-    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written. A key is 32 bytes, or these bytes as
-    hex or base64 text. Of several keys the first encrypts and all decrypt.
+    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written, and nothing else is then read. A key is
+    32 bytes, or these bytes as hex or base64 text. Of several keys the first encrypts and all decrypt. With
+    `allow_plain`, or `CLEW_ALLOW_PLAIN=1`, data that was written without a key is read too. `marks`, or `CLEW_MARKS`, is
+    a folder outside the store that remembers how long each thread was, so that an older copy is recognised. Both need a
+    key.
     """
     url = default_url() if url is None else url
     scheme, colon, rest = url.partition(":")
@@ -64,11 +74,22 @@ def open_checkpointer(
         raise InvalidInput(f"{url!r} is not the URL of a store. For a SQLite file write sqlite:///{url or 'clew.db'}")
     scheme = scheme.lower()
     checkpointer = _opener(scheme).from_url(f"{scheme}:{rest}", namespace)
+    keys = _keyring(key, allow_plain)
+    marks = marks or os.environ.get("CLEW_MARKS") or None
+    if keys is None:
+        if allow_plain or marks:
+            raise InvalidInput("allow_plain and marks are for a store with a key: give one as key= or CLEW_KEY")
+        return checkpointer
+    return SealedCheckpointer(checkpointer, keys, marks=None if marks is None else Marks(marks))
+
+
+def _keyring(key: str | bytes | Iterable[str | bytes] | None, allow_plain: bool | None) -> Keyring | None:
+    if allow_plain is None:
+        allow_plain = os.environ.get("CLEW_ALLOW_PLAIN", "0") not in ("", "0")
     if key is not None:
-        checkpointer.keys = Keyring(key)
-    elif text := os.environ.get("CLEW_KEY"):
-        checkpointer.keys = Keyring.from_text(text)
-    return checkpointer
+        return Keyring(key, allow_plain=allow_plain)
+    text = os.environ.get("CLEW_KEY")
+    return Keyring.from_text(text, allow_plain=allow_plain) if text else None
 
 
 def default_url() -> str:

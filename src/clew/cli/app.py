@@ -137,6 +137,7 @@ COMMANDS: dict[str, Entry] = {
     "prune": Entry("Keep", "prune:prune", "Remove old threads."),
     "gc": Entry("Keep", "gc:gc", "Free what no thread needs any more."),
     "verify": Entry("Keep", "verify:verify", "Check that everything stored is intact."),
+    "rekey": Entry("Keep", "rekey:rekey", "Seal every thread with a new key."),
     "export": Entry("Keep", "export:export", "Write a thread to a file."),
     "import": Entry("Keep", "import_:import_", "Bring a thread back from a file."),
     "copy": Entry("Keep", "copy:copy", "Copy threads to another store."),

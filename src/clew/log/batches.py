@@ -27,6 +27,7 @@ from clew.log.codec import (
     Logged,
     decode_body,
 )
+from clew.log.keys import Keyring
 
 __all__ = ["AHEAD", "AT_ONCE", "Decoded", "decode_in_parts", "decode_ordinary"]
 
@@ -47,23 +48,24 @@ AHEAD = 128
 """The number of frames to decompress at once on another OS thread. With fewer, the two wait for each other too often."""
 
 
-def decode_ordinary(frames: Sequence[bytes]) -> Decoded | None:
+def decode_ordinary(frames: Sequence[bytes], keys: Keyring | None = None) -> Decoded | None:
     """Return the time and the entries of each of these frames, decoded together in half the time that `decode_frame`
     takes.
 
-    Works only if every frame has a right digest, is small and not encrypted, and refers to no blobs. Otherwise returns
-    None: then decode the frames with `decode_frame`, which also finds out what is wrong.
+    Works only if every frame has a right digest, is small and not encrypted, and refers to no blobs, and if there are no
+    `keys`. Otherwise returns None: then decode the frames with `decode_frame`, which decrypts, and also finds out what is
+    wrong.
     """
-    return _decode_checked(frames, lambda: _bodies(frames))
+    return None if keys is not None else _decode_checked(frames, lambda: _bodies(frames))
 
 
-def decode_in_parts(frames: list[bytes]) -> Iterator[tuple[list[bytes], Decoded | None]]:
+def decode_in_parts(frames: list[bytes], keys: Keyring | None = None) -> Iterator[tuple[list[bytes], Decoded | None]]:
     """Take some frames at a time from the list, until it is empty, and yield them with what `decode_ordinary` returns for
     them. If there is a processor for it, the next part is decompressed on another OS thread meanwhile."""
-    if len(frames) < 2 * AHEAD or not compression.has_processors():
+    if keys is not None or len(frames) < 2 * AHEAD or not compression.has_processors():
         while frames:
             part = _taken(frames, AT_ONCE)
-            yield part, decode_ordinary(part)
+            yield part, decode_ordinary(part, keys)
         return
     part = _taken(frames, AT_ONCE)
     bodies: Callable[[], Iterable[Any]] = functools.partial(_bodies, part)

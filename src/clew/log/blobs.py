@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from blake3 import blake3
 
-from clew.errors import Corrupt, WrongKey
+from clew.errors import Corrupt, NotSealed, WrongKey
 from clew.log import compression, weights
 from clew.log.keys import KEY_ID_SIZE, Keyring
 from clew.log.weights import Place
@@ -113,12 +113,15 @@ def blob_key(packed: bytes) -> str | None:
 
 def unpack_blob(digest: str, packed: bytes, keys: Keyring | None = None) -> bytes:
     """Return the value of a stored blob, decrypted with one of `keys` if it is encrypted. Raises `WrongKey` if it
-    cannot be decrypted and `Corrupt` if it is damaged."""
+    cannot be decrypted, `Corrupt` if it is damaged, and `NotSealed` if there are keys that do not allow plain data and
+    the blob is plain."""
     packed = packed[_tree_end(packed) :]
     if packed[:1] == _SEALED:
         if keys is None:
             raise WrongKey(f"blob {digest}", packed[1 : 1 + KEY_ID_SIZE].hex())
         packed = keys.open_blob(packed[1:], f"blob {digest}")
+    elif keys is not None and not keys.allow_plain:
+        raise NotSealed(f"blob {digest}")
     if packed[:1] == _RAW:
         return packed[1:]
     if packed[:1] == _ZSTD:

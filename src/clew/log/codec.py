@@ -19,7 +19,7 @@ import msgspec
 from blake3 import blake3
 
 from clew._runtime import forks
-from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, WrongKey
+from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, NotSealed, WrongKey
 from clew.log import compression, weights
 from clew.log.blobs import find_refs, may_spill, pack_blob, restore, spill, unpack_blob
 from clew.log.checkpoint import FoldedState
@@ -257,8 +257,8 @@ def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str
 def decode_frame(
     data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] = {}, keys: Keyring | None = None
 ) -> Frame:
-    """Check and decode frame `number` of a thread, given as bytes. `keys` decrypt it if it is encrypted. Raises
-    `Corrupt`, `NewerFormat` or `WrongKey` if that fails.
+    """Check and decode frame `number` of a thread, given as bytes. `keys` decrypt it. Raises `Corrupt`, `NewerFormat` or
+    `WrongKey` if that fails, and `NotSealed` if there are keys that do not allow plain data and the frame is plain.
 
     If the returned frame has `missing` blobs, fetch them. Then call again with all blobs that the frame's `refs` name
     in `blobs`.
@@ -269,6 +269,8 @@ def decode_frame(
     previous, body = data[PREVIOUS], data[PAYLOAD]
     if flags & _SEALED:
         body = _open(data, thread_id, number, keys)
+    elif keys is not None and not keys.allow_plain:
+        raise NotSealed(f"thread {thread_id!r}, frame {number}")
     try:
         if flags & COMPRESSED:
             body = compression.framed.decompress(body)

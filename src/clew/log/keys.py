@@ -1,9 +1,10 @@
-"""The keys that a store's frames and blobs are encrypted with.
+"""The keys that a store's frames and blobs are encrypted with, and its heads authenticated.
 
-The cipher is AES-256-GCM: without the key nothing can be read, and nothing can be swapped, cut or replayed unnoticed. A
-frame is encrypted with a random nonce and a key derived for its thread. Its header, thread and number are authenticated
-too, so it cannot be decrypted in another place or after another frame. A blob's nonce is derived from its content, so
-that equal values under one key are the same blob and are stored once.
+The cipher is AES-256-GCM: without the key no content can be read, and none can be added or changed unnoticed. A frame is
+encrypted with a random nonce and a key derived for its thread. Its header, thread and number are authenticated too, so it
+cannot be decrypted in another place or after another frame. A blob's nonce is derived from its content, so that equal
+values under one key are the same blob and are stored once. A head stays readable and carries a code that only the key can
+make (a keyed blake3), so that frames cannot be cut off at the end of a log.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import hmac
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -29,23 +31,29 @@ _TAG_SIZE = 16
 
 
 class Keyring:
-    """One or several encryption keys. The first encrypts; all of them decrypt. Its repr shows key ids, never keys."""
+    """One or several encryption keys. The first encrypts; all of them decrypt. Its repr shows key ids, never keys.
 
-    def __init__(self, keys: str | bytes | Iterable[str | bytes]) -> None:
+    Whoever reads with a keyring accepts only what is encrypted with one of its keys, because anybody who can write to the
+    store can write plain data. With `allow_plain` plain data is accepted too, which is meant for stores that have some
+    from before they had a key.
+    """
+
+    def __init__(self, keys: str | bytes | Iterable[str | bytes], *, allow_plain: bool = False) -> None:
         _aesgcm()  # reports a missing extra now instead of at the first append
         given = [keys] if isinstance(keys, str | bytes) else list(keys)
         self._keys = {_key_id(key): key for key in map(_key, given)}
         if not self._keys:
             raise InvalidInput("a keyring needs at least one key")
         self._current = next(iter(self._keys))
+        self.allow_plain = allow_plain
 
     @classmethod
-    def from_text(cls, text: str) -> Keyring:
+    def from_text(cls, text: str, *, allow_plain: bool = False) -> Keyring:
         """Read a keyring from a text of keys in hex or base64, separated by commas.
 
-        The first key encrypts; all of them decrypt.
+        The first key encrypts; all of them decrypt. `allow_plain` says whether plain data is accepted too.
         """
-        return cls([part.strip() for part in text.split(",") if part.strip()])
+        return cls([part.strip() for part in text.split(",") if part.strip()], allow_plain=allow_plain)
 
     @property
     def current(self) -> str:
@@ -87,6 +95,21 @@ class Keyring:
         nonce, data = sealed[KEY_ID_SIZE : KEY_ID_SIZE + _NONCE_SIZE], sealed[KEY_ID_SIZE + _NONCE_SIZE :]
         return _decrypt(_blob_cipher(self._find(key_id, what)), nonce, data, key_id, what)
 
+    def sign_head(self, data: bytes) -> str:
+        """Return the seal of a head, given its bytes: the id of the current key, and a code that only this key can make
+        for these bytes. In hex."""
+        return self.current + _head_code(self._keys[self._current], data).hex()
+
+    def has_signed_head(self, data: bytes, seal: str, what: str) -> bool:
+        """Return whether `seal` is what `sign_head` returns for these bytes with one of the keys. Raises `WrongKey` if the
+        keyring lacks the key that the seal names. `what` names the head in the error."""
+        try:
+            given = bytes.fromhex(seal)
+        except ValueError:
+            return False
+        key = self._find(given[:KEY_ID_SIZE], what)
+        return hmac.compare_digest(given[KEY_ID_SIZE:], _head_code(key, data))
+
     def _find(self, key_id: bytes, what: str) -> bytes:
         try:
             return self._keys[key_id]
@@ -125,6 +148,10 @@ def _key_id(key: bytes) -> bytes:
 @functools.lru_cache(64)
 def _derived(key: bytes, use: str) -> bytes:
     return blake3(key, derive_key_context=f"clew 2026 {use}").digest()
+
+
+def _head_code(key: bytes, data: bytes) -> bytes:
+    return blake3(data, key=_derived(key, "heads")).digest(_TAG_SIZE)
 
 
 @functools.lru_cache(1024)

@@ -68,7 +68,13 @@ class Request:
         return in_store(self.token.namespace, self.inner_namespace)
 
     def store(self) -> Use:
-        """Return a context manager that gives the store in the request's namespace."""
+        """Return a context manager that gives the store in the request's namespace, without keys: what clients send and
+        ask for is passed on as it is."""
+        return self._stores.use(self.namespace, is_opaque=True)
+
+    def readable_store(self) -> Use:
+        """Return a context manager that gives the same store with the keys of the service, for pages that show what is
+        in a thread."""
         return self._stores.use(self.namespace)
 
     @property

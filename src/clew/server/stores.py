@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from types import TracebackType
 
-from clew.checkpointers import Checkpointer, MemoryCheckpointer, open_checkpointer
+from clew.checkpointers import Checkpointer, MemoryCheckpointer, SealedCheckpointer, open_checkpointer
+from clew.checkpointers.sealed import without_keys
 
 __all__ = ["Stores", "Use"]
 
@@ -25,15 +26,17 @@ class _Open:
 class Use:
     """A context manager that gives a checkpointer, and keeps it open until the block ends."""
 
-    __slots__ = ("_entry", "_stores")
+    __slots__ = ("_entry", "_is_opaque", "_stores")
 
-    def __init__(self, stores: Stores, entry: _Open) -> None:
+    def __init__(self, stores: Stores, entry: _Open, *, is_opaque: bool) -> None:
         self._stores = stores
         self._entry = entry
+        self._is_opaque = is_opaque
 
     async def __aenter__(self) -> Checkpointer:
         self._entry.users += 1
-        return self._entry.store
+        store = self._entry.store
+        return without_keys(store) if self._is_opaque else store
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -53,13 +56,17 @@ class Stores:
         self._first = open_checkpointer(url)  # so that a wrong URL or a missing extra is reported at once
         self._open: OrderedDict[str, _Open] = OrderedDict({"": _Open(self._first)})
 
-    def use(self, namespace: str) -> Use:
-        """Return a context manager that gives the checkpointer of this namespace. It is opened if it is not open yet."""
+    def use(self, namespace: str, *, is_opaque: bool = False) -> Use:
+        """Return a context manager that gives the checkpointer of this namespace. It is opened if it is not open yet.
+
+        With `is_opaque`, the checkpointer has no keys even if the service has some: for clients that encrypt and seal
+        themselves, with keys that the service need not know.
+        """
         entry = self._open.get(namespace)
         if entry is None:
             entry = self._open[namespace] = _Open(self._make(namespace))
         self._open.move_to_end(namespace)
-        return Use(self, entry)
+        return Use(self, entry, is_opaque=is_opaque)
 
     async def close(self) -> None:
         """Close every checkpointer, even one that is being used."""
@@ -69,8 +76,10 @@ class Stores:
         await self._first.close()
 
     def _make(self, namespace: str) -> Checkpointer:
-        if isinstance(self._first, MemoryCheckpointer):
-            return MemoryCheckpointer(namespace, beside=self._first)
+        first = without_keys(self._first)
+        if isinstance(first, MemoryCheckpointer):
+            beside = MemoryCheckpointer(namespace, beside=first)
+            return beside if self._first.keys is None else SealedCheckpointer(beside, self._first.keys)
         return open_checkpointer(self._url, namespace)
 
     async def shrink(self) -> None:

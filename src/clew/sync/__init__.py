@@ -20,6 +20,7 @@ _CHECKPOINTERS = [
     "PostgresCheckpointer",
     "RedisCheckpointer",
     "SQLiteCheckpointer",
+    "SealedCheckpointer",
 ]
 
 __all__ = sorted({*clew.__all__, *_CHECKPOINTERS})

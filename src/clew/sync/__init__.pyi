@@ -18,6 +18,7 @@ from clew.agent.settings import Overflow
 from clew.agent.trajectory import Trajectory
 from clew.checkpointers import Head, HeadQuery
 from clew.checkpointers.heads import Status
+from clew.checkpointers.marks import Marks
 from clew.checkpointers.objects.oci import Auth
 from clew.checkpointers.sqlite.backup import Backup
 from clew.errors import LeaseLost
@@ -63,6 +64,7 @@ __all__ = [
     "Run",
     "RunResult",
     "SQLiteCheckpointer",
+    "SealedCheckpointer",
     "Session",
     "SnapshotRef",
     "Thread",
@@ -330,7 +332,10 @@ class Checkpointer:
     @property
     def is_hasty(self) -> bool: ...
     @property
-    def keys(self) -> Keyring | None: ...
+    def keys(self) -> Keyring | None:
+        """The keys that encrypt threads in this store; None if they are not encrypted. Frames and blobs are encrypted
+        before they are given to the store, which never looks inside them. `SealedCheckpointer` gives a store its keys."""
+
     def missing_blobs(self, digests: Collection[str]) -> set[str]:
         """Return those of the given digests whose blobs the store does not have. The blobs that it has are touched:
         their time of last use is set to now, so that garbage collection spares them for its grace period."""
@@ -698,6 +703,23 @@ class SQLiteCheckpointer(Checkpointer):
     def from_url(url: str, namespace: str = "") -> SQLiteCheckpointer:
         """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`. Raises `InvalidInput`
         for a URL of any other form."""
+
+class SealedCheckpointer(Checkpointer):
+    """A store whose threads are encrypted with `keys`. `open_checkpointer` returns one if it is given a key.
+
+    Frames and blobs are encrypted and decrypted by whoever writes and reads them, with `keys`. This class adds what the
+    store itself must show: each head carries a seal, which covers all its fields, among them the thread's id, the number
+    of frames, the digest of the last one, the log's id and the lease. Every head that is read is checked. One that was
+    changed without a key raises `Corrupt`; one without a seal raises `NotSealed`, unless the keys allow plain data.
+
+    An older head of the same thread has a right seal too. So somebody who can write to the store, and kept a copy of it,
+    can put back a thread as it once was. Only a memory outside the store shows that: `marks`, the newest state that this
+    machine has seen of each thread. A thread that is older than its mark raises `Corrupt`.
+
+    Closing this closes `store`.
+    """
+
+    def __init__(self, store: Checkpointer, keys: Keyring, *, marks: Marks | None = None) -> None: ...
 
 class Session:
     """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`.
@@ -1134,7 +1156,10 @@ class Thread:
     @staticmethod
     def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
         """Encrypt threads again with the keyring's first key: every thread that has a frame which is plain or encrypted
-        with another key.
+        with another key. A thread whose frames have this key and whose head has no seal, or that of another key, gets one.
+
+        Plain threads and heads without a seal are found only if the keyring allows plain data. Otherwise `NotSealed` is
+        raised: to seal what somebody without a key has written would make it look genuine.
 
         A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
         moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
@@ -1193,11 +1218,9 @@ class Thread:
         state, stored in its log) against the state that the frames before it add up to, and every field of the head that
         follows from the log. Checks also that the thread's list of needed blobs names all blobs that its frames refer to,
         and that each of these, and each that they point at, exists, is intact and can be unpacked. The head's `log_id`,
-        lease and times do not follow from the log, so they cannot be checked.
-
-        Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read
-        several frames together, they are read one by one. An encrypted thread without its key is checked as far as
-        possible: digests, chain and blobs."""
+        lease and times do not follow from the log: only the seal of a store with a key shows who wrote them.
+        Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read several
+        frames together, they are read one by one. Without its key a thread is checked as far as possible."""
 
     @staticmethod
     def verify_all(
@@ -1265,7 +1288,12 @@ class Workspace:
 __version__: str
 
 def open_checkpointer(
-    url: str | None = None, namespace: str = "", *, key: str | bytes | Iterable[str | bytes] | None = None
+    url: str | None = None,
+    namespace: str = "",
+    *,
+    key: str | bytes | Iterable[str | bytes] | None = None,
+    allow_plain: bool | None = None,
+    marks: str | Path | None = None,
 ) -> Checkpointer:
     """Open the checkpointer that a URL names; without a URL, the default store (see `default_url`). It connects when it
     is first used. `namespace` selects a part of the store that shares nothing with its other namespaces.
@@ -1274,5 +1302,8 @@ def open_checkpointer(
     `file:relative/dir` and `memory://`. Servers and object storage have schemes of their own, and installed packages
     add more.
 
-    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written. A key is 32 bytes, or these bytes as
-    hex or base64 text. Of several keys the first encrypts and all decrypt."""
+    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written, and nothing else is then read. A key is
+    32 bytes, or these bytes as hex or base64 text. Of several keys the first encrypts and all decrypt. With
+    `allow_plain`, or `CLEW_ALLOW_PLAIN=1`, data that was written without a key is read too. `marks`, or `CLEW_MARKS`, is
+    a folder outside the store that remembers how long each thread was, so that an older copy is recognised. Both need a
+    key."""

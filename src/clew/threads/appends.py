@@ -13,7 +13,9 @@ import msgspec
 
 from clew._runtime.clock import now
 from clew.checkpointers import Checkpointer, Head
+from clew.errors import WrongKey
 from clew.log import FIRST, Checkpoint, EncodedFrame, Fold, FoldedState, encode_entries, encode_frame
+from clew.log.keys import KEY_ID_SIZE
 from clew.log.trees import named_trees
 from clew.threads.heads import head_of
 from clew.threads.trees import keep_trees
@@ -35,8 +37,11 @@ async def append_frames(
     The new head is `base` with its new length, digest and time. `state` is the thread's state after these frames; if it
     is given, the head's fields that follow from it, such as status and cost, are set too. `changes` gives further
     fields of the head with their values, which override all others. `refs` are the digests of further blobs that the
-    thread needs, in addition to those of the frames. Raises `Conflict` if the log does not end where `base` says.
+    thread needs, in addition to those of the frames. Raises `Conflict` if the log does not end where `base` says, and
+    `WrongKey` if the head is sealed and the checkpointer has no key.
     """
+    if base.seal and checkpointer.keys is None:
+        raise WrongKey(f"the head of thread {base.thread_id!r}", base.seal[: 2 * KEY_ID_SIZE])
     position = {
         "frames": base.frames + len(frames),
         "digest": frames[-1].digest.hex() if frames else base.digest,

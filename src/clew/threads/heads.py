@@ -12,10 +12,10 @@ import msgspec
 
 from clew._runtime.clock import now
 from clew.checkpointers import Head
-from clew.checkpointers.heads import Status
+from clew.checkpointers.heads import UNSEALED, Status
 from clew.log import Checkpoint, Fold
 
-__all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "new_head", "without_lease"]
+__all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "is_unsealed", "new_head", "without_lease"]
 
 
 def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool, **changes: Any) -> Head:
@@ -83,6 +83,12 @@ def is_hidden(head: Head) -> bool:
 _CHILD = re.compile(r"/[A-Za-z0-9_-]{1,64}:[0-9a-f]{1,16}")
 """Matches the end of the id of a sub-agent's thread. Such an id is the parent's id, then the sub-agent's name, then the
 key of the tool call."""
+
+
+def is_unsealed(head: Head) -> bool:
+    """Return whether this head has no seal although the store has a key (see `SealedCheckpointer`). Such heads are read
+    only if plain data is allowed; listings mark them."""
+    return head.seal == UNSEALED
 
 
 def is_child(head: Head) -> bool:

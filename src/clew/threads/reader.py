@@ -208,7 +208,7 @@ class _Replay:
         waiting: list[list[Logged]] = []
         sizes: list[int] = []
         with _no_collection():
-            for part, ordinary in decode_in_parts(data):
+            for part, ordinary in decode_in_parts(data, checkpointer.keys):
                 if ordinary is None:
                     found = _one_by_one(part, thread_id, self._number, checkpointer.keys, lacking)
                 else:
@@ -358,7 +358,7 @@ async def decoded_frames(
     async for first, window in _windows(source, head, start, stop, previous):
         for start in range(0, len(window), AT_ONCE):
             part = window[start : start + AT_ONCE]
-            ordinary = decode_ordinary(part)
+            ordinary = decode_ordinary(part, source.keys)
             for place, data in enumerate(part):
                 number = first + start + place
                 if ordinary is None:

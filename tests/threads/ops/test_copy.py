@@ -15,7 +15,6 @@ from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer
 from clew.errors import Conflict, Corrupt, MissingBlob, ThreadNotFound, Unavailable, WrongKey
 from clew.log import FoldedState, Frame, MessageAdded, encode_entries, sealed_with
 from clew.log.blobs import blob_key
-from clew.log.keys import Keyring
 from clew.log.trees import rename_trees
 from clew.messages import assistant, user
 from clew.threads.heads import PART, is_part
@@ -33,6 +32,7 @@ from tests.threads.moving import (
     log_of,
     store_of,
     stores,
+    with_key,
     write_long,
     write_rich,
 )
@@ -114,7 +114,7 @@ async def test_a_copy_for_a_key_holds_nothing_plain_and_nothing_of_the_old_key()
 async def test_after_a_rotation_a_copy_needs_only_the_new_key() -> None:
     source, target = store_of("memory", Path(), KEY), store_of("memory", Path(), OTHER)
     await write_rich(source)
-    source.keys = Keyring([OTHER, KEY])
+    source = with_key(source, [OTHER, KEY])
     async with Thread.open(source, "t") as thread:
         await thread.append(MessageAdded(user("under the new key")))
     await copy(source, target, "t")
@@ -124,10 +124,9 @@ async def test_after_a_rotation_a_copy_needs_only_the_new_key() -> None:
 async def test_a_sealed_thread_is_not_copied_without_its_key() -> None:
     source, target = store_of("memory", Path(), KEY), MemoryCheckpointer()
     await write_rich(source)
-    for keys in (None, Keyring(OTHER)):
-        source.keys = keys
+    for key in (None, OTHER):
         with pytest.raises(WrongKey):
-            await copy(source, target, "t")
+            await copy(with_key(source, key), target, "t")
         assert await target.head("t") is None
 
 
@@ -151,8 +150,8 @@ async def test_a_copy_to_another_namespace_brings_its_blobs(tmp_path: Path) -> N
 @pytest.mark.parametrize("key", [None, KEY])
 async def test_a_long_copy_is_hidden_until_its_last_part(key: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "PART_SIZE", 100_000)
-    source, target = MemoryCheckpointer(), Dying()
-    target.keys = None if key is None else Keyring(key)
+    source, dying = MemoryCheckpointer(), Dying()
+    target = with_key(dying, key)
     await write_long(source, "t", 30, 20_000)
     seen: list[Head] = []
     steps: list[tuple[int, int | None]] = []
@@ -160,7 +159,7 @@ async def test_a_long_copy_is_hidden_until_its_last_part(key: str | None, monkey
     def told(done: int, total: int | None) -> None:
         steps.append((done, total))
 
-    target.left = 4
+    dying.left = 4
     with pytest.raises(Unavailable):
         await copy(source, target, "t", progress=told)
     part = await target.head("t")
@@ -170,7 +169,7 @@ async def test_a_long_copy_is_hidden_until_its_last_part(key: str | None, monkey
     assert part.tags[PART] == "long"
     assert (part.title, part.status, part.lease) == ("", "interrupted", None)
     assert 0 < part.frames < 30
-    target.left = 10**9
+    dying.left = 10**9
     head = await copy(source, target, "t", progress=told)
     assert not is_part(head)
     assert head.log_id == part.log_id, "it went on, and did not begin again"
@@ -185,14 +184,14 @@ async def test_a_part_of_another_thread_or_with_another_beginning_is_started_ove
 ) -> None:
     monkeypatch.setattr(copying, "PART_SIZE", 100_000)
     for log_id in ("long", "another"):
-        source, other, target = MemoryCheckpointer(), MemoryCheckpointer(), Dying()
-        target.keys = None if key is None else Keyring(key)
+        source, other, dying = MemoryCheckpointer(), MemoryCheckpointer(), Dying()
+        target = with_key(dying, key)
         await write_long(source, "t", 20, 20_000)
         await write_long(other, "t", 20, 20_000)
-        target.left = 2
+        dying.left = 2
         with pytest.raises(Unavailable):
             await copy(other, target, "t")
-        target.left = 10**9
+        dying.left = 10**9
         if log_id == "another":
             part = await target.head("t")
             assert part is not None

@@ -32,12 +32,11 @@ from clew.log import (
     encode_entries,
     encode_frame,
 )
-from clew.log.keys import Keyring
 from clew.messages import assistant, user
 from clew.threads.ops.archive import Manifest, TarWriter
 from clew.threads.ops.export import export, import_
 from clew.threads.ops.gc import below
-from tests.threads.moving import KEY, OTHER, store_of, stores, write_long, write_rich
+from tests.threads.moving import KEY, OTHER, store_of, stores, with_key, write_long, write_rich
 from tests.threads.ops.test_copy import assert_equal
 
 pytestmark = pytest.mark.anyio
@@ -100,7 +99,7 @@ async def test_one_that_tar_packed_again_is_read_too(tmp_path: Path) -> None:
 async def test_a_sealed_thread_is_exported_without_its_key_and_imported_only_with_it(tmp_path: Path) -> None:
     store = store_of("memory", tmp_path, KEY)
     await write_rich(store)
-    store.keys = None
+    store = with_key(store, None)
     await export(store, "t", tmp_path / "t.clew")
     for key in (None, OTHER):
         target = store_of("memory", tmp_path, key)
@@ -109,7 +108,7 @@ async def test_a_sealed_thread_is_exported_without_its_key_and_imported_only_wit
         assert [head async for head in target.heads()] == []
     target = store_of("memory", tmp_path, [OTHER, KEY])
     await import_(target, tmp_path / "t.clew")
-    target.keys = Keyring(OTHER)
+    target = with_key(target, OTHER)
     assert (await Thread.load(target, "t")).title == "A trip"
     with pytest.raises(WrongKey):
         await export(store, "t", tmp_path / "plain.clew", plain=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
+from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer, SealedCheckpointer
 from clew.errors import ClewError, InvalidInput, WrongKey
 from clew.log import MessageAdded, Rewound
 from clew.log.keys import Keyring
@@ -70,12 +70,11 @@ async def test_what_was_found_is_shown_with_a_little_around_it() -> None:
 
 async def test_a_sealed_thread_is_searched_with_its_key_and_told_of_without() -> None:
     async with MemoryCheckpointer() as store:
-        store.keys = Keyring(bytes(32))
-        async with Thread.open(store, "sealed") as thread:
+        sealed = SealedCheckpointer(store, Keyring(bytes(32)))
+        async with Thread.open(sealed, "sealed") as thread:
             await thread.append(MessageAdded(user("hidden")))
-        (one,) = await found(store, "hidden")
+        (one,) = await found(sealed, "hidden")
         assert [hit.where for hit in one.hits] == ["title", "user"]
-        store.keys = None
         failed: list[ClewError] = []
         assert await found(store, "hidden", failed) == []
         assert [type(error) for error in failed] == [WrongKey]

@@ -234,7 +234,7 @@ def _rows(heads: Sequence[Head], *, signs: bool = True) -> list[list[Cell]]:
         [
             Cell(one_line(head.thread_id), "bold"),
             status_cell(head.status) if signs else Cell(head.status),
-            Cell(one_line(head.title)),
+            Cell(one_line(f"(not sealed) {head.title}" if thread_heads.is_unsealed(head) else head.title)),
             Cell(one_line(head.agent)),
             Cell(one_line(head.model)),
             Cell(str(head.turns)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clew.cli.deferred import leases
+from clew.cli.deferred import leases, thread_heads
 from clew.cli.output.tables import Cell
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def head_object(head: Head) -> dict[str, Any]:
             "label": lease.owner.label,
             "expires_at": lease.expires_at,
         },
+        **({"sealed": False} if thread_heads.is_unsealed(head) else {}),
     }
 
 

@@ -104,7 +104,7 @@ class Visit:
         return dict(reversed(self.request.query_params))
 
     def store(self) -> Use:
-        return self.request.store()
+        return self.request.readable_store()
 
     def number(self, name: str) -> int | None:
         """Return the query parameter with this name as a whole number; None if it is empty or not given. Raises

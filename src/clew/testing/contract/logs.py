@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from clew.checkpointers.heads import Head, Lease, Owner
-from clew.errors import Conflict, MissingBlob
+from clew.checkpointers.sealed import SealedCheckpointer
+from clew.errors import Conflict, Corrupt, MissingBlob, NotSealed, WrongKey
+from clew.log.keys import Keyring
 from clew.testing.contract.builders import OpenStore, a_head, append, digest_of, listed, minute, put, state
 
 _FAR = 2**63
@@ -227,6 +229,36 @@ class LogContract:
         await store.append("thread", [], at=1, head=bare)
         assert await other.head("thread") == bare
 
+    async def test_a_sealed_head_is_genuine_for_whoever_has_the_key_and_a_changed_one_is_not(
+        self, open_store: OpenStore
+    ) -> None:
+        pytest.importorskip("cryptography", reason="needs the extra `encryption`")
+        store = open_store()
+        sealed, other = (SealedCheckpointer(opened, Keyring(bytes(32))) for opened in (store, open_store()))
+        genuine = _full_head("thread")
+        await sealed.append("thread", [b"one", b"two"], at=0, head=genuine)
+        read = await other.head("thread")
+        assert read is not None
+        assert read == msgspec.structs.replace(genuine, seal="")
+        assert [found async for found in other.heads()] == [read]
+        stored = await store.head("thread")
+        assert stored is not None
+        changes: list[dict[str, Any]] = [
+            {"turns": 4},
+            {"lease": None},
+            {"digest": digest_of(b"one")},
+            {"seal": "00" * 24},
+        ]
+        for change in changes:
+            await store.append("thread", [], at=2, head=msgspec.structs.replace(stored, **change))
+            with pytest.raises((Corrupt, WrongKey), match="'thread'"):
+                await other.head("thread")
+            with pytest.raises((Corrupt, WrongKey), match="'thread'"):
+                _ = [found async for found in other.heads()]
+        await store.append("thread", [], at=2, head=read)
+        with pytest.raises(NotSealed, match="'thread'"):
+            await other.head("thread")
+
     async def test_an_unknown_cost_is_not_a_cost_of_nothing(self, open_store: OpenStore) -> None:
         store = open_store()
         for number, cost in enumerate([None, 0.0, 0.1 + 0.2, 1e-9]):
@@ -308,6 +340,7 @@ def _full_head(thread_id: str) -> Head:
         cost_usd=0.123456789,
         parent=("its parent", 5),
         tags={"team": "blue", "": "empty name", "empty value": ""},
+        seal="00" * 24,
     )
 
 

@@ -15,6 +15,7 @@ import msgspec
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.heads import Head, HeadQuery
 from clew.errors import Conflict, InvalidInput, MissingBlob, Unavailable
+from clew.log.keys import Keyring
 from clew.testing.history.calls import Call, Method, Outcome, digest_of_head, short_digest
 
 __all__ = ["Recorder"]
@@ -36,7 +37,11 @@ class Recorder(Checkpointer):
         self._process = process
         self._writer = writer
         self._numbers: Iterator[int] = itertools.count()
-        self.keys, self.place, self.own_files = store.keys, store.place, store.own_files
+        self.place, self.own_files = store.place, store.own_files
+
+    @property
+    def keys(self) -> Keyring | None:
+        return self._store.keys
 
     def as_writer(self, writer: str) -> Recorder:
         """Return another recorder for the same store and journal, whose calls are recorded under the name `writer`.

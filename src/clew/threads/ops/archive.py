@@ -104,7 +104,7 @@ class Archive:
         Raises `Corrupt` or `InvalidInput` if the file is damaged or not a valid `.clew` file. `name` is its name in
         errors. `keys` are needed to decode frames and blobs later if they are encrypted.
         """
-        self.keys = keys
+        self.keys: Keyring | None = keys
         self.direct: set[str] = set()
         """Digests of the blobs that frames refer to directly. Empty until the import sets it.
 
@@ -118,6 +118,8 @@ class Archive:
         self._end = file.tell()
         file.seek(0)
         self.manifest = self._read_manifest()
+        if self.manifest.key is None:  # a plain file is imported as it is, and sealed in a store with a key
+            self.keys = None
         self._scan_frames()
         self._scan_blobs()
         self._check_end()

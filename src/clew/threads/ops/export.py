@@ -85,7 +85,7 @@ async def export(
     head = await checkpointer.head(thread_id)
     if head is None or is_part(head):
         raise ThreadNotFound(thread_id)
-    head = without_lease(head)
+    head = msgspec.structs.replace(without_lease(head), seal="")
     if not isinstance(file, str | os.PathLike):
         return await _write(checkpointer, head, file, plain, None, progress)
     path = Path(file)

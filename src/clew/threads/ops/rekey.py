@@ -6,6 +6,7 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import thread_key
+from clew.checkpointers.sealed import without_keys
 from clew.errors import Conflict, InvalidInput, ThreadBusy
 from clew.log import sealed_with
 from clew.threads.appends import append_frames
@@ -37,7 +38,10 @@ class Rekeyed(msgspec.Struct, frozen=True, kw_only=True):
 
 async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
     """Encrypt threads again with the keyring's first key: every thread that has a frame which is plain or encrypted
-    with another key.
+    with another key. A thread whose frames have this key and whose head has no seal, or that of another key, gets one.
+
+    Plain threads and heads without a seal are found only if the keyring allows plain data. Otherwise `NotSealed` is
+    raised: to seal what somebody without a key has written would make it look genuine.
 
     A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
     moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
@@ -60,7 +64,12 @@ async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) ->
         head = await checkpointer.head(listed.thread_id)
         if head is not None and not is_hidden(head):
             if await _is_sealed(checkpointer, head, checkpointer.keys.current):
-                already += 1
+                if await _has_seal(checkpointer, head.thread_id, checkpointer.keys.current):
+                    already += 1
+                elif await _is_free(checkpointer, head) and await _seal_head(checkpointer, head):
+                    sealed.append(head.thread_id)
+                else:
+                    busy.append(head.thread_id)
             elif await _is_free(checkpointer, head) and await _seal(checkpointer, head):
                 sealed.append(head.thread_id)
             else:
@@ -104,6 +113,20 @@ async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
         return False
     await checkpointer.delete(head.thread_id)
     await _finish(checkpointer, hidden)
+    return True
+
+
+async def _has_seal(checkpointer: Checkpointer, thread_id: str, key_id: str) -> bool:
+    head = await without_keys(checkpointer).head(thread_id)
+    return head is not None and head.seal.startswith(key_id)
+
+
+async def _seal_head(checkpointer: Checkpointer, head: Head) -> bool:
+    """Write this head again, so that it gets a seal. Returns False if another process changed the thread meanwhile."""
+    try:
+        await append_frames(checkpointer, head, [], updated_at=head.updated_at)
+    except Conflict:
+        return False
     return True
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from clew._runtime.text import plural
 from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.checkpointers.sealed import without_keys
 from clew.errors import ClewError, Corrupt, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
 from clew.log import (
     DIGEST,
@@ -99,11 +100,9 @@ async def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
     state, stored in its log) against the state that the frames before it add up to, and every field of the head that
     follows from the log. Checks also that the thread's list of needed blobs names all blobs that its frames refer to,
     and that each of these, and each that they point at, exists, is intact and can be unpacked. The head's `log_id`,
-    lease and times do not follow from the log, so they cannot be checked.
-
-    Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read
-    several frames together, they are read one by one. An encrypted thread without its key is checked as far as
-    possible: digests, chain and blobs.
+    lease and times do not follow from the log: only the seal of a store with a key shows who wrote them.
+    Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read several
+    frames together, they are read one by one. Without its key a thread is checked as far as possible.
     """
     while True:
         head, problems = await _read_head(checkpointer, thread_id)
@@ -129,7 +128,7 @@ async def verify_all(
     found: list[str] = []
     unlisted: Corrupt | None = None
     try:
-        async for head in checkpointer.heads(query):
+        async for head in without_keys(checkpointer).heads(query):  # `verify` checks each head
             found.append(head.thread_id)
     except Corrupt as error:
         unlisted = error
@@ -149,6 +148,8 @@ async def verify_all(
 async def _read_head(checkpointer: Checkpointer, thread_id: str) -> tuple[Head | None, list[Problem]]:
     try:
         head = await checkpointer.head(thread_id)
+    except WrongKey:
+        head = await without_keys(checkpointer).head(thread_id)  # what is locked is reported with the frames
     except _DAMAGE as error:
         return None, [Problem(str(error))]
     if head is None:

@@ -1,0 +1,97 @@
+"""The newest state that this machine has seen of each thread, kept outside the store, so that an older copy of a thread
+is recognised."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from clew.checkpointers.heads import Head, thread_key
+from clew.errors import Corrupt, Unavailable
+
+__all__ = ["Marks"]
+
+_MOST_LOGS = 1000
+"""How many logs of one thread are remembered. A thread gets a new log each time it is deleted and made again."""
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """What was seen of one thread: for each of its logs, by its id, the number of frames and the digest of the last. The
+    log that was seen last is at the end."""
+
+    logs: dict[str, tuple[int, str]]
+
+
+class Marks:
+    """A folder with one small file for each thread, which says how long its log was when this machine last saw it.
+
+    Keep it where those who can write to the store cannot. A mark is written without a sync: after a power cut the last
+    ones may be missing, and then a thread that is a little older passes.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).expanduser()
+
+    def is_older(self, place: str, head: Head) -> bool:
+        """Return whether the thread is older than its mark: its log is shorter than it was, ends in another frame, or is
+        one that another log has replaced since. `place` identifies the store."""
+        mark = self._read(self._path(place, head))
+        if mark is None or head.log_id not in mark.logs:
+            return False
+        frames, digest = mark.logs[head.log_id]
+        is_replaced = next(reversed(mark.logs)) != head.log_id
+        return is_replaced or head.frames < frames or (head.frames == frames and head.digest != digest)
+
+    def error(self, place: str, head: Head) -> Corrupt:
+        """Return the error for a thread that is older than its mark."""
+        return Corrupt(
+            f"thread {head.thread_id!r} is older than this machine has seen it before: somebody has put back an older copy, "
+            f"of which {head.frames} frames are left. If that was you, delete the mark of the thread: "
+            f"{self._path(place, head)}"
+        )
+
+    def note(self, place: str, head: Head) -> None:
+        """Remember that this head was seen, if it is newer than what is remembered."""
+        path = self._path(place, head)
+        mark = self._read(path)
+        logs = {} if mark is None else dict(mark.logs)
+        if head.log_id in logs and logs[head.log_id][0] >= head.frames:
+            return
+        logs[head.log_id] = (head.frames, head.digest)
+        while len(logs) > _MOST_LOGS:
+            del logs[next(iter(logs))]
+        self._write(path, _Mark(logs))
+
+    def _path(self, place: str, head: Head) -> Path:
+        key = thread_key(head.thread_id)
+        return self.folder / blake3(place.encode()).hexdigest()[:16] / key[:2] / f"{key}.mark"
+
+    def _read(self, path: Path) -> _Mark | None:
+        """Return the mark in this file, or None if there is none. Raises `Unavailable` if the file cannot be read, and
+        `Corrupt` if it is damaged: it may have said that the thread is older."""
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"the mark of a thread, {path}, cannot be read: {error.strerror}") from error
+        try:
+            return msgspec.msgpack.decode(data, type=_Mark)
+        except msgspec.MsgspecError as error:
+            raise Corrupt(f"the mark {path} is damaged. Delete it if you trust the thread as it is now.") from error
+
+    def _write(self, path: Path, mark: _Mark) -> None:
+        new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new.write_bytes(msgspec.msgpack.encode(mark))
+            os.replace(new, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            raise Unavailable(f"the mark of a thread, {path}, cannot be written: {error.strerror}") from error

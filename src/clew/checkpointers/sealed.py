@@ -1,0 +1,165 @@
+"""`SealedCheckpointer`: a store with keys. It authenticates every head, so that a log cannot be cut off or replaced by
+somebody who does not have a key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.heads import UNSEALED, Head, HeadQuery, unlisted
+from clew.checkpointers.marks import Marks
+from clew.errors import Corrupt, NotSealed, WrongKey
+from clew.log.keys import Keyring
+
+__all__ = ["SealedCheckpointer", "without_keys"]
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+"""Encodes a head without its seal, which is what the seal covers. The order of the tags does not matter."""
+
+
+class SealedCheckpointer(Checkpointer):
+    """A store whose threads are encrypted with `keys`. `open_checkpointer` returns one if it is given a key.
+
+    Frames and blobs are encrypted and decrypted by whoever writes and reads them, with `keys`. This class adds what the
+    store itself must show: each head carries a seal, which covers all its fields, among them the thread's id, the number
+    of frames, the digest of the last one, the log's id and the lease. Every head that is read is checked. One that was
+    changed without a key raises `Corrupt`; one without a seal raises `NotSealed`, unless the keys allow plain data.
+
+    An older head of the same thread has a right seal too. So somebody who can write to the store, and kept a copy of it,
+    can put back a thread as it once was. Only a memory outside the store shows that: `marks`, the newest state that this
+    machine has seen of each thread. A thread that is older than its mark raises `Corrupt`.
+
+    Closing this closes `store`.
+    """
+
+    def __init__(self, store: Checkpointer, keys: Keyring, *, marks: Marks | None = None) -> None:
+        self.store = store
+        self._keys = keys
+        self._marks = marks
+
+    @property
+    def keys(self) -> Keyring | None:
+        return self._keys
+
+    @property
+    def is_hasty(self) -> bool:  # type: ignore[override]
+        return self.store.is_hasty
+
+    @property
+    def place(self) -> str:  # type: ignore[override]
+        return self.store.place
+
+    @property
+    def own_files(self) -> tuple[Path, ...]:  # type: ignore[override]
+        return self.store.own_files
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        plain = msgspec.structs.replace(head, seal="")
+        sealed = msgspec.structs.replace(head, seal=self._keys.sign_head(_encode(plain)))
+        await self.store.append(thread_id, frames, at=at, head=sealed, refs=refs)
+        if self._marks is not None:
+            self._marks.note(self.place, plain)
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        return await self.store.read(thread_id, start=start, stop=stop)
+
+    async def head(self, thread_id: str) -> Head | None:
+        head = await self.store.head(thread_id)
+        return None if head is None else await self._checked(head, thread_id)
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        damaged: list[Corrupt] = []
+        plain: list[str] = []
+        locked: WrongKey | None = None
+        async for head in self.store.heads(query):
+            try:
+                listed = self._unsealed(head, head.thread_id)
+                is_there = self._marks is None or await self._checked(head, head.thread_id) is not None
+            except NotSealed:
+                plain.append(head.thread_id)
+            except Corrupt as error:
+                damaged.append(error)
+            except WrongKey as error:
+                locked = error
+            else:
+                if is_there:
+                    yield listed
+        if plain:
+            damaged.append(NotSealed(f"thread {plain[0]!r}{f' (and {len(plain) - 1} more)' if plain[1:] else ''}"))
+        if damaged:
+            raise damaged[0] if len(damaged) == 1 else unlisted(damaged)
+        if locked is not None:
+            raise locked
+
+    async def refs(self, thread_id: str) -> set[str]:
+        return await self.store.refs(thread_id)
+
+    async def delete(self, thread_id: str) -> None:
+        await self.store.delete(thread_id)
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        await self.store.put_blobs(blobs)
+
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        return await self.store.get_blobs(digests)
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        return await self.store.missing_blobs(digests)
+
+    def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
+        return self.store.blobs(untouched_for=untouched_for)
+
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        await self.store.delete_blobs(digests, untouched_for=untouched_for)
+
+    async def close(self) -> None:
+        await self.store.close()
+
+    async def _checked(self, head: Head, thread_id: str) -> Head | None:
+        """Check that somebody with a key wrote this head for this thread, and that it is not older than its mark. Return
+        the head, or a newer one if the thread was written meanwhile, or None if it was deleted.
+
+        Raises `NotSealed` if the head has no seal and the keys do not allow that, `WrongKey` if it was sealed with
+        another key, and `Corrupt` if its seal is wrong or it is older.
+        """
+        head = self._unsealed(head, thread_id)
+        if self._marks is None:
+            return head
+        if self._marks.is_older(self.place, head):  # also if another process here has written and marked it since
+            again = await self.store.head(thread_id)
+            if again is None:
+                return None
+            head = self._unsealed(again, thread_id)
+            if self._marks.is_older(self.place, head):
+                raise self._marks.error(self.place, head)
+        self._marks.note(self.place, head)
+        return head
+
+    def _unsealed(self, head: Head, thread_id: str) -> Head:
+        """Return this head without its seal, if that is right."""
+        what = f"thread {thread_id!r}"
+        if not head.seal:
+            if not self._keys.allow_plain:
+                raise NotSealed(what)
+            return msgspec.structs.replace(head, seal=UNSEALED)
+        plain = msgspec.structs.replace(head, seal="")
+        if head.thread_id != thread_id or not self._keys.has_signed_head(
+            _encode(plain), head.seal, f"the head of {what}"
+        ):
+            raise Corrupt(
+                f"{what}: its head was changed by somebody who does not have the key, or by a newer Clew. Restore the "
+                "thread from a copy."
+            )
+        return plain
+
+
+def without_keys(store: Checkpointer) -> Checkpointer:
+    """Return the store inside a `SealedCheckpointer`, which gives heads unchecked and with their seals. Return any other
+    store as it is."""
+    return store.store if isinstance(store, SealedCheckpointer) else store
