@@ -22,7 +22,7 @@ from tests.servers.running import lacking
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
 LIMITS = 40 if FULL else 6
-LARGEST = {"sqlite": 1_000_000, "files": 12_000}
+LARGEST = {"sqlite": 300_000, "files": 12_000}
 
 
 @pytest.mark.parametrize("kind", STORES)

@@ -212,7 +212,7 @@ class Log:
                 found.append(frame)
                 continue
             try:
-                record = data[start:stop]
+                record = memoryview(data)[start:stop]
                 found += self._unpack(record, offset).read(record, span.start, span.stop)[0]
             except BadRecord as error:
                 raise self._corrupt(offset, str(error)) from None

@@ -56,6 +56,8 @@ class PostgresCheckpointer(Checkpointer):
     seconds raises `Unavailable`.
     """
 
+    is_hasty: bool = True
+
     def __init__(
         self,
         url: str,

@@ -384,15 +384,14 @@ class Engine:
             await client.aclose()
 
 
-def _pack(commands: Sequence[Command]) -> list[bytes]:
-    """Encode commands in Redis's wire format. Returns the pieces of the message, to be sent one after the other."""
-    pieces = []
+def _pack(commands: Sequence[Command]) -> bytes:
+    """Encode commands in Redis's wire format."""
+    pieces: list[bytes] = []
     for command in commands:
-        pieces.append(b"*%d\r\n" % len(command))
-        for part in command:
-            data = part if isinstance(part, bytes) else str(part).encode()
-            pieces += (b"$%d\r\n" % len(data), data, b"\r\n")
-    return pieces
+        parts = [part if isinstance(part, bytes) else str(part).encode() for part in command]
+        pieces.append(b"*%d\r\n" % len(parts))
+        pieces += [b"$%d\r\n%b\r\n" % (len(data), data) for data in parts]
+    return b"".join(pieces)
 
 
 def _text(value: Any) -> str:
