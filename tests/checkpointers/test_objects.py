@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
@@ -15,6 +16,8 @@ from typing import Any
 
 import msgspec
 import pytest
+import zstandard
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -529,6 +532,22 @@ async def test_a_cache_of_heads_that_is_damaged_is_made_anew() -> None:
         await bucket.replace(cache, damaged)
         assert len(await listed(bucket.store())) == 70
     assert await bucket.read(cache) != damaged
+
+
+async def test_a_cache_of_heads_that_would_unpack_to_gigabytes_is_not_unpacked() -> None:
+    bucket = WatchedBucket()
+    for number in range(70):
+        await append(bucket.store(), f"thread {number}", b"frame")
+    assert len(await listed(bucket.store())) == 70
+    [cache] = [key for key in await bucket.keys() if key.endswith("/heads")]
+    bomb = zstandard.compress(bytes(256 * 2**20))
+    await bucket.replace(cache, bomb + blake3(bomb).digest(16))
+    tracemalloc.start()
+    try:
+        assert len(await listed(bucket.store())) == 70
+        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 # URLs and options

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,8 @@ import zstandard
 
 from clew.errors import Corrupt, InvalidInput
 from clew.providers.codex import Codex
+from clew.providers.codex.events import Meter
+from clew.providers.codex.rollout import meta_of
 from tests.providers.codex.kept import FIXTURES, at_home, keep, rollout_line
 
 OTHER_KEY = "01a1e046-0000-7000-8000-000000000002"
@@ -237,3 +243,57 @@ def test_of_a_long_session_only_the_ends_are_read(tmp_path: Path) -> None:
 def test_a_home_without_codex_has_no_sessions(tmp_path: Path) -> None:
     assert list(at_home(tmp_path).sessions()) == []
     assert at_home(tmp_path).find("01a1") is None
+
+
+def packed(path: Path, tail: bytes, times: int) -> Path:
+    """Replace a rollout by a compressed one that goes on with `tail`, so many times. The parts are frames of their own."""
+    target = path.with_name(path.name + ".zst")
+    one = zstandard.compress(tail * (2**20 // len(tail)))
+    target.write_bytes(zstandard.compress(path.read_bytes()) + one * times)
+    path.unlink()
+    return target
+
+
+@contextmanager
+def memory(most: int) -> Iterator[None]:
+    """Fail if the block takes more than `most` bytes at any moment."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] <= most
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_packed_rollout_of_a_few_kilobytes_that_unpacks_to_gigabytes_costs_little_and_is_refused(
+    tmp_path: Path,
+) -> None:
+    key, path = keep(tmp_path, "rollout-tools.jsonl")
+    bomb = packed(path, b"x", 2048)
+    assert bomb.stat().st_size < 200_000
+    codex = at_home(tmp_path)
+    with memory(64 * 2**20):
+        (session,) = codex.sessions()
+        assert (session.key, session.title, session.exchanges) == (key, "Look around, then patch.", None)
+        with pytest.raises(Corrupt, match=r"unpacks to more than 40 times its size.*zstd -d --rm"):
+            codex.export(key, tmp_path / "folder")
+        with pytest.raises(Corrupt, match="unpacks to more than 40 times"):
+            Meter(tmp_path / ".codex", key)
+
+
+def test_a_packed_rollout_of_millions_of_short_lines_takes_a_few_times_what_it_unpacks_to(tmp_path: Path) -> None:
+    key, path = keep(tmp_path, "rollout-tools.jsonl")
+    packed(path, b"{}\n", 1)
+    codex = at_home(tmp_path)
+    with memory(8 * 2**20):
+        folder = exported(codex, key, tmp_path / "folder")
+        assert len(codex.read(folder).messages) > 2
+        Meter(tmp_path / ".codex", key)
+
+
+def test_the_first_line_of_a_rollout_is_looked_for_only_so_far(tmp_path: Path) -> None:
+    _, path = keep(tmp_path, "rollout-tools.jsonl")
+    path.write_bytes(b"[" * 40 * 2**20)
+    with memory(24 * 2**20), pytest.raises(Corrupt, match="is not a session of Codex"):
+        meta_of(path)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 
 import msgspec
-import zstandard
 from blake3 import blake3
 
 from clew._runtime.aio import together
@@ -18,6 +17,7 @@ from clew.checkpointers.heads import Head, HeadQuery, select
 from clew.checkpointers.objects.bucket import Listed, PatientBucket
 from clew.checkpointers.objects.threads import HEAD_PART, is_deleted, read_parts
 from clew.errors import Corrupt, Unavailable
+from clew.log import compression
 
 __all__ = ["ObjectHeads"]
 
@@ -99,13 +99,13 @@ class ObjectHeads:
             packed, expected = found.data[:-_SUM], found.data[-_SUM:]
             if blake3(packed).digest(_SUM) != expected:
                 raise ValueError("its sum is wrong")
-            return _decode(zstandard.ZstdDecompressor().decompress(packed))
-        except (ValueError, msgspec.MsgspecError, zstandard.ZstdError) as error:
+            return _decode(compression.plain.decompress(packed))
+        except (ValueError, msgspec.MsgspecError, compression.NotCompressed) as error:
             log.debug("%s: the cache of heads is made anew: %s", self._where, error)
             return {}
 
     async def _save(self, found: _Cache) -> None:
-        packed = zstandard.ZstdCompressor(level=1).compress(_encode(found))
+        packed = compression.plain.compress(_encode(found))
         try:
             await self._bucket.put(self._key, packed + blake3(packed).digest(_SUM))
             self._unsaved = 0

@@ -18,7 +18,7 @@ from clew.log import Usage
 from clew.messages import Image, Json, Text, Thinking, ToolCall, ToolResult
 from clew.models.prices import cost_of
 from clew.providers.base import Job
-from clew.providers.codex.rollout import Record, contents, lines_from_end, locate, record_of
+from clew.providers.codex.rollout import Record, contents, length, lines_from_end, locate, record_of, rows
 from clew.providers.events import Failed, Failure, Finished, Other, ProviderEvent, Response, Result, Retry
 from clew.providers.fields import values
 
@@ -356,7 +356,7 @@ class Meter:
         self._key = key
         path = locate(home, key)
         self._before = _total(path) if path else Usage()
-        self._from = 0 if path is None else len(contents(path)) if path.suffix == ".zst" else path.stat().st_size
+        self._from = 0 if path is None else length(path)
 
     def read(self, reported: Usage | None, children: Iterable[str], model: str) -> Spent:
         """Return what the run used since the meter was created. Call it after the program has ended.
@@ -395,7 +395,7 @@ class _Turn:
         """The model and the usage of each response."""
         self.total: Usage | None = None
         self.error: Any = None
-        for row in data.split(b"\n"):
+        for row in rows(data):
             record = record_of(row)
             if record is not None:
                 self._take(record, values(record.get("payload")), root)

@@ -7,14 +7,16 @@ said from what the program added.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import secrets
+import shlex
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import zstandard
@@ -40,6 +42,7 @@ __all__ = [
     "is_key",
     "is_prompt",
     "key_of",
+    "length",
     "line",
     "lines_from_end",
     "locate",
@@ -52,6 +55,7 @@ __all__ = [
     "record_of",
     "records",
     "rollouts",
+    "rows",
     "said_parts",
     "text_of",
     "title_of",
@@ -73,18 +77,51 @@ _TORN = "truncated"
 """A word in msgspec's error message for JSON that ends too early."""
 
 
+_ALWAYS = 16 * 2**20
+_RATIO = 40
+"""A compressed rollout is read only if it unpacks to at most `_ALWAYS` bytes or `_RATIO` times its own size. What Codex
+compresses is text, which shrinks to a tenth or a twentieth; a few hostile kilobytes would unpack to gigabytes."""
+_PIECE = 2**20
+"""Bytes to decompress at once."""
+_FIRST_LINE = 16 * 2**20
+"""The most bytes that the first line of a rollout may have. Codex's own instructions, which it holds, have 20 KB."""
+
+
 def contents(path: Path, start: int = 0) -> bytes:
     """Return the bytes of a rollout (Codex's file of one conversation) from the offset `start` on. A file that Codex
-    has compressed is decompressed; then the offset counts in the decompressed bytes. Raises `Corrupt` if that fails."""
+    has compressed is decompressed; then the offset counts in the decompressed bytes. Raises `Corrupt` if that fails, or
+    if the file would unpack to more than 16 MiB and more than 40 times its size."""
     with path.open("rb") as file:
-        if path.suffix != ".zst":
-            file.seek(start)
-            return file.read()
-        unpacked = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        try:
-            return bytes(unpacked.read()[start:])
-        except zstandard.ZstdError as error:
-            raise Corrupt(f"{path} cannot be unpacked ({error}). Restore it from a copy.") from error
+        if path.suffix == ".zst":
+            return b"".join(_unpack(file, path))[start:]
+        file.seek(start)
+        return file.read()
+
+
+def length(path: Path) -> int:
+    """Return how many bytes `contents` returns for a rollout, Codex's file of one conversation. Nothing of it is kept in
+    memory. Raises `Corrupt` as `contents` does."""
+    if path.suffix != ".zst":
+        return path.stat().st_size
+    with path.open("rb") as file:
+        return sum(map(len, _unpack(file, path)))
+
+
+def _unpack(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a file piece by piece, up to the limit of what may be unpacked."""
+    left = max(_ALWAYS, _RATIO * os.fstat(file.fileno()).st_size)
+    packed = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    try:
+        while piece := packed.read(_PIECE):
+            left -= len(piece)
+            if left < 0:
+                raise Corrupt(
+                    f"{path} unpacks to more than {_RATIO} times its size, which no conversation of Codex does. If you "
+                    f"trust it, unpack it yourself and delete the packed file: zstd -d --rm {shlex.quote(str(path))}"
+                )
+            yield piece
+    except zstandard.ZstdError as error:
+        raise Corrupt(f"{path} cannot be unpacked ({error}). Restore it from a copy.") from error
 
 
 def unpacked(path: Path) -> Path:
@@ -111,10 +148,16 @@ def portable(data: bytes) -> bytes:
     data = whole(data)
     if b'"model_provider' not in data:
         return data
-    lines = data.split(b"\n")
-    return b"\n".join(
-        _PROVIDER.sub(b"", row) if b'"model_provider' in row and _is_setting(row) else row for row in lines
-    )
+    kept = bytearray()
+    for row in rows(data):
+        kept += _PROVIDER.sub(b"", row) if b'"model_provider' in row and _is_setting(row) else row
+    return bytes(kept)
+
+
+def rows(data: bytes) -> Iterator[bytes]:
+    """Yield the lines in `data`, the content of a rollout (Codex's file of one conversation), each with its newline. Only
+    one line at a time is copied: a list of millions of short lines would take many times the memory of the file."""
+    return io.BytesIO(data)
 
 
 def _is_setting(row: bytes) -> bool:
@@ -139,8 +182,8 @@ def records(data: bytes, path: Path) -> Iterator[Record]:
     """Yield the records in `data`, which is the content of a rollout file: one JSON object a line. A line that ends too
     early is skipped, as Codex itself does, because a killed program leaves such lines. Any other damage raises
     `Corrupt`, which names `path`, the path of that file."""
-    for number, row in enumerate(data.split(b"\n"), 1):
-        if not row.strip():
+    for number, row in enumerate(map(bytes.strip, rows(data)), 1):
+        if not row:
             continue
         try:
             record = msgspec.json.decode(row)
@@ -155,27 +198,38 @@ def records(data: bytes, path: Path) -> Iterator[Record]:
 def lines_from_end(path: Path) -> Iterator[bytes]:
     """Yield the lines of a rollout (Codex's file of one conversation) from the last to the first. Only as much is read
     as the caller takes, unless the file is compressed."""
-    return files.lines_from_end(path) if path.suffix != ".zst" else reversed(contents(path).split(b"\n"))
+    return files.lines_from_end(path) if path.suffix != ".zst" else _lines_from_end(contents(path))
+
+
+def _lines_from_end(data: bytes) -> Iterator[bytes]:
+    end = len(data)
+    while end >= 0:
+        start = data.rfind(b"\n", 0, end) + 1
+        yield data[start:end]
+        end = start - 1
 
 
 def head_of(path: Path, most: int) -> bytes:
     """Return the first `most` bytes of a rollout (Codex's file of one conversation), decompressed if necessary; fewer
     if it is shorter."""
-    if path.suffix == ".zst":
-        return contents(path)[:most]
     with path.open("rb") as file:
-        return file.read(most)
+        if path.suffix != ".zst":
+            return file.read(most)
+        head = bytearray()
+        for piece in _unpack(file, path):
+            head += piece
+            if len(head) >= most:
+                break
+        return bytes(head[:most])
 
 
 def meta_of(path: Path) -> Record:
     """Return the description of the session in the first line of a rollout, Codex's file of one conversation. Raises
     `Corrupt` if the file is not a rollout."""
     head = head_of(path, 65_536)
-    end = head.find(b"\n")
-    if end < 0:
-        head = contents(path)
-        end = head.find(b"\n")
-    record = record_of(head[: end if end >= 0 else None]) or {}
+    if b"\n" not in head:
+        head = head_of(path, _FIRST_LINE)
+    record = record_of(head.partition(b"\n")[0]) or {}
     meta = values(record.get("payload"))
     if record.get("type") != "session_meta" or not isinstance(meta.get("id"), str):
         raise Corrupt(f"{path} is not a session of Codex: its first line does not describe one.")

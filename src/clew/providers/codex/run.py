@@ -28,6 +28,7 @@ from clew.providers.codex.rollout import (
     meta_line,
     path_for,
     record_of,
+    rows,
     unpacked,
 )
 from clew.providers.fields import values
@@ -132,7 +133,7 @@ def _given_instructions(path: Path) -> str | None:
     was given none. Returns None if the conversation has no exchange yet: Codex gives the system prompt with the first
     one."""
     told: str | None = None
-    for row in contents(path).split(b"\n"):
+    for row in rows(contents(path)):
         if b'"turn_context"' in row or b'"developer"' in row:
             record = record_of(row) or {}
             payload = values(record.get("payload"))

@@ -75,8 +75,8 @@ def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
     here = {found: path for path in rollouts(home) if (found := key_of(path)) is not None}
     family, waiting = {key}, [copy]
     while waiting:
-        named = {match.decode() for match in _UUID.findall(contents(waiting.pop()))}
-        for child in sorted(named & here.keys() - family):
+        named = (match[0].decode() for match in _UUID.finditer(contents(waiting.pop())))
+        for child in sorted({name for name in named if name in here} - family):
             if _parent(here[child]) in family:
                 family.add(child)
                 waiting.append(here[child])
