@@ -164,7 +164,7 @@ class Scene:
         """What a snapshot holds, restored into an empty folder."""
         self._looks += 1
         other = self._place / f"look {self._looks}"
-        await Workspace(self.folder, store).restore(ref, into=other)
+        await Workspace(self.folder, store).restore(ref, into=other, setuid=True)
         found = facts(other)
         for path in other.rglob("*"):
             if path.is_dir() and not path.is_symlink():
@@ -283,7 +283,7 @@ async def measure_restores(workers: Workers, scene: Scene, warm: bool) -> float:
 
 async def restore_again(scene: Scene, store: Checkpointer, now: Facts) -> None:
     """It ends right, leaves nothing of ours, and has kept what the first one left."""
-    restored = await Workspace(scene.folder, store).restore(scene.named)
+    restored = await Workspace(scene.folder, store).restore(scene.named, setuid=True)
     assert differing(facts(scene.folder), scene.was) == []
     assert restored.before_restore is not None
     kept = await scene.elsewhere(store, restored.before_restore)

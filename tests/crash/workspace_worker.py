@@ -53,7 +53,7 @@ async def work(job: Job) -> None:
         say("start")
         began = time.monotonic()
         if job.restore:
-            await workspace.restore(job.restore)
+            await workspace.restore(job.restore, setuid=True)
         else:
             ref = await workspace.snapshot()
             async with Thread.open(store, THREAD) as thread:

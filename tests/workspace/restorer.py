@@ -27,7 +27,7 @@ async def main(store: str, folder: str, digest: str, number: str) -> None:
         workspace = Workspace(folder, opened)
         await workspace.snapshot()
         os.rename = killing
-        await workspace.restore(digest)
+        await workspace.restore(digest, setuid=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from datetime import timedelta
 from pathlib import Path
 
@@ -309,3 +310,47 @@ async def test_a_comparison_has_the_same_bounds(store: Checkpointer, around: Pat
     for root in (deep, wide, await put(store, node(b"..", "file"))):
         with pytest.raises(InvalidInput):
             await workspace.diff(None, await put_top(store, root))
+
+
+POWERS = stat.S_ISUID | stat.S_ISGID
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {name: stat.S_IMODE((folder / name).stat().st_mode) for name in sorted(os.listdir(folder))}
+
+
+async def test_setuid_and_setgid_bits_are_not_restored_unless_asked(around: Path, store: Checkpointer) -> None:
+    workspace = Workspace(around / "mine", store)
+    workspace.path.mkdir()
+    for name, mode in (("user", 0o4755), ("group", 0o2755), ("both", 0o6711), ("plain", 0o755)):
+        (workspace.path / name).write_text(name)
+        (workspace.path / name).chmod(mode)
+    (workspace.path / "shared").mkdir()
+    (workspace.path / "shared").chmod(0o2770)
+    as_it_was = modes(workspace.path)
+    ref = await workspace.snapshot()
+    await workspace.restore(ref, around / "copy")
+    assert modes(around / "copy") == {name: mode & ~POWERS for name, mode in as_it_was.items()}
+    again = await workspace.restore(ref, around / "copy")
+    assert (again.written, again.touched) == (0, 0)
+    await workspace.restore(ref, around / "trusted", setuid=True)
+    assert modes(around / "trusted") == as_it_was
+
+
+async def test_a_restore_takes_no_bit_from_what_stays_and_gives_none_to_new_content(
+    around: Path, store: Checkpointer
+) -> None:
+    workspace = Workspace(around / "mine", store)
+    workspace.path.mkdir()
+    for name in ("same", "other", "older"):
+        (workspace.path / name).write_text(name)
+        (workspace.path / name).chmod(0o4755)
+    (workspace.path / "shared").mkdir()
+    (workspace.path / "shared").chmod(0o2770)
+    ref = await workspace.snapshot()
+    (workspace.path / "other").write_text("replaced by a program of the user's")
+    (workspace.path / "other").chmod(0o4755)
+    os.utime(workspace.path / "older", (1, 1))
+    (workspace.path / "shared" / "new").touch()
+    await workspace.restore(ref)
+    assert modes(workspace.path) == {"older": 0o4755, "other": 0o755, "same": 0o4755, "shared": 0o2770}

@@ -61,13 +61,13 @@ async def test_a_restore_brings_back_every_byte_mode_time_link_and_hole(
     change(folder, seed)
     second, changed = await workspace.snapshot(), facts(folder)
     other = folder.with_name("other")
-    await workspace.restore(second, into=other)
+    await workspace.restore(second, into=other, setuid=True)
     assert facts(other) == changed == facts(folder)
-    restored = await workspace.restore(first)
+    restored = await workspace.restore(first, setuid=True)
     assert facts(folder) == was
     assert (await workspace.snapshot()).digest == first.digest
     assert restored.before_restore is not None
-    await workspace.restore(restored.before_restore)
+    await workspace.restore(restored.before_restore, setuid=True)
     assert facts(folder) == changed
 
 
@@ -75,7 +75,7 @@ async def test_a_sealed_snapshot_restores_with_its_key(folder: Path) -> None:
     async with SealedCheckpointer(MemoryCheckpointer(), Keyring(bytes(32))) as store:
         workspace = Workspace(folder, store)
         grow(folder, 3)
-        await workspace.restore(await workspace.snapshot(), into=folder.with_name("other"))
+        await workspace.restore(await workspace.snapshot(), into=folder.with_name("other"), setuid=True)
         assert facts(folder.with_name("other")) == facts(folder)
 
 
@@ -85,7 +85,7 @@ async def test_an_entry_of_a_log_and_a_bare_digest_name_a_snapshot_too(store: Ch
     ref, was = await workspace.snapshot(), facts(folder)
     for name in (ref.entry(), ref.digest):
         (folder / "a").write_text("changed")
-        await workspace.restore(name)
+        await workspace.restore(name, setuid=True)
         assert facts(folder) == was
 
 
@@ -93,7 +93,7 @@ async def test_what_is_equal_is_not_touched_at_all(store: Checkpointer, folder: 
     grow(folder, 1)
     workspace = Workspace(folder, store)
     ref, was = await workspace.snapshot(), inodes(folder)
-    restored = await workspace.restore(ref)
+    restored = await workspace.restore(ref, setuid=True)
     assert inodes(folder) == was
     assert (restored.written, restored.touched, restored.deleted, restored.kept) == (0, 0, 0, ())
 
@@ -105,7 +105,7 @@ async def test_of_many_files_only_the_one_that_differs_is_written(store: Checkpo
     workspace = Workspace(folder, store)
     ref, was = await workspace.snapshot(), inodes(folder)
     (folder / "a/2").write_text("other")
-    restored = await workspace.restore(ref)
+    restored = await workspace.restore(ref, setuid=True)
     now = inodes(folder)
     assert {path for path in was if was[path] != now[path]} == {str(folder / "a/2"), str(folder / "a")}
     assert (restored.written, restored.deleted) == (1, 0)
@@ -121,7 +121,7 @@ async def test_a_mode_or_a_time_alone_is_set_without_writing_the_file(store: Che
     (folder / "mode").chmod(0o4711)
     os.utime(folder / "time", ns=(5, 5))
     os.utime(folder / "link", ns=(5, 5), follow_symlinks=False)
-    restored = await workspace.restore(ref)
+    restored = await workspace.restore(ref, setuid=True)
     assert facts(folder) == was
     assert {name: (folder / name).lstat().st_ino for name in inode} == inode
     assert (restored.written, restored.touched) == (0, 3)
@@ -134,7 +134,7 @@ async def test_a_file_with_a_name_outside_is_not_changed_there(store: Checkpoint
     outside = folder.with_name("outside")
     os.link(folder / "shared", outside)
     outside.chmod(0o600)
-    await workspace.restore(ref)
+    await workspace.restore(ref, setuid=True)
     assert facts(folder) == was
     assert outside.stat().st_mode & 0o777 == 0o600
 
@@ -149,7 +149,7 @@ async def test_all_names_of_a_file_follow_when_it_is_written_anew(store: Checkpo
     ref, was = await workspace.snapshot(), facts(folder)
     (folder / "a/first").write_bytes(b"2" * 5000)
     os.utime(folder / "a/first", ns=(10**18, 10**18))
-    await workspace.restore(ref)
+    await workspace.restore(ref, setuid=True)
     assert facts(folder) == was
 
 
@@ -162,7 +162,7 @@ async def test_names_that_were_one_file_become_two_again(store: Checkpointer, fo
     for name in ("b", "c"):
         (folder / name).unlink()
         os.link(folder / "a", folder / name)
-    await workspace.restore(ref)
+    await workspace.restore(ref, setuid=True)
     assert facts(folder) == was
 
 
@@ -175,7 +175,7 @@ async def test_a_new_name_is_given_to_a_file_in_an_unchanged_folder(store: Check
     workspace = Workspace(folder, store)
     ref, was = await workspace.snapshot(), facts(folder)
     (folder / "b/third").unlink()
-    await workspace.restore(ref)
+    await workspace.restore(ref, setuid=True)
     assert facts(folder) == was
 
 
@@ -197,7 +197,7 @@ async def test_files_folders_and_links_take_each_others_place(store: Checkpointe
     first, was = await workspace.snapshot(), facts(folder)
     subprocess.run(["rm", "-r", *map(str, folder.iterdir())], check=True)
     make("dlflfd")
-    await workspace.restore(first)
+    await workspace.restore(first, setuid=True)
     assert facts(folder) == was
 
 
@@ -211,7 +211,7 @@ async def test_large_and_sparse_files_are_whole(store: Checkpointer, folder: Pat
     workspace = Workspace(folder, store)
     seen: list[tuple[int, int | None]] = []
     await workspace.restore(
-        await workspace.snapshot(), folder.with_name("other"), progress=lambda *step: seen.append(step)
+        await workspace.snapshot(), folder.with_name("other"), progress=lambda *step: seen.append(step), setuid=True
     )
     assert facts(folder.with_name("other")) == facts(folder)
     assert seen == [(1, 2), (2, 2)]
@@ -223,7 +223,7 @@ async def test_a_look_elsewhere_leaves_the_workspace_alone(store: Checkpointer, 
     ref = await workspace.snapshot()
     change(folder, 6)
     was = inodes(folder), facts(folder)
-    restored = await workspace.restore(ref, into=folder.with_name("deep") / "other")
+    restored = await workspace.restore(ref, into=folder.with_name("deep") / "other", setuid=True)
     assert (inodes(folder), facts(folder)) == was
     assert restored.before_restore is None
 
@@ -234,10 +234,10 @@ async def test_a_folder_elsewhere_that_holds_something_is_kept_as_a_snapshot(sto
     other = folder.with_name("other")
     grow(other, 8)
     was = facts(other)
-    restored = await workspace.restore(await workspace.snapshot(), into=other)
+    restored = await workspace.restore(await workspace.snapshot(), into=other, setuid=True)
     assert facts(other) == facts(folder)
     assert restored.before_restore is not None
-    await workspace.restore(restored.before_restore, into=other)
+    await workspace.restore(restored.before_restore, into=other, setuid=True)
     assert facts(other) == was
 
 
@@ -247,7 +247,7 @@ async def test_a_workspace_that_was_deleted_comes_back(store: Checkpointer, fold
     ref, was = await workspace.snapshot(), facts(folder)
     subprocess.run(["chmod", "-R", "u+rwx", str(folder)], check=True)  # else only root could remove all of it
     subprocess.run(["rm", "-r", str(folder)], check=True)
-    await workspace.restore(ref)
+    await workspace.restore(ref, setuid=True)
     assert facts(folder) == was
 
 
@@ -258,7 +258,7 @@ async def test_no_folder_in_around_or_of_the_store_is_restored_into(folder: Path
         ref = await workspace.snapshot()
         for into in (folder / "within", folder / "a", folder.parent, folder.with_name("keep") / "store" / "x"):
             with pytest.raises(InvalidInput):
-                await workspace.restore(ref, into=into)
+                await workspace.restore(ref, into=into, setuid=True)
         assert os.listdir(folder) == ["a"]
 
 
@@ -267,7 +267,7 @@ async def test_a_file_is_no_folder_to_restore_into(store: Checkpointer, folder: 
     file.write_text("mine")
     workspace = Workspace(folder, store)
     with pytest.raises(InvalidInput):
-        await workspace.restore(await workspace.snapshot(), into=file)
+        await workspace.restore(await workspace.snapshot(), into=file, setuid=True)
     assert file.read_text() == "mine"
 
 
@@ -278,7 +278,7 @@ async def test_ignored_files_stay_and_keep_their_folder(store: Checkpointer, fol
     (folder / "new/deep/x.log").write_text("mine")
     (folder / "new/deep/y").write_text("goes")
     (folder / "new/deep").chmod(0o555)
-    restored = await workspace.restore(ref)
+    restored = await workspace.restore(ref, setuid=True)
     assert [skipped.path for skipped in restored.kept] == ["new", "new/deep"]
     assert os.listdir(folder / "new/deep") == ["x.log"]
     assert (folder / "new/deep").stat().st_mode & 0o777 == 0o555
@@ -299,7 +299,9 @@ async def test_what_no_snapshot_holds_is_never_in_danger(store: Checkpointer, fo
     (folder / "new").write_text("would go")
     was = facts(folder), inodes(folder)
     with pytest.raises(UsageError, match=r"x\.log.*in no snapshot \(ignored.*Nothing was changed"):
-        await Workspace(folder, store, ignore=["folder/x.log" if name == "folder" else "x.log"]).restore(ref)
+        await Workspace(folder, store, ignore=["folder/x.log" if name == "folder" else "x.log"]).restore(
+            ref, setuid=True
+        )
     assert (facts(folder), inodes(folder)) == was
 
 
@@ -311,10 +313,10 @@ async def test_a_store_in_the_workspace_outlives_every_restore(folder: Path) -> 
         (folder / "state" / "more").write_text("2")
         (folder / "a").unlink()
         second = await workspace.snapshot()
-        await workspace.restore(first)
+        await workspace.restore(first, setuid=True)
         assert (folder / "a").read_text() == "1"
         assert not (folder / "state" / "more").exists()
-        await workspace.restore(second)
+        await workspace.restore(second, setuid=True)
         assert (folder / "state" / "more").read_text() == "2"
 
 
@@ -327,7 +329,7 @@ async def test_what_is_written_after_the_snapshot_is_not_replaced(store: Checkpo
         (folder / "a").write_text("newest")
 
     with pytest.raises(Unavailable, match="'a' was changed by another program") as caught:
-        await Meddled(folder, store, meddle).restore(ref)
+        await Meddled(folder, store, meddle).restore(ref, setuid=True)
     assert (folder / "a").read_text() == "newest"
     assert not leftovers(folder)
     assert "The folder as it was before is the snapshot" in caught.value.__notes__[0]
@@ -340,7 +342,7 @@ async def test_a_name_that_appears_after_the_snapshot_is_not_replaced(store: Che
     (folder / "b").write_text("to be kept as long as nothing can be done")
     was = folder / "a"
     with pytest.raises(UsageError, match="'a' is in the way"):
-        await Meddled(folder, store, lambda: was.write_text("newest")).restore(ref)
+        await Meddled(folder, store, lambda: was.write_text("newest")).restore(ref, setuid=True)
     assert (was.read_text(), (folder / "b").exists()) == ("newest", True)
 
 
@@ -359,7 +361,7 @@ async def test_nothing_is_written_through_a_link_that_takes_a_folders_place(stor
         (folder / "inner").symlink_to(outside)
 
     with pytest.raises(Unavailable, match="changed by another program"):
-        await Meddled(folder, store, meddle).restore(ref)
+        await Meddled(folder, store, meddle).restore(ref, setuid=True)
     assert facts(outside) == was
 
 
@@ -375,7 +377,7 @@ async def test_a_missing_chunk_is_told_before_anything_is_changed(store: Checkpo
     digest = min(await _digests(store, b"b" * 5000))
     await _lose(store, digest)
     with pytest.raises(MissingBlob):
-        await workspace.restore(ref)
+        await workspace.restore(ref, setuid=True)
     assert facts(folder) == was
 
 
@@ -407,10 +409,10 @@ async def test_a_full_disk_is_told_with_the_path_and_leaves_the_file_as_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(apply, "write_all", full)
         with pytest.raises(Unavailable, match=r"'a': the disk is full\. Free some space"):
-            await workspace.restore(ref)
+            await workspace.restore(ref, setuid=True)
     assert facts(folder)[b"a"] == was
     assert not leftovers(folder)
-    await workspace.restore(ref)
+    await workspace.restore(ref, setuid=True)
     assert (folder / "a").read_bytes() == b"a" * 5000
 
 
@@ -429,13 +431,13 @@ async def test_a_restore_that_is_cancelled_stops_in_order_and_ends_right_the_nex
         assert total == 1000
         restoring.cancel()
 
-    restoring = asyncio.ensure_future(workspace.restore(ref, progress=stop))
+    restoring = asyncio.ensure_future(workspace.restore(ref, progress=stop, setuid=True))
     (folder / "new").write_text("x")
     with pytest.raises(asyncio.CancelledError):
         await restoring
     assert 0 < len(os.listdir(folder)) < 1000
     assert not leftovers(folder)
-    await workspace.restore(ref)
+    await workspace.restore(ref, setuid=True)
     assert facts(folder) == was
 
 
@@ -451,7 +453,7 @@ async def test_a_restore_that_is_killed_ends_right_the_next_time(folder: Path, n
         killed = await asyncio.to_thread(subprocess.run, command, check=False)
         assert killed.returncode == -9
         assert leftovers(folder)
-        await workspace.restore(ref)
+        await workspace.restore(ref, setuid=True)
         assert facts(folder) == was
 
 
@@ -461,7 +463,7 @@ async def test_what_a_killed_restore_left_goes_even_if_its_folder_is_equal(store
     workspace = Workspace(folder, store)
     ref = await workspace.snapshot()
     was = (folder / "a").stat().st_mtime_ns
-    await workspace.restore(ref)
+    await workspace.restore(ref, setuid=True)
     assert os.listdir(folder / "a") == []
     assert (folder / "a").stat().st_mtime_ns == was
 
@@ -470,7 +472,7 @@ async def test_two_restores_do_not_work_in_one_folder(store: Checkpointer, folde
     (folder / "a").write_text("a")
     workspace = Workspace(folder, store)
     ref = await workspace.snapshot()
-    outcomes = await asyncio.gather(*(workspace.restore(ref) for _ in range(2)), return_exceptions=True)
+    outcomes = await asyncio.gather(*(workspace.restore(ref, setuid=True) for _ in range(2)), return_exceptions=True)
     refused = [outcome for outcome in outcomes if isinstance(outcome, ClewError)]
     assert len(refused) == 1
     assert isinstance(refused[0], Unavailable)
@@ -489,7 +491,7 @@ async def test_a_snapshot_that_does_not_fit_changes_nothing(
     full = os.statvfs_result((*real[:3], 0, 0, *real[5:], real.f_fsid))
     monkeypatch.setattr(os, "fstatvfs", lambda fd: full)
     with pytest.raises(Unavailable, match="needs 4995 bytes of disk space, and 0 are free"):
-        await workspace.restore(ref)
+        await workspace.restore(ref, setuid=True)
     assert os.listdir(folder) == ["b"]
 
 
@@ -498,5 +500,5 @@ async def test_batches_are_bounded_and_hold_every_file_once(store: Checkpointer,
         (folder / f"{number:03}").write_bytes(b"%d" % number * 10_000)
     (folder / "large").write_bytes(b"l" * (apply._BATCH_BYTES + 1))
     workspace = Workspace(folder, store, limits=Limits())
-    await workspace.restore(await workspace.snapshot(), into=folder.with_name("other"))
+    await workspace.restore(await workspace.snapshot(), into=folder.with_name("other"), setuid=True)
     assert facts(folder.with_name("other")) == facts(folder)

@@ -456,17 +456,17 @@ async def round_trip(
         refs.append(await workspace().snapshot())
         looks.append(look(folder))
         assert refs[-1].skipped == ()
-    restored = await workspace().restore(refs[0])
+    restored = await workspace().restore(refs[0], setuid=True)
     assert look(folder) == looks[0]
     assert restored.before_restore is not None or len(looks[1]) == 1
     assert restored.before_restore is None or restored.before_restore.digest == refs[1].digest
-    await workspace().restore(refs[1])
+    await workspace().restore(refs[1], setuid=True)
     assert look(folder) == looks[1]
     settle()
     assert (await workspace().snapshot()).digest == refs[1].digest
     for number, ref in enumerate(refs):
         other = folder.with_name(f"other {number}")
-        await workspace().restore(ref, into=other)
+        await workspace().restore(ref, into=other, setuid=True)
         assert look(other) == looks[number]
     assert look(folder) == looks[1]
 
@@ -512,5 +512,5 @@ async def test_a_time_beyond_64_bits_of_nanoseconds_keeps_no_snapshot_from_being
         pytest.skip("this file system has no such time")
     async with MemoryCheckpointer() as store:
         workspace = Workspace(folder, store)
-        await workspace.restore(await workspace.snapshot(), into=tmp_path / "other")
+        await workspace.restore(await workspace.snapshot(), into=tmp_path / "other", setuid=True)
     assert look(tmp_path / "other") == look(folder)

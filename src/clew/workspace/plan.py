@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
+
+import msgspec
 
 from clew.checkpointers import Checkpointer
 from clew.errors import Corrupt, InvalidInput, Unavailable, UsageError
@@ -124,11 +127,18 @@ class _Pair(NamedTuple):
     """Whether the restore puts a file or link in this folder's place."""
 
 
-async def make_plan(checkpointer: Checkpointer, before: Root | None, target: Root, limits: Limits) -> RestorePlan:
+async def make_plan(
+    checkpointer: Checkpointer, before: Root | None, target: Root, limits: Limits, *, setuid: bool = False
+) -> RestorePlan:
     """Return the plan that makes a folder equal to the snapshot `target`. `before` is the snapshot of the folder as it
-    is now, or None if it is empty. Raises `InvalidInput` or `Corrupt` if the target is hostile, damaged or over the
-    limits."""
-    return await _Planner(checkpointer, limits).run(before, target)
+    is now, or None if it is empty. Without `setuid`, no file gets a setuid or setgid bit that it does not have now.
+    Raises `InvalidInput` or `Corrupt` if the target is hostile, damaged or over the limits."""
+    return await _Planner(checkpointer, limits, setuid).run(before, target)
+
+
+_POWERS = stat.S_ISUID | stat.S_ISGID
+"""The bits of a mode by which a program runs as the owner or the group of its file, whoever starts it. A hostile snapshot
+that is restored by root could make a program that gives everybody root's rights."""
 
 
 class _Planner:
@@ -136,9 +146,10 @@ class _Planner:
     by folder, the snapshot of the folder as it is now with the snapshot to restore, and returns the plan. It changes
     nothing in the folder."""
 
-    def __init__(self, checkpointer: Checkpointer, limits: Limits) -> None:
+    def __init__(self, checkpointer: Checkpointer, limits: Limits, setuid: bool) -> None:
         self._checkpointer = checkpointer
         self._limits = limits
+        self._setuid = setuid
         self._plan = RestorePlan()
         self._pairs: list[_Pair] = []
         self._equal: list[_Pair] = []
@@ -153,6 +164,9 @@ class _Planner:
         their file is written anew."""
 
     async def run(self, before: Root | None, target: Root) -> RestorePlan:
+        top = self._without_powers(Item(target.node), Item(before.node) if before is not None else None).node
+        if isinstance(top, FolderNode):
+            target = target._replace(node=top)
         if before is None or before.node != target.node:
             self._plan.settled[b""] = target.node
         if before is not None and before.tree == target.tree:
@@ -187,11 +201,24 @@ class _Planner:
             work = self._plan.made + len(self._plan.removals)
             for name, item in target.items():
                 _check_name(pair.path, item.node)
-                self._compare_name(pair, join(pair.path, name), item, before.get(name))
+                was = before.get(name)
+                self._compare_name(pair, join(pair.path, name), self._without_powers(item, was), was)
             for name in sorted(before.keys() - target.keys()):
                 self._remove(join(pair.path, name), before[name], pair.replaced)
             if pair.target and work != self._plan.made + len(self._plan.removals):
                 self._plan.settled[pair.path] = pair.node
+
+    def _without_powers(self, item: Item, was: Item | None) -> Item:
+        """Return a file or folder of the target without setuid and setgid bits, unless the caller asked for them. `was`
+        is what is at its path now. If that is a folder too, or a file with the same content, it keeps those of the bits
+        that it has."""
+        powers = item.node.mode & _POWERS
+        if self._setuid or not powers or isinstance(item.node, LinkNode):
+            return item
+        stays = was is not None and type(was.node) is type(item.node)
+        if was is not None and stays and (isinstance(item.node, FolderNode) or same_content(item, was)):
+            powers &= ~was.node.mode
+        return item._replace(node=msgspec.structs.replace(item.node, mode=item.node.mode & ~powers))
 
     def _compare_name(self, pair: _Pair, path: bytes, item: Item, was: Item | None) -> None:
         node = item.node

@@ -52,6 +52,8 @@ async def restore(
     ref: Ref,
     into: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    *,
+    setuid: bool = False,
 ) -> Restored:
     """Make the workspace's folder, or the folder `into`, equal to a snapshot. Only names that differ are touched.
 
@@ -61,6 +63,8 @@ async def restore(
     - **Nothing is written outside the folder**: each folder is opened from the one above, never through a link.
     - **Whole or again**: missing chunks, a damaged snapshot and a lack of space are found before anything is changed. Each
       name changes in one step. After an interruption, run the same restore again: it continues from there.
+    - **No rights are given away**: setuid and setgid bits, by which a program runs as its owner, are restored only with
+      `setuid=True`. A folder, or a file whose content stays, keeps such a bit if the snapshot has it too.
     - `into` is created if it does not exist. If it holds files, it is treated like a workspace of its own.
 
     `progress` is called with the number of files written so far and the number of files to write.
@@ -73,21 +77,22 @@ async def restore(
         )
     place = workspace if into is None else _elsewhere(workspace, absolute(into))
     try:
-        return await _restore(place, ref, progress)
+        return await _restore(place, ref, progress, setuid)
     except MissingBlob:
         for one in {workspace, place}:
             await one._forget()
         raise
 
 
-async def _restore(place: Workspace, ref: Ref, progress: Progress | None) -> Restored:
+async def _restore(place: Workspace, ref: Ref, progress: Progress | None, setuid: bool) -> Restored:
     with span("clew.restore") as current:
         target = await read_root(place.checkpointer, ref, place.limits)
         with _held(place.path) as root:
             before = await place.snapshot() if os.listdir(root) else None
             walked = place._walked if before is not None else None
             _check_same(root, place.path, walked)
-            plan = await _plan(place, root, before, target, walked.leftovers if walked is not None else ())
+            leftovers = walked.leftovers if walked is not None else ()
+            plan = await _plan(place, root, before, target, leftovers, setuid)
             try:
                 kept = await apply_plan(root, plan, place.checkpointer, progress)
             except BaseException as error:
@@ -174,15 +179,15 @@ def _check_same(root: int, path: Path, walked: Walked | None) -> None:
 
 
 async def _plan(
-    place: Workspace, root: int, before: SnapshotRef | None, target: Root, leftovers: tuple[bytes, ...]
+    place: Workspace, root: int, before: SnapshotRef | None, target: Root, leftovers: tuple[bytes, ...], setuid: bool
 ) -> RestorePlan:
     """Make the plan of a restore in the workspace `place`, and check it against the folder, which is open as `root`,
     the free space and the store. `before` is the snapshot of the folder as it is now, `target` the one to restore.
-    `leftovers` are the paths of temporary files of an interrupted restore, which are to be removed. Raises
-    `MissingBlob` if the store lacks a blob that the plan needs."""
+    `leftovers` are the paths of temporary files of an interrupted restore, which are to be removed. `setuid` says
+    whether setuid and setgid bits are restored. Raises `MissingBlob` if the store lacks a blob that the plan needs."""
     checkpointer, limits = place.checkpointer, place.limits
     was = await read_root(checkpointer, before, limits) if before is not None else None
-    plan = await make_plan(checkpointer, was, target, limits)
+    plan = await make_plan(checkpointer, was, target, limits, setuid=setuid)
     plan.leftovers = leftovers
     skipped = {found.path: found.reason for found in before.skipped} if before is not None else {}
     await asyncio.to_thread(check_plan, root, plan, _own_files(place), skipped)

@@ -105,7 +105,12 @@ class Workspace:
             await asyncio.to_thread(statcache.drop, self._path, self._checkpointer)
 
     async def restore(
-        self, ref: Ref, into: str | os.PathLike[str] | None = None, progress: Progress | None = None
+        self,
+        ref: Ref,
+        into: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+        *,
+        setuid: bool = False,
     ) -> Restored:
         """Make the folder equal to a snapshot. With `into`, make that folder equal to the snapshot instead and leave
         the workspace's own folder alone.
@@ -114,8 +119,11 @@ class Workspace:
         are touched. Files that were never part of a snapshot, such as ignored ones, stay. After an interruption at any
         point, make the same call again: it completes the restore. `progress` is called with the number of files
         written so far and the number of files to write.
+
+        Setuid and setgid bits are not restored, because with them a program runs with its owner's rights, whoever
+        starts it. For a snapshot that you trust, pass `setuid=True`.
         """
-        return await restore(self, ref, into, progress)
+        return await restore(self, ref, into, progress, setuid=setuid)
 
     async def diff(self, a: Ref | None, b: Ref | None = None, *, text: bool = False) -> Difference:
         """Return what changed from snapshot `a` to snapshot `b`. If one is None, the folder as it is now takes its

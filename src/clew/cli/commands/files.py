@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -35,6 +35,9 @@ def files(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Copy them into this folder instead of listing them.")
     ] = None,
+    setuid: Annotated[
+        bool, typer.Option("--setuid", help="With --out: also give programs their setuid and setgid bits.")
+    ] = False,
     yes: Yes = False,
     json: Json = False,
     store: Store = None,
@@ -54,7 +57,7 @@ def files(
         thread_id = await find_thread(opened, thread)
         kept, missing = await _snapshot(opened, thread_id, turn)
         if out is not None:
-            await _copy(opened, thread_id, kept, out, yes, json)
+            await _copy(opened, thread_id, kept, _Target(out, setuid), yes, json)
         else:
             await _list(opened, thread_id, kept, json)
         if missing and not json:
@@ -108,12 +111,21 @@ def _print_tree(found: Sequence[Listed]) -> None:
     print_table([Column("name", gives_way=True), Column("size", right=True), Column("changed", spare=1)], rows)
 
 
-async def _copy(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, out: Path, yes: bool, json: bool) -> None:
+class _Target(NamedTuple):
+    """Where a copy of files goes, and whether programs get their setuid and setgid bits there."""
 
+    out: Path
+    setuid: bool
+
+
+async def _copy(
+    store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, target: _Target, yes: bool, json: bool
+) -> None:
+    out = target.out
     if await asyncio.to_thread(_holds_something, out):
         confirm(f"{out} is not empty. Make it exactly what {thread_id!r} had, and delete what else is there?", yes)
     with working("Copying", kept.files) as tick:
-        restored = await workspaces.Workspace(out, store).restore(kept, progress=tick)
+        restored = await workspaces.Workspace(out, store).restore(kept, progress=tick, setuid=target.setuid)
     before = None if restored.before_restore is None else restored.before_restore.digest
     if json:
         print_json({"thread_id": thread_id, "out": str(out), "files": kept.files, "size": kept.size, "before": before})
