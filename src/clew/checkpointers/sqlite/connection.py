@@ -19,6 +19,7 @@ import apsw
 
 from clew._runtime import files
 from clew._runtime.text import size as size_text
+from clew.checkpointers.sql.steps import STEPS, StepLimit
 from clew.errors import ClewError, Corrupt, Unavailable
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "explain",
     "is_busy",
     "library",
+    "limit_steps",
     "roll_back",
     "setting",
     "use_wal",
@@ -83,7 +85,32 @@ def connect(path: Path, options: str = "mode=rw") -> apsw.Connection:
         connection.close()
         raise apsw.CantOpenError("the file could not be opened for writing")
     connection.set_busy_timeout(round(LOCK_WAIT * 1000))
+    _distrust(connection)
     return connection
+
+
+def _distrust(connection: apsw.Connection) -> None:
+    """Let nothing that the database file holds run: no trigger, no view, and no function in an index or a default value.
+    A store has none of them, so whoever changed the file put them there. Views that this connection makes itself, as
+    temporary ones, still work."""
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    for option in _POWERS:
+        connection.config(option, 0)
+    connection.execute("PRAGMA cell_size_check = ON")
+
+
+_POWERS = (
+    apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA,
+    apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER,
+    apsw.SQLITE_DBCONFIG_ENABLE_VIEW,
+    apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION,
+)
+
+
+def limit_steps(connection: apsw.Connection, path: Path) -> None:
+    """Give a transaction that is about to begin as many steps as reading the database at `path` can need. A statement
+    that takes more is ended, and raises `apsw.InterruptError`."""
+    connection.set_progress_handler(StepLimit(path), STEPS)
 
 
 def connect_to_read(path: Path) -> apsw.Connection:
@@ -223,6 +250,11 @@ def explain(error: Exception, path: Path) -> ClewError:
         error = error.__context__
     if isinstance(error, _DAMAGE):
         return Corrupt(f"{path} is not a sound SQLite database ({error}). Restore it from a copy, or move it away.")
+    if isinstance(error, apsw.InterruptError):
+        return Corrupt(
+            f"{path} takes far more steps to read than its size explains, so its pages point at each other in a circle or "
+            "many times over. Restore it from a copy, or move it away."
+        )
     if isinstance(error, (apsw.IOError, apsw.CantOpenError)) and _is_full(path):
         return Unavailable(
             f"{path}: {error}: the disk is full, and SQLite needs some room even to open a store. Nothing stored was "

@@ -34,6 +34,7 @@ from clew.checkpointers.sqlite.connection import (
     is_busy,
     is_read_only,
     library,
+    limit_steps,
     roll_back,
     setting,
 )
@@ -196,6 +197,7 @@ class Engine:
         def isolated(connection: apsw.Connection) -> T:
             try:
                 roll_back(connection)  # if the end of the one before failed for lack of memory
+                limit_steps(connection, self.path)
                 db = connection.cursor()
                 try:
                     db.execute("BEGIN")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 import secrets
 import shlex
 from pathlib import Path
@@ -12,7 +14,7 @@ import apsw
 from clew._runtime import files
 from clew.checkpointers.heads import Head
 from clew.checkpointers.sql.heads import decode_head, tags_column, title_column
-from clew.checkpointers.sqlite.connection import configure, connect, remove, roll_back, use_wal
+from clew.checkpointers.sqlite.connection import configure, connect, limit_steps, remove, roll_back, use_wal
 from clew.errors import Corrupt, InvalidInput, NewerFormat
 
 __all__ = ["CHECKPOINT_AFTER", "PAGE_SIZE", "VERSION", "check", "create", "migrate", "show_as_newest"]
@@ -135,9 +137,49 @@ def check(connection: apsw.Connection, where: str) -> None:
 
     Raises `InvalidInput` if it is the database of another program, and `NewerFormat` if a later version of Clew made
     it. Raises `Corrupt` if it is a store whose tables, or whose application id and version in the file's header, are
-    lost.
+    lost, and if it holds what no store holds: a view, a trigger, a virtual table, or a table or index of a store in
+    another form.
     """
-    _version(connection, where)
+    limit_steps(connection, Path(where))
+    try:
+        if _version(connection, where):
+            _check_objects(connection, where)
+    finally:
+        connection.set_progress_handler(None)
+
+
+def _check_objects(connection: apsw.Connection, where: str) -> None:
+    """Raise `Corrupt` if the database of a store holds a view, a trigger or a virtual table, or if a table or index of
+    the store has another definition than Clew gave it. Any of them would have SQLite run what the file says. Tables that
+    somebody added, and their indexes, are left alone: Clew never touches them."""
+    for kind, name, table, sql in connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema"):
+        is_ours = table in _TABLES | {"packs"}
+        is_plain = kind in ("table", "index") and not _plain_sql(sql).startswith("create virtual")
+        if not is_plain or (is_ours and sql is not None and _plain_sql(sql) not in _definitions()):
+            raise Corrupt(
+                f"{where} holds the {kind} {name!r} in a form that no version of Clew makes. Such a file can run what its "
+                "author wrote into it, so it is not opened. Restore the store from a copy, or move the file away."
+            )
+
+
+@functools.cache
+def _definitions() -> set[str]:
+    """Return the definitions of all tables and indexes that any version of a store has had, in plain form."""
+    found: set[str] = set()
+    with contextlib.closing(apsw.Connection(":memory:")) as model:
+        for step in (TABLES, INDEXES, COLUMNS, PACKS):
+            model.execute(step)
+            found.update(_plain_sql(sql) for (sql,) in model.execute("SELECT sql FROM sqlite_schema") if sql)
+    return found
+
+
+def _plain_sql(sql: object) -> str:
+    """Return the text of a definition without comments, in lower case and with single spaces. Only those differ between
+    the versions that made the same table."""
+    return " ".join(_COMMENT.sub(" ", str(sql)).lower().split())
+
+
+_COMMENT = re.compile(r"--[^\n]*")
 
 
 def migrate(connection: apsw.Connection, where: str) -> None:

@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from clew import advice
+from clew.checkpointers.sql.steps import STEPS, StepLimit
 from clew.errors import Corrupt, InvalidInput, Unavailable
 from clew.providers.base import Place
 
@@ -37,6 +38,7 @@ __all__ = [
     "encode",
     "has_database",
     "is_session",
+    "limit_steps",
     "located",
     "new_session",
     "now",
@@ -110,6 +112,7 @@ def open_to_write(path: Path) -> Iterator[sqlite3.Connection]:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("BEGIN IMMEDIATE")
         _check(connection, path)
+        _check_triggers(connection, path)
         yield connection
         connection.execute("COMMIT")
 
@@ -131,12 +134,22 @@ def connect(path: Path, mode: str, *, wait: float, any_thread: bool = False) -> 
     at most for another process that is writing. With `any_thread`, different OS threads may use the connection one
     after the other."""
     name = f"file:{quote(str(path))}?mode={mode}"
-    return sqlite3.connect(name, uri=True, timeout=wait, isolation_level=None, check_same_thread=not any_thread)
+    connection = sqlite3.connect(name, uri=True, timeout=wait, isolation_level=None, check_same_thread=not any_thread)
+    connection.execute("PRAGMA trusted_schema = OFF")  # no function in a view, an index or a default value of the file
+    connection.execute("PRAGMA cell_size_check = ON")
+    return connection
+
+
+def limit_steps(connection: sqlite3.Connection, path: Path) -> None:
+    """Give a transaction that is about to begin as many steps as reading the database at `path` can need. A statement
+    that takes more is ended, and raises `sqlite3.OperationalError`."""
+    connection.set_progress_handler(StepLimit(path), STEPS)
 
 
 @contextmanager
 def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
     connection = connect(path, mode, wait=_WAIT)
+    limit_steps(connection, path)
     try:
         yield connection
     finally:
@@ -149,6 +162,11 @@ def _translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            raise Corrupt(
+                f"opencode's database {path} takes far more steps to read than its size explains: its pages point at each "
+                "other in a circle or many times over. Restore it from a copy."
+            ) from error
         raise Unavailable(f"opencode's database {path} could not be used: {error}. Try again.") from error
     except sqlite3.IntegrityError as error:
         raise Corrupt(
@@ -159,7 +177,15 @@ def _translated_errors(path: Path) -> Iterator[None]:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `Corrupt` if a table or column that Clew needs is missing."""
+    """Raise `Corrupt` if a table or column that Clew needs is missing, or if a view or a virtual table stands in its
+    place: reading one would run what the file's author wrote into it."""
+    kinds = dict(connection.execute("SELECT name, type || ' ' || sql FROM sqlite_schema"))
+    for table in kinds.keys() & _NEEDED.keys():
+        if not str(kinds[table]).lower().startswith("table create table"):
+            raise Corrupt(
+                f"{path} is not a database of opencode: {table!r} is not an ordinary table in it, and reading it could run "
+                "what somebody wrote into the file. Restore it from a copy."
+            )
     for table, needed in _NEEDED.items():
         there = columns_of(connection, table)
         missing = [column for column in needed if column not in there]
@@ -168,6 +194,17 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
                 f"{path} has a format that this Clew does not know: table {table!r} has no column {missing[0]!r}. "
                 f"It was written by {_version(connection)}. Upgrade Clew, or use opencode 1.18."
             )
+
+
+def _check_triggers(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise `Corrupt` if a trigger would run when Clew writes a session. opencode has none. Reading runs no trigger, so a
+    database with one can still be read."""
+    triggers = connection.execute("SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    if triggers:
+        raise Corrupt(
+            f"{path} has the trigger {triggers[0][0]!r}, which opencode does not make and which would run as Clew writes "
+            f"to {triggers[0][1]!r}. Nothing was changed. Restore the database from a copy, or drop the trigger."
+        )
 
 
 def _version(connection: sqlite3.Connection) -> str:

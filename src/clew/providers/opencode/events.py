@@ -18,7 +18,7 @@ from clew.providers.events import Failed, Failure, Finished, Other, ProviderEven
 from clew.providers.fields import text, values
 from clew.providers.opencode.blocks import thinking_block, tool_blocks
 from clew.providers.opencode.convert import Stored, messages_of
-from clew.providers.opencode.database import Row, connect, select
+from clew.providers.opencode.database import Row, connect, limit_steps, select
 from clew.providers.process import signal_name
 
 __all__ = ["Children", "OpenCodeReader", "RunningCalls", "StepTotals"]
@@ -305,6 +305,7 @@ class RunningCalls:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = connect(self._path, "ro", wait=0.0, any_thread=True)
+        limit_steps(self._connection, self._path)
         return self._connection
 
     def _newest(self) -> tuple[int, str] | None:

@@ -170,7 +170,8 @@ def tree(connection: sqlite3.Connection, key: str) -> list[str]:
 def small_tables(connection: sqlite3.Connection) -> list[str]:
     """Return the names of the smaller tables whose rows belong to sessions and are exported, such as the to-do lists.
     The tables of sessions, messages and parts are not among them."""
-    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+    ordinary = "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' ORDER BY name"
+    names = [row[0] for row in connection.execute(ordinary)]
     others = [name for name in names if name not in {"session", "message", "part"} | PRIVATE]
     return [name for name in others if "session_id" in columns_of(connection, name)]
 
