@@ -20,6 +20,7 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, select
+from clew.checkpointers.urls import without_options
 from clew.errors import Conflict, InvalidInput, MissingBlob
 
 __all__ = ["MemoryCheckpointer"]
@@ -58,7 +59,7 @@ class MemoryCheckpointer(Checkpointer):
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> MemoryCheckpointer:
         if url != "memory://":
-            raise InvalidInput(f"{url!r}: a memory store has no address. Write memory://")
+            raise InvalidInput(f"{without_options(url)}: a memory store has no address. Write memory://")
         return cls(namespace)
 
     async def append(

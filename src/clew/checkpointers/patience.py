@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from clew._runtime.aio import Job
+from clew.checkpointers.urls import not_this
 from clew.errors import InvalidInput, Unavailable
 
 try:
@@ -241,5 +242,5 @@ def timeout_seconds(value: object) -> float:
     except (TypeError, ValueError):
         seconds = math.nan
     if not 0 < seconds <= LONGEST:
-        raise InvalidInput(f"timeout must be more than 0 and at most {LONGEST:g} seconds, not {value!r}")
+        raise InvalidInput(f"timeout must be more than 0 and at most {LONGEST:g} seconds{not_this(value)}")
     return seconds

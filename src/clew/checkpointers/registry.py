@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -71,7 +72,9 @@ def open_checkpointer(
     url = default_url() if url is None else url
     scheme, colon, rest = url.partition(":")
     if not colon or not scheme:
-        raise InvalidInput(f"{url!r} is not the URL of a store. For a SQLite file write sqlite:///{url or 'clew.db'}")
+        is_path = url and not set(url) & set("@?#:")
+        named, path = (repr(url), url) if is_path else ("this", "clew.db")
+        raise InvalidInput(f"{named} is not the URL of a store. For a SQLite file write sqlite:///{path}")
     scheme = scheme.lower()
     checkpointer = _opener(scheme).from_url(f"{scheme}:{rest}", namespace)
     keys = _keyring(key, allow_plain)
@@ -107,10 +110,15 @@ def default_url() -> str:
     return f"sqlite:///{folder / 'clew' / 'clew.db'}"
 
 
+_SCHEME = re.compile("[a-z][a-z0-9+.-]{0,30}")
+"""A text that can be the scheme of a URL. Anything else may be a password with a colon in it, and is not repeated."""
+
+
 def _opener(scheme: str) -> Opener:
     try:
         opener: Opener = plugins.find(scheme, _BUILT_IN, GROUP, f"the {scheme} store")
     except plugins.Unknown as unknown:
         guess = f" Did you mean {unknown.close}:?" if unknown.close else ""
-        raise InvalidInput(f"no store for {scheme!r} URLs.{guess} Known here: {unknown.known}.") from None
+        named = f"{scheme!r} URLs" if _SCHEME.fullmatch(scheme) else "such a URL"
+        raise InvalidInput(f"no store for {named}.{guess} Known here: {unknown.known}.") from None
     return opener

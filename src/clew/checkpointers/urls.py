@@ -1,4 +1,4 @@
-"""Parses the options in the URLs of stores. No error shows a password."""
+"""Parses the options in the URLs of stores. No error shows a password, or the value of an option."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ __all__ = [
     "count",
     "given_options",
     "is_loopback",
+    "not_this",
     "number",
     "split_server_url",
     "truth",
     "why_unparsed",
+    "without_options",
     "without_password",
 ]
 
@@ -26,11 +28,24 @@ _WAYS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no":
 
 
 def without_password(url: str) -> str:
-    """Return a URL in a form that is safe to show in an error: in quotes, without user, password and options.
+    """Return a URL in a form that is safe to show in an error: in quotes, without user, password, options and fragment.
     Everything between the scheme and the last @ is removed, so the form is safe even for a URL that does not parse."""
     scheme, _, rest = url.partition(":")
     rest = rest.removeprefix("//")
-    return repr(f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}")
+    return repr(f"{scheme}://{_OPTIONS.split(rest.rpartition('@')[2])[0]}")
+
+
+def without_options(url: str) -> str:
+    """Return the URL of a local file or folder in a form that is safe to show in an error: in quotes and without options.
+    Such a URL has neither user nor password; one that seems to have them was meant for a server, and is cut as
+    `without_password` does."""
+    scheme, _, rest = url.partition(":")
+    is_path = rest.startswith("///") or not rest.startswith("/")
+    path = _OPTIONS.split(rest)[0]
+    return repr(f"{scheme}:{path}") if is_path and "@" not in path.partition("/")[0] else without_password(url)
+
+
+_OPTIONS = re.compile("[?#]")
 
 
 def why_unparsed(error: ValueError) -> str:
@@ -77,7 +92,7 @@ def given_options(query: str, known: Collection[str], shown: str) -> dict[str, s
 
 def truth(given: Mapping[str, str], name: str, shown: str) -> bool:
     if given[name].lower() not in _WAYS:
-        raise InvalidInput(f"{shown}: {name} must be true or false, not {given[name]!r}")
+        raise InvalidInput(f"{shown}: {name} must be true or false")
     return _WAYS[given[name].lower()]
 
 
@@ -86,8 +101,14 @@ def connection_count(value: object) -> int:
     a store may open. Raises `InvalidInput` unless it is a whole number from 1 to 1000."""
     text = str(value)
     if not (text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= 1000):
-        raise InvalidInput(f"connections must be a number from 1 to 1000, not {value!r}")
+        raise InvalidInput(f"connections must be a number from 1 to 1000{not_this(value)}")
     return int(text)
+
+
+def not_this(value: object) -> str:
+    """Return the end of an error that refuses a value, such as ", not 0". It is empty for a text: that came from a URL,
+    where a part of an unescaped password may have been taken for an option."""
+    return "" if isinstance(value, str) else f", not {value!r}"
 
 
 def number(given: Mapping[str, str], name: str, shown: str) -> float:
@@ -96,14 +117,14 @@ def number(given: Mapping[str, str], name: str, shown: str) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise InvalidInput(f"{shown}: {name} must be a number, not {given[name]!r}")
+        raise InvalidInput(f"{shown}: {name} must be a number")
     return found
 
 
 def count(given: Mapping[str, str], name: str, shown: str) -> int:
     found = number(given, name, shown)
     if not found.is_integer():
-        raise InvalidInput(f"{shown}: {name} must be a whole number, not {given[name]!r}")
+        raise InvalidInput(f"{shown}: {name} must be a whole number")
     return int(found)
 
 

@@ -29,6 +29,7 @@ from clew.checkpointers.files.heads import HeadFiles
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.files.threads import ThreadFiles
 from clew.checkpointers.heads import Head, HeadQuery, select, unlisted
+from clew.checkpointers.urls import without_options
 from clew.errors import Corrupt, InvalidInput, Unavailable
 
 __all__ = ["FileCheckpointer"]
@@ -68,7 +69,8 @@ class FileCheckpointer(Checkpointer):
             path = path[2:] if path.startswith("///") else ""
         if path == url or not path.strip("/") or "?" in path:
             raise InvalidInput(
-                f"{url!r} does not name a folder. Write file:///absolute/dir or file:relative/dir, without host and options."
+                f"{without_options(url)} does not name a folder. Write file:///absolute/dir or file:relative/dir, without "
+                "host and options."
             )
         if sys.platform == "win32" and path[2:3] == ":":
             path = path.lstrip("/")

@@ -29,7 +29,7 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros
 from clew.checkpointers.http.protocol import MSGPACK, OCTETS, Blobs, Digests, Sweep, encode_text, log_tag
 from clew.checkpointers.patience import TIMEOUT, timeout_seconds
-from clew.checkpointers.urls import given_options
+from clew.checkpointers.urls import given_options, without_password
 from clew.errors import Corrupt, InvalidInput, MissingExtra, Unavailable
 
 if TYPE_CHECKING:
@@ -262,12 +262,12 @@ def _parse(url: str) -> tuple[str, str, int, str, dict[str, str]]:
         raise InvalidInput(f"the URL of the HTTP store must not have a fragment. {wanted}")
     options = given_options(parts.query, ("timeout",), "the URL of the HTTP store")
     if parts.scheme not in ("http", "https") or not host:
-        raise InvalidInput(f"{url!r} does not name a server. {wanted}")
+        raise InvalidInput(f"{without_password(url)} does not name a server. {wanted}")
     base = parts.path.rstrip("/")
     if not base.isascii() or not base.isprintable() or " " in base:
-        raise InvalidInput(f"{url!r}: the base path must be percent-encoded ASCII. {wanted}")
+        raise InvalidInput(f"{without_password(url)}: the base path must be percent-encoded ASCII. {wanted}")
     if not host.isascii() or any(letter.isspace() for letter in host):
-        raise InvalidInput(f"{url!r}: the host must be ASCII. {wanted}")
+        raise InvalidInput(f"{without_password(url)}: the host must be ASCII. {wanted}")
     return parts.scheme, host, port or (443 if parts.scheme == "https" else 80), base, options
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from clew.checkpointers.objects.base import BucketCheckpointer
 from clew.checkpointers.objects.clouds import open_obstore, plain_http
 from clew.checkpointers.patience import TIMEOUT, timeout_seconds
-from clew.checkpointers.urls import given_options, truth
+from clew.checkpointers.urls import given_options, truth, why_unparsed, without_password
 from clew.errors import InvalidInput
 
 __all__ = ["ObjectCheckpointer", "check_prefix", "parse_url"]
@@ -103,10 +103,12 @@ def parse_url(url: str, options: set[str], keys: set[str]) -> tuple[str, dict[st
     Raises `InvalidInput` for an option that is not in `options`, and for one in `keys`, which are names of credentials.
     No error shows a credential.
     """
-    parts = urlsplit(url)
+    parts = _split(url)
     scheme = parts.scheme
     if not parts.netloc:
-        raise InvalidInput(f"{url[:100]!r} does not name a bucket. Write {scheme}:// and then its name.")
+        raise InvalidInput(
+            f"{without_password(url[:100])} does not name a bucket. Write {scheme}:// and then its name."
+        )
     if "@" in parts.netloc:
         raise InvalidInput(
             f"a {scheme}:// URL takes no password: credentials come from the environment. Remove the part before @"
@@ -139,10 +141,17 @@ def check_prefix(path: str) -> str:
     return prefix
 
 
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise InvalidInput(f"the URL of a bucket cannot be parsed: {why_unparsed(error)}.") from None
+
+
 def _address(url: str) -> tuple[str, str, str]:
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.scheme not in _KINDS or not _BUCKET.fullmatch(parts.netloc) or parts.query or parts.fragment:
-        named = "this URL" if "@" in parts.netloc or parts.query else repr(url)
+        named = "this URL" if "@" in parts.netloc or parts.query else without_password(url)
         raise InvalidInput(
             f"{named} does not name a bucket. Write {' or '.join(_KINDS.values())}. Other options are for from_url, or are "
             "arguments."

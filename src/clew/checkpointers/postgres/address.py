@@ -64,8 +64,8 @@ def parse(url: str, schema: str | None, connections: int | None, timeout: float 
     if not at or "/" in login:  # libpq looks for a user only before the first slash
         login, at, place = "", "", rest
     place, _, query = place.partition("?")
-    if "@" in place:
-        raise InvalidInput(f"a PostgreSQL URL has at most one @, before the host. {_FORM}")
+    if "@" in place or "#" in place:
+        raise InvalidInput(f"a PostgreSQL URL has at most one @, before the host, and no #. {_FORM}")
     own, theirs = _options(query)
     base = f"{scheme}://{login}{at}{place}"
     try:

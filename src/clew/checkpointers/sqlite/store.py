@@ -35,6 +35,7 @@ from clew.checkpointers.sqlite.engine import Engine, close_engine, open_engine
 from clew.checkpointers.sqlite.lookups import find_thread, list_rows
 from clew.checkpointers.sqlite.packs import frames_of
 from clew.checkpointers.sqlite.room import BlobDeletion, ThreadDeletion
+from clew.checkpointers.urls import without_options
 from clew.errors import Corrupt, InvalidInput
 
 __all__ = ["SQLiteCheckpointer"]
@@ -65,7 +66,8 @@ class SQLiteCheckpointer(Checkpointer):
         path = url.removeprefix("sqlite:///")
         if path == url or not path or "?" in path or path.endswith("/"):
             raise InvalidInput(
-                f"{url!r} is not a SQLite file. Write sqlite:///relative.db or sqlite:////absolute.db, without options."
+                f"{without_options(url)} is not a SQLite file. Write sqlite:///relative.db or sqlite:////absolute.db, "
+                "without options."
             )
         return cls(path, namespace)
 
