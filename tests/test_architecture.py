@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -167,3 +168,13 @@ def _circle(graph: dict[str, set[str]]) -> list[str]:
                 waiting.pop()
                 path.pop()
     return []
+
+
+def test_what_a_rule_on_security_excuses_has_its_reason_on_the_line() -> None:
+    bare = [
+        f"{path.relative_to(SOURCE)}:{number}"
+        for path in MODULES.values()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"# noqa: [^#]*\bS\d", line) and not re.search(r"# noqa: [A-Z0-9, ]+ - \S", line)
+    ]
+    assert bare == []

@@ -467,7 +467,7 @@ class Agent:
         self._store.enter()
         lock = self._running.setdefault(job.thread_id, asyncio.Lock())
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101
+        assert task is not None  # noqa: S101 - for the type checker
         self._tasks.add(task)
         _running.set(self)
         try:

@@ -296,7 +296,7 @@ class OwnSession(Session):
     ) -> Run[RunResult]:
         async def work(emit: Emit) -> RunResult:
             task = asyncio.current_task()
-            assert task is not None  # noqa: S101
+            assert task is not None  # noqa: S101 - for the type checker
             self._tasks.add(task)
             try:
                 if must_exist or self._must_exist:

@@ -100,7 +100,7 @@ class Patience:
         `Unavailable`. When the work returns a result, that counts as progress too, unless `is_progress` is False: work
         that can return without asking the server says nothing of the server."""
         task = asyncio.current_task()
-        assert task is not None, "only a task can wait"  # noqa: S101
+        assert task is not None, "only a task can wait"  # noqa: S101 - said before
         before = task.cancelling()
         waiting = self.enter(task.cancel)
         try:

@@ -294,7 +294,7 @@ class ProviderAgent(Agent):
             thread_id, takeover=self._takeover, durability="async", redact=self._redact, timeout=timeout
         )
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101
+        assert task is not None  # noqa: S101 - for the type checker
         self._tasks.add(task)
         try:
             async with holding as thread:

@@ -39,7 +39,7 @@ def _start(argv: list[str], lifeline: int) -> int:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        os.execvpe(argv[0], argv, os.environ)  # noqa: S606
+        os.execvpe(argv[0], argv, os.environ)  # noqa: S606 - the command that Clew was given to guard
     except OSError as error:
         os.write(2, f"clew cannot start {argv[0]}: {error.strerror}\n".encode(errors="replace"))
     finally:

@@ -164,7 +164,7 @@ async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
     """Write `data` to the program's standard input and close it. A program that does not read all of it raises no error
     here, because it reports the reason in its own way."""
     stdin = process.stdin
-    assert stdin is not None  # noqa: S101
+    assert stdin is not None  # noqa: S101 - a pipe was asked for
     with suppress(BrokenPipeError, ConnectionResetError):
         stdin.write(data)
         await stdin.drain()
@@ -180,7 +180,7 @@ async def _read_lines(
     one line. An error that `on_line` raises is set on `broken`. The remaining output is then read and dropped, because
     a program that cannot write would never end."""
     stdout = process.stdout
-    assert stdout is not None  # noqa: S101
+    assert stdout is not None  # noqa: S101 - a pipe was asked for
     waiting: list[bytes] = []
     while piece := await stdout.read(_PIECE):
         first, *others = piece.split(b"\n")
@@ -203,7 +203,7 @@ def _tell(line: bytes, on_line: Callable[[bytes], None], broken: asyncio.Future[
 
 async def _read_end(process: asyncio.subprocess.Process) -> str:
     stderr = process.stderr
-    assert stderr is not None  # noqa: S101
+    assert stderr is not None  # noqa: S101 - a pipe was asked for
     kept = b""
     while piece := await stderr.read(_PIECE):
         kept = (kept + piece)[-_KEPT:]

@@ -102,7 +102,7 @@ class ProviderSession(Session):
         for `prompt_id`, that answer is returned and no program is started. Events are passed to `emit` as they happen."""
         self._agent.enter()
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101
+        assert task is not None  # noqa: S101 - for the type checker
         self._tasks.add(task)
         try:
             async with self._lock:

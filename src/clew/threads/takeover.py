@@ -83,7 +83,7 @@ class until_lost:  # noqa: N801 - used like a function, as asyncio.timeout is
 
     async def __aenter__(self) -> None:
         self._task = asyncio.current_task()
-        assert self._task is not None  # noqa: S101
+        assert self._task is not None  # noqa: S101 - it has begun
         self._loop = asyncio.get_running_loop()
         self._cancelling = self._task.cancelling()
         if self._thread.lost:

@@ -65,7 +65,7 @@ async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResu
     failure = ""
     for number in range(tool.retries + 1):
         if number:
-            await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (number - 1)) * random.uniform(0.5, 1))  # noqa: S311
+            await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (number - 1)) * random.uniform(0.5, 1))  # noqa: S311 - a pause
             if tool.effect != "none":
                 await ctx.fence()
         attempt = ctx._for_attempt(ctx.attempt + number)

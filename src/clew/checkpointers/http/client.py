@@ -139,7 +139,7 @@ class Client:
                 return reply
             if wait is None or attempt == self._retries:
                 break
-            pause = max(wait, _PAUSES[min(attempt, len(_PAUSES) - 1)] * random.uniform(1, 1.5))  # noqa: S311
+            pause = max(wait, _PAUSES[min(attempt, len(_PAUSES) - 1)] * random.uniform(1, 1.5))  # noqa: S311 - a pause
             if loop.time() - began + pause >= self._patience.seconds:
                 break
             await asyncio.sleep(pause)

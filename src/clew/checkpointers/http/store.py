@@ -203,7 +203,7 @@ class HTTPCheckpointer(Checkpointer):
 
     async def _ask(self, method: str, path: str, body: bytes = b"", *, kind: str = MSGPACK, safe: bool = True) -> Reply:
         reply = await self._use().call(method, path, body, kind=kind, safe=safe)
-        assert reply is not None, "only a call that allows it is answered with absent"  # noqa: S101
+        assert reply is not None, "only a call that allows it is answered with absent"  # noqa: S101 - said before
         return reply
 
     async def _records(self, method: str, path: str, body: bytes = b"") -> list[bytes]:

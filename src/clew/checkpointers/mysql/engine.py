@@ -162,7 +162,7 @@ class Engine:
         attempt = 0
         while True:
             if attempt:  # a random pause, so that two conflicting transactions do not retry in step
-                await asyncio.sleep(random.uniform(0, 0.01 * attempt))  # noqa: S311
+                await asyncio.sleep(random.uniform(0, 0.01 * attempt))  # noqa: S311 - a pause, no secret
             async with self._room:
                 connection = self._idle.pop() if self._idle else await self._connect()
                 try:

@@ -90,7 +90,7 @@ async def prepare(connection: Connection, prefix: str, where: str) -> None:
     if version is None:
         for table in _TABLES:
             await connection.run(table.format(prefix=prefix).strip().encode())
-        await connection.run(f"INSERT IGNORE INTO {prefix}meta VALUES (1, {VERSION})".encode())  # noqa: S608
+        await connection.run(f"INSERT IGNORE INTO {prefix}meta VALUES (1, {VERSION})".encode())  # noqa: S608 - a checked prefix
         version = await _version(connection, prefix)
     if version is None:
         raise Corrupt(f"{where} does not say which version it has. Restore a copy.")
@@ -100,7 +100,7 @@ async def prepare(connection: Connection, prefix: str, where: str) -> None:
 
 async def _version(connection: Connection, prefix: str) -> int | None:
     try:
-        [[_, rows]] = await connection.run(f"SELECT version FROM {prefix}meta WHERE id = 1".encode())  # noqa: S608
+        [[_, rows]] = await connection.run(f"SELECT version FROM {prefix}meta WHERE id = 1".encode())  # noqa: S608 - a checked prefix
     except Failure as failure:
         if failure.code == _NO_SUCH_TABLE:
             return None

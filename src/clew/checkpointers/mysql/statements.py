@@ -172,7 +172,7 @@ PACKET = 2**20
 _COLUMNS = ("frames", "created", "updated", "thread_id", "status", "agent", "parent", "title", "tags", "head")
 _INSERT = f"INTO %bheads (space, thread_key, log, {', '.join(_COLUMNS)}) VALUES ({', '.join(['%b'] * 13)})".encode()
 _UPDATE = (
-    f"UPDATE %bheads SET id = LAST_INSERT_ID(id), {', '.join(f'{name} = %b' for name in _COLUMNS)} "  # noqa: S608
+    f"UPDATE %bheads SET id = LAST_INSERT_ID(id), {', '.join(f'{name} = %b' for name in _COLUMNS)} "  # noqa: S608 - our column names
     "WHERE space = %b AND thread_key = %b AND log = %b AND frames = %b"
 ).encode()
 _NO_ID = b"DO LAST_INSERT_ID(0)"

@@ -51,7 +51,7 @@ _HEAD_COLUMNS = (
 )
 _CREATED = _HEAD_COLUMNS[4:].index("created")
 _CHANGING = tuple(name for name in _HEAD_COLUMNS[4:] if name != "created")  # with it, each append writes one more page
-_INSERT_HEADS = f"INSERT INTO heads ({', '.join(_HEAD_COLUMNS)}) VALUES "  # noqa: S608
+_INSERT_HEADS = f"INSERT INTO heads ({', '.join(_HEAD_COLUMNS)}) VALUES "  # noqa: S608 - our column names
 _OR_UPDATE = f" ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _CHANGING)}"
 
 _INSERT_FRAMES = "INSERT INTO frames (thread, number, data) VALUES "

@@ -278,7 +278,7 @@ def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
         add("instr(tags, ?)", tags_column({name: value}))
     if (start := query.start()) is not None:
         add(f"({query.order}, key) < (?, ?)", start[0], bytes.fromhex(start[1]))
-    statement = f"SELECT head, thread_id FROM heads WHERE {' AND '.join(where)} ORDER BY {query.order} DESC, key DESC"  # noqa: S608
+    statement = f"SELECT head, thread_id FROM heads WHERE {' AND '.join(where)} ORDER BY {query.order} DESC, key DESC"  # noqa: S608 - ours
     if query.limit is not None:
         statement += " LIMIT ?"
         values.append(min(query.limit, UNLIMITED))

@@ -69,12 +69,12 @@ class Piece(NamedTuple):
 
     @property
     def call(self) -> ToolCall:
-        assert isinstance(self.block, ToolCall)  # noqa: S101
+        assert isinstance(self.block, ToolCall)  # noqa: S101 - by construction
         return self.block
 
     @property
     def result(self) -> ToolResult:
-        assert isinstance(self.block, ToolResult)  # noqa: S101
+        assert isinstance(self.block, ToolResult)  # noqa: S101 - by construction
         return self.block
 
 

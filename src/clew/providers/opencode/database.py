@@ -45,6 +45,7 @@ __all__ = [
     "open_to_read",
     "open_to_write",
     "opened",
+    "quoted",
     "real",
     "sealed",
     "select",
@@ -115,6 +116,12 @@ def open_to_write(path: Path) -> Iterator[sqlite3.Connection]:
         _check_triggers(connection, path)
         yield connection
         connection.execute("COMMIT")
+
+
+def quoted(name: str) -> str:
+    """Return the name of a table or column as it is written in SQL, so that no name can be anything else."""
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
 
 
 def columns_of(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
@@ -363,8 +370,8 @@ def settle(connection: sqlite3.Connection, session: str, cwd: Path) -> None:
     session only in the folder that it is assigned to."""
     known = columns_of(connection, "session")
     place = {column: value for column, value in located(connection, cwd).items() if column in known}
-    named = ", ".join(f"{column} = ?" for column in place)
-    connection.execute(f"UPDATE session SET {named} WHERE id = ?", (*place.values(), session))  # noqa: S608
+    named = ", ".join(f"{quoted(column)} = ?" for column in place)
+    connection.execute(f"UPDATE session SET {named} WHERE id = ?", (*place.values(), session))  # noqa: S608 - quoted
 
 
 def _project(connection: sqlite3.Connection, folder: Path) -> tuple[str, str]:
@@ -378,7 +385,7 @@ def _project(connection: sqlite3.Connection, folder: Path) -> tuple[str, str]:
         columns = [column for column in row if column in columns_of(connection, "project")]
         marks = ", ".join("?" * len(columns))
         connection.execute(
-            f"INSERT INTO project ({', '.join(columns)}) VALUES ({marks})",  # noqa: S608
+            f"INSERT INTO project ({', '.join(columns)}) VALUES ({marks})",  # noqa: S608 - our names
             [row[column] for column in columns],
         )
     return _GLOBAL, "/"

@@ -12,7 +12,7 @@ import msgspec
 from clew.errors import Corrupt, InvalidInput
 from clew.providers.fields import values
 from clew.providers.files import put
-from clew.providers.opencode.database import Namer, Row, columns_of, located, new_session, now, select, settle
+from clew.providers.opencode.database import Namer, Row, columns_of, located, new_session, now, quoted, select, settle
 from clew.providers.opencode.storage import (
     OUTPUTS,
     PRIVATE,
@@ -103,7 +103,7 @@ def _clear(connection: sqlite3.Connection, session: str) -> None:
     deleting it would also delete data that only this machine has, such as the link by which others can read the
     session."""
     for table in ("part", "message", *small_tables(connection)):
-        connection.execute(f'DELETE FROM "{table}" WHERE session_id = ?', (session,))  # noqa: S608
+        connection.execute(f"DELETE FROM {quoted(table)} WHERE session_id = ?", (session,))  # noqa: S608 - quoted
 
 
 def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str, str]) -> None:
@@ -113,7 +113,7 @@ def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str,
     tables = [table for table in sorted(PRIVATE) if columns_of(connection, table)]
     for session in aside.keys() - coming:
         for table in tables:
-            query = f'UPDATE "{table}" SET session_id = ? WHERE session_id = ?'  # noqa: S608
+            query = f"UPDATE {quoted(table)} SET session_id = ? WHERE session_id = ?"  # noqa: S608 - quoted
             connection.execute(query, (aside[session], session))
         connection.execute("DELETE FROM session WHERE id = ?", (session,))
 
@@ -145,11 +145,11 @@ class _Rows:
             self._columns[table] = columns_of(self._connection, table)
         columns = [column for column in row if column in self._columns[table]]
         if columns:
-            named, marks = ", ".join(columns), ", ".join("?" * len(columns))
-            kept = [f"{column} = excluded.{column}" for column in columns if column not in _NOT_HERE]
+            named, marks = ", ".join(map(quoted, columns)), ", ".join("?" * len(columns))
+            kept = [f"{quoted(column)} = excluded.{quoted(column)}" for column in columns if column not in _NOT_HERE]
             there = f" ON CONFLICT (id) DO UPDATE SET {', '.join(kept)}" if table == "session" else ""
             self._connection.execute(
-                f'INSERT INTO "{table}" ({named}) VALUES ({marks}){there}',  # noqa: S608
+                f"INSERT INTO {quoted(table)} ({named}) VALUES ({marks}){there}",  # noqa: S608 - quoted
                 [row[column] for column in columns],
             )
 

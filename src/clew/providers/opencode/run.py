@@ -146,7 +146,7 @@ def make_database(program: Program | None, place: Place) -> Path:
         raise ProviderMissing("opencode", advice.install_program("opencode"), program.problem)
     place.cwd.mkdir(parents=True, exist_ok=True)
     try:
-        made = subprocess.run(  # noqa: S603
+        made = subprocess.run(  # noqa: S603 - the program that the user installed, found by its path
             [program.path, "db", "path"],
             cwd=place.cwd,
             env=dict(place.env),

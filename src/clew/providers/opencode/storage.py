@@ -23,7 +23,7 @@ from clew.errors import Corrupt, InvalidInput
 from clew.providers.base import NativeSession, Standing
 from clew.providers.fields import from_milliseconds
 from clew.providers.files import make_folder, put_if_changed, sweep
-from clew.providers.opencode.database import Row, columns_of, decode, encode, is_session, opened, sealed, select
+from clew.providers.opencode.database import Row, columns_of, decode, encode, is_session, opened, quoted, sealed, select
 
 __all__ = [
     "LARGE",
@@ -238,7 +238,7 @@ def _sheet(connection: sqlite3.Connection, session: str, kept: Manifest | None, 
 def _count(connection: sqlite3.Connection, table: str, session: str) -> tuple[int, int]:
     """Return how many rows of this table belong to the session, and the latest time in milliseconds at which one was
     changed."""
-    query = f"SELECT count(*), coalesce(max(time_updated), 0) FROM {table} WHERE session_id = ?"  # noqa: S608
+    query = f"SELECT count(*), coalesce(max(time_updated), 0) FROM {quoted(table)} WHERE session_id = ?"  # noqa: S608 - quoted
     count, updated = connection.execute(query, (session,)).fetchone()
     return count, updated
 
@@ -246,7 +246,7 @@ def _count(connection: sqlite3.Connection, table: str, session: str) -> tuple[in
 def _small_rows(connection: sqlite3.Connection, session: str) -> dict[str, list[dict[str, msgspec.Raw]]]:
     found = {"session": list(select(connection, "SELECT * FROM session WHERE id = ?", (session,)))}
     for table in small_tables(connection):
-        query = f'SELECT * FROM "{table}" WHERE session_id = ? ORDER BY rowid'  # noqa: S608
+        query = f"SELECT * FROM {quoted(table)} WHERE session_id = ? ORDER BY rowid"  # noqa: S608 - quoted
         found[table] = list(select(connection, query, (session,)))
     return {table: [opened(row) for row in rows] for table, rows in found.items() if rows}
 
@@ -362,13 +362,13 @@ def _times(connection: sqlite3.Connection, sessions: list[str]) -> dict[_Name, i
     found: dict[_Name, int] = {}
     for session in sessions:
         for table in ("message", "part"):
-            query = f"SELECT id, time_updated FROM {table} WHERE session_id = ?"  # noqa: S608
+            query = f"SELECT id, time_updated FROM {quoted(table)} WHERE session_id = ?"  # noqa: S608 - quoted
             found.update({(table, name): updated for name, updated in connection.execute(query, (session,))})
     return found
 
 
 def _data(connection: sqlite3.Connection, name: _Name) -> str:
-    query = f"SELECT data FROM {name[0]} WHERE id = ?"  # noqa: S608
+    query = f"SELECT data FROM {quoted(name[0])} WHERE id = ?"  # noqa: S608 - quoted
     data: str = connection.execute(query, (name[1],)).fetchone()[0]
     return data
 

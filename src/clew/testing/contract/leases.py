@@ -79,7 +79,7 @@ class _Holder:
         head = await self._store.head(self.thread_id)
         assert head is not None
         moment = datetime.now(UTC) + self._apart
-        lease = Lease(owner=_ELSEWHERE, token="secret", expires_at=moment + timedelta(seconds=_LASTS))  # noqa: S106
+        lease = Lease(owner=_ELSEWHERE, token="secret", expires_at=moment + timedelta(seconds=_LASTS))  # noqa: S106 - made up
         renewed = msgspec.structs.replace(head, status="running", lease=lease, updated_at=moment)
         await self._store.append(self.thread_id, [], at=head.frames, head=renewed)
 

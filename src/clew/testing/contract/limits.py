@@ -88,7 +88,7 @@ class LimitContract:
         bad: dict[str, Any] = {
             "created_at": _NAIVE,
             "updated_at": _NAIVE,
-            "lease": Lease(owner=owner, token="t", expires_at=_NAIVE),  # noqa: S106
+            "lease": Lease(owner=owner, token="t", expires_at=_NAIVE),  # noqa: S106 - made up
             "status": "sleeping",
             "title": "lone \ud800",
             "agent": "lone \ud800",

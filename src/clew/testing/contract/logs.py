@@ -328,7 +328,7 @@ def _full_head(thread_id: str) -> Head:
         frames=2,
         log_id="log-9",
         status="interrupted",
-        lease=Lease(owner=owner, token="token-1", expires_at=minute(1) + timedelta(microseconds=1)),  # noqa: S106
+        lease=Lease(owner=owner, token="token-1", expires_at=minute(1) + timedelta(microseconds=1)),  # noqa: S106 - made up
         snapshot=1,
         digest=digest_of(b"two"),
         agent="planner",
