@@ -8,7 +8,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from clew.checkpointers.http.protocol import Failure as WireFailure
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable, UsageError
 from clew.testing.contract.builders import append, digest_of, every_call, put
+from tests.server.certificate import make_certificate
 from tests.server.serving import a_token, serving
 
 pytestmark = pytest.mark.anyio
@@ -360,41 +361,8 @@ async def test_a_blob_above_the_limit_of_the_server_is_refused_with_its_words() 
 # TLS
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that vouches for itself, and its key."""
-    import ipaddress
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "clew test")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    cert_path, key_path = tmp_path / "cert.pem", tmp_path / "key.pem"
-    cert_path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    key_path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain)
-    )
-    return cert_path, key_path
-
-
-async def test_tls_is_used_and_the_server_must_be_trusted(certificate: tuple[Path, Path]) -> None:
-    cert, key = certificate
+async def test_tls_is_used_and_the_server_must_be_trusted(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path)
     with serving(tls_cert=cert, tls_key=key) as running:
         async with HTTPCheckpointer(running.url, tls=ssl.create_default_context(cafile=str(cert))) as store:
             head = await append(store, "thread", b"frame")

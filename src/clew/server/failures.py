@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Iterable
 from http import HTTPStatus
 
@@ -11,6 +10,7 @@ import msgspec
 
 from clew.checkpointers.http.protocol import JSON, Code, Failure
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
+from clew.server.logs import places
 from clew.server.response import Response
 
 __all__ = ["STATUS", "Refused", "WrongMethod", "error_response", "failure_of", "log_failure", "refusal"]
@@ -29,6 +29,7 @@ STATUS: dict[Code, HTTPStatus] = {
     "newer_format": HTTPStatus.INTERNAL_SERVER_ERROR,
     "no_such_path": HTTPStatus.NOT_FOUND,
     "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "too_slow": HTTPStatus.REQUEST_TIMEOUT,
     "unauthenticated": HTTPStatus.UNAUTHORIZED,
     "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
 }
@@ -40,9 +41,11 @@ class Refused(Exception):
     """Raised if the service refuses a request for a reason of its own, such as a missing scope or a body that is too
     large."""
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(self, code: Code, message: str, retry_after: int = 0) -> None:
         super().__init__(message)
         self.code: Code = code
+        self.retry_after = retry_after
+        """The seconds to wait before the same request may succeed. 0 if that is not known."""
 
 
 class WrongMethod(Refused):
@@ -59,7 +62,7 @@ def failure_of(error: Exception) -> Failure:
     operator can fix are also logged."""
     match error:
         case Refused():
-            return Failure(error.code, str(error))
+            return Failure(error.code, str(error), retry_after=error.retry_after)
         case InvalidInput():
             return Failure("invalid", str(error))
         case Conflict():
@@ -82,8 +85,7 @@ def failure_of(error: Exception) -> Failure:
 def log_failure(error: BaseException) -> None:
     """Write an error to the log: its class, and the last 8 lines of its traceback as file, line number and function.
     The message of the error is left out, because it may contain a tenant's data."""
-    places = [f"{place.filename}:{place.lineno} {place.name}" for place in traceback.extract_tb(error.__traceback__)]
-    logger.error(msgspec.json.encode({"event": "error", "kind": type(error).__name__, "at": places[-8:]}).decode())
+    logger.error(msgspec.json.encode({"event": "error", "kind": type(error).__name__, "at": places(error)}).decode())
 
 
 def refusal(failure: Failure) -> Response:
@@ -94,7 +96,7 @@ def refusal(failure: Failure) -> Response:
         headers["www-authenticate"] = "Bearer"
     if failure.retry_after:
         headers["retry-after"] = str(failure.retry_after)
-    if failure.code == "draining":
+    if failure.code in ("draining", "too_slow"):
         headers["connection"] = "close"
     return Response(msgspec.json.encode(failure), JSON, status=STATUS[failure.code], headers=headers)
 

@@ -17,9 +17,12 @@ import msgspec
 
 from clew.checkpointers.http.protocol import PROTOCOL, PROTOCOL_HEADER, Failure
 from clew.server.auth import ANYBODY, EVERY_NAMESPACE, NOBODY, Rates, Token, Tokens
+from clew.server.connections import CONNECTION, Connection
 from clew.server.failures import log_failure, refusal
 from clew.server.inspector import Inspector
+from clew.server.limits import Bodies, Room, Streams
 from clew.server.request import Request
+from clew.server.response import Response
 from clew.server.router import Router
 from clew.server.settings import Settings
 from clew.server.stores import Stores
@@ -51,6 +54,8 @@ class Gate:
         self._settings = settings
         self._tokens = Tokens(settings.tokens)
         self._rates = Rates(settings.rate, settings.burst)
+        self.bodies = Bodies(settings)
+        self._streams = Streams(settings.max_streams)
 
     @property
     def under_way(self) -> int:
@@ -96,14 +101,18 @@ class Gate:
         """Respond to one HTTP request, and record it in the access log and the metrics."""
         start = time.perf_counter()
         request = Request(scope, connection.receive, self._stores, self._settings)
+        request.room = Room(self.bodies)
         is_page = self.inspector.owns(request.path)
         if is_page:
             self.inspector.add_session(request)
-        failure = self._admit(request)
+        failure = self._admit(request) or self._limit(request, scope.get(CONNECTION))
         self._metrics.under_way += 1
         try:
             if failure is None:
                 response = await (self.inspector.router if is_page else self.api).answer(request)
+                if not isinstance(response.body, bytes):
+                    await self._stream(request, response, connection)
+                    return
             else:
                 request.route = "refused"
                 response = self.inspector.refusal(request, failure) if is_page else refusal(failure)
@@ -111,10 +120,34 @@ class Gate:
         except Exception as error:  # noqa: BLE001 - logged without its words, which a server's log would show
             log_failure(error)
         finally:
+            request.room.leave()
             self._metrics.under_way -= 1
             if self.is_draining and not self.under_way:
                 self._quiet.set()
             self._record(request, connection, time.perf_counter() - start)
+
+    async def _stream(self, request: Request, response: Response, connection: _Counted) -> None:
+        """Send a response that is a stream, or refuse it if the token of the request has as many as it may have."""
+        if not self._streams.enter(request.token):
+            if not isinstance(response.body, bytes):
+                await response.body.aclose()
+            reason = f"a token may have {self._settings.max_streams} streams at a time; wait until one ends"
+            response = refusal(Failure("limited", reason, retry_after=1))
+            await response.send(connection.receive, connection.send)
+            return
+        try:
+            await response.send(connection.receive, connection.send)
+        finally:
+            self._streams.leave(request.token)
+
+    def _limit(self, request: Request, connection: Connection | None) -> Failure | None:
+        """Note which token a connection is used with. Returns a `Failure` if the token has too many connections."""
+        token = request.token
+        if connection is None or token is NOBODY or connection.show(token.sha256):
+            return None
+        reason = f"a token may have {self._settings.max_connections_per_token} connections at a time; close one"
+        request.token = NOBODY
+        return Failure("limited", reason, retry_after=1)
 
     def _admit(self, request: Request) -> Failure | None:
         """Decide about a request. Returns None if it is admitted, and otherwise a `Failure` (an error code and a message

@@ -128,7 +128,7 @@ def _operation(
     if absent:
         responses |= _failures(404)
     if body:
-        responses |= _failures(413)
+        responses |= _failures(408, 413)
     if conditional:
         responses |= _failures(409, 412)
     namespace = _parameter(NAMESPACE_HEADER, "header", {"type": "string", "pattern": "^[A-Za-z0-9_-]*$"})
@@ -156,10 +156,11 @@ _MEANINGS = {
     403: "The token lacks the scope.",
     404: "There is no such thing in the token's namespace.",
     405: "There is no such method here.",
+    408: "The body did not arrive in time.",
     409: "A blob that is pointed at is not there.",
     412: "The log does not end where the request says.",
     413: "More than the limit.",
-    429: "Too many requests with this token.",
+    429: "Too many requests, connections or streams with this token, or too much in memory.",
     500: "The store holds something damaged, or the server failed.",
     503: "The store cannot be reached, or the server is shutting down.",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from clew.checkpointers.checks import check_thread_id
@@ -13,6 +13,9 @@ from clew.server.auth import NOBODY, Scope, Token, in_store
 from clew.server.failures import Refused
 from clew.server.settings import Settings
 from clew.server.stores import Stores, Use
+
+if TYPE_CHECKING:
+    from clew.server.limits import Room
 
 __all__ = ["Request"]
 
@@ -30,6 +33,8 @@ class Request:
         self.receive = receive
         """The function of ASGI that waits for the next part of the request's body and returns it."""
         self.settings = settings
+        self.room: Room | None = None
+        """Where the memory that the body takes is counted. None if it is not counted."""
         self.token: Token = NOBODY
         """The token of the caller. `NOBODY` if the request was refused, or its path needs no token."""
         self.route = "other"

@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import socket
 import sys
+from functools import partial
 from types import FrameType
 
 import msgspec
@@ -15,14 +16,12 @@ import uvicorn
 from clew import advice
 from clew.errors import InvalidInput, Unavailable
 from clew.server.app import create_app
+from clew.server.connections import LARGEST_REQUEST_HEAD, Connection, Connections, listen
+from clew.server.logs import write_logs
 from clew.server.middleware import Gate
 from clew.server.settings import Settings
 
 __all__ = ["Server", "serve"]
-
-_KEEP_ALIVE = 75
-"""Seconds for which an idle connection stays open. Clients close their idle connections sooner than this. Otherwise a
-client could send a request while the service closes the connection, and the request would be lost."""
 
 logger = logging.getLogger("clew.server")
 
@@ -35,6 +34,7 @@ class Server(uvicorn.Server):
         _check_place(settings)
         self._settings = settings
         self.gate: Gate = create_app(settings)
+        self.connections = Connections(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
         super().__init__(
@@ -44,11 +44,14 @@ class Server(uvicorn.Server):
                 port=settings.port,
                 ssl_certfile=settings.tls_cert,
                 ssl_keyfile=settings.tls_key,
+                http=partial(Connection, self.connections),  # type: ignore[arg-type] # it is called, no more
+                loop="asyncio",  # on which a `Listener` counts what it accepts
+                h11_max_incomplete_event_size=LARGEST_REQUEST_HEAD,
                 ws="none",
                 access_log=False,
                 log_config=None,
                 server_header=False,
-                timeout_keep_alive=_KEEP_ALIVE,
+                timeout_keep_alive=settings.idle_timeout,  # type: ignore[arg-type] # it waits for parts of seconds too
                 timeout_graceful_shutdown=max(1, round(settings.grace)),
             )
         )
@@ -60,7 +63,15 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        if sockets is None and self.config.uds is None:
+            try:
+                sockets = listen(self._settings.host, self._settings.port, self.connections)
+            except OSError:
+                await self.lifespan.startup()
+                await self.lifespan.shutdown()
+                sys.exit(1)
         await super().startup(sockets)
+        self.connections.start()
         if self.started:
             scheme = "https" if self._settings.tls_cert else "http"
             host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
@@ -94,12 +105,7 @@ def serve(settings: Settings) -> None:
 
     Raises `Unavailable` if it cannot listen on the address, and `InvalidInput` for settings that cannot work.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    root = logging.getLogger("clew.server")
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    root.propagate = False
+    write_logs()
     server = Server(settings)
     if settings.tokens and settings.tls_cert is None and not _is_local(settings.host):
         server._say(

@@ -18,6 +18,9 @@ for a head and many refs."""
 MAX_SMALL_BODY = 8 * 2**20
 """The largest request body, in bytes, that has a query or a list of digests."""
 
+_COUNTS = ("max_connections", "max_connections_per_address", "max_connections_per_token", "max_streams")
+_TIMES = ("header_timeout", "body_timeout", "send_timeout", "idle_timeout")
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a service, which the options of `clew serve` set."""
@@ -39,7 +42,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Path | None = None
     access_log: bool = True
     grace: float = 30.0
-    """Seconds that the requests under way get to finish when the service stops."""
+    """Seconds after which the service has ended when it is told to stop. Most of them are for the requests under way."""
+    max_connections: int = 1000
+    """The most connections at a time. It is less if the system lets the process open fewer files."""
+    max_connections_per_address: int = 100
+    """The most connections from one address on which no token was shown yet. An IPv6 network of 64 bits counts as one
+    address. One connection more ends the oldest of them."""
+    max_connections_per_token: int = 500
+    """The most connections on which one token is used."""
+    max_streams: int = 256
+    """The most responses that are sent as a stream to one token at a time: long reads, and pages that follow a thread."""
+    max_bodies: int = 256 * 2**20
+    """The most bytes of request bodies in memory at a time. One token gets up to half of them."""
+    header_timeout: float = 10.0
+    """Seconds in which a client must send the head of a request: the request line and the headers."""
+    body_timeout: float = 30.0
+    """Seconds in which a client must send the body of a request. It gets one more for each 16 KiB that have arrived."""
+    send_timeout: float = 60.0
+    """Seconds after which a client is cut off that takes nothing of the response sent to it."""
+    idle_timeout: float = 75.0
+    """Seconds for which a connection without a request stays open. Clients of Clew use no connection that was idle for
+    30 seconds. A shorter time here could close one while a request is on its way, and the request would be lost."""
 
     def check(self) -> None:
         """Raise `InvalidInput` if a setting cannot work, such as a certificate without its key."""
@@ -53,6 +76,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput("a burst is 1 or more, and goes with a rate")
         if self.max_blob < 1 or self.grace < 0:
             raise InvalidInput("the largest blob has 1 byte or more, and the grace is 0 seconds or more")
+        if self.max_bodies < 2 * max(self.max_blob, MAX_APPEND_BODY):
+            raise InvalidInput(
+                f"{self.max_bodies} bytes for request bodies are too few: one token gets half of them, and one body has up "
+                f"to {max(self.max_blob, MAX_APPEND_BODY)} bytes. Allow twice as many, or smaller blobs."
+            )
+        for name in _COUNTS + _TIMES:
+            if getattr(self, name) < (1 if name in _COUNTS else 0.001):
+                raise InvalidInput(f"{name.replace('_', ' ')}: {getattr(self, name)} lets nothing through")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidInput("TLS needs both files: the certificate and its key")
         for path in (self.tls_cert, self.tls_key):

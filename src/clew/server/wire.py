@@ -3,7 +3,8 @@ read up to a given limit and no further, and the type of each value is checked."
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -18,6 +19,9 @@ __all__ = ["decoded", "encoded", "numbers", "octets", "tags", "whole"]
 
 
 T = TypeVar("T")
+
+_SLOWEST = 2**14
+"""Bytes per second. A body that arrives at least at this speed is never too slow."""
 
 
 async def decoded(request: Request, kind: type[T], limit: int, *, json: bool = True) -> T:
@@ -47,8 +51,23 @@ async def octets(request: Request, limit: int) -> bytes:
 
 
 async def whole(request: Request, limit: int) -> bytes | bytearray:
-    """Read a whole request body. Raises `Refused` as soon as it is known to have more than `limit` bytes, and
-    `InvalidInput` if the client goes away before its end."""
+    """Read a whole request body. Raises `Refused` as soon as it is known to have more than `limit` bytes, if it comes
+    too slowly, or if the service has no memory for it; and `InvalidInput` if the client goes away before its end."""
+    begun = asyncio.get_running_loop().time()
+    allowed = request.settings.body_timeout
+    try:
+        async with asyncio.timeout_at(begun + allowed) as timer:
+            return await _received(request, limit, lambda size: timer.reschedule(begun + allowed + size / _SLOWEST))
+    except TimeoutError:
+        raise Refused(
+            "too_slow",
+            f"the body did not arrive: {allowed:g} s are allowed, and one more for each {_SLOWEST} bytes. Nothing was "
+            "written.",
+        ) from None
+
+
+async def _received(request: Request, limit: int, moved: Callable[[int], None]) -> bytes | bytearray:
+    """Read a whole request body for `whole`. Calls `moved` after each part with the number of bytes received so far."""
     length = request.headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
@@ -62,6 +81,10 @@ async def whole(request: Request, limit: int) -> bytes | bytearray:
         more = message.get("more_body", False)
         if len(body) + len(part) > limit:
             raise _too_large(limit)
+        if request.room is not None:
+            request.room.take(request.token, len(part))
+        if more:
+            moved(len(body) + len(part))
         if not body:
             body = bytearray(part) if more else part
         else:

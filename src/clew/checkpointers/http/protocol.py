@@ -75,6 +75,7 @@ Code = Literal[
     "newer_format",
     "no_such_path",
     "too_large",
+    "too_slow",
     "unauthenticated",
     "unavailable",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,8 +36,31 @@ def serve(
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate, with its chain.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The key of the certificate.")] = None,
     grace: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long open requests may take to finish at the end.")
+        float, typer.Option(metavar="SECONDS", help="When it has ended at the latest, once it is told to stop.")
     ] = 30.0,
+    max_connections: Annotated[int, typer.Option(metavar="COUNT", help="Connections at a time.")] = 1000,
+    max_connections_per_address: Annotated[
+        int, typer.Option(metavar="COUNT", help="Those of one address that have not shown a token yet.")
+    ] = 100,
+    max_connections_per_token: Annotated[int, typer.Option(metavar="COUNT", help="Those that use one token.")] = 500,
+    max_streams: Annotated[
+        int, typer.Option(metavar="COUNT", help="Long reads and live pages of one token at a time.")
+    ] = 256,
+    max_bodies_mib: Annotated[
+        int, typer.Option("--max-bodies-mib", metavar="MIB", help="Memory for the bodies of requests.")
+    ] = 256,
+    header_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long a client may take to send the head of a request.")
+    ] = 10.0,
+    body_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="The same for the body; one more for each 16 KiB that came.")
+    ] = 30.0,
+    send_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long a client may take nothing of its response.")
+    ] = 60.0,
+    idle_timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long a connection without a request stays open.")
+    ] = 75.0,
     access_log: Annotated[bool, typer.Option(help="Write a JSON line for each request to the standard error.")] = True,
     new_token: Annotated[
         bool, typer.Option("--new-token", help="Print a new token and its line for the file, and exit.")
@@ -60,7 +83,18 @@ def serve(
     if new_token:
         _print_token(namespace, scopes, label)
         return
-    _serve(store, host, port, token_file, rate, burst, max_blob_mib, tls_cert, tls_key, grace, access_log)
+    limits = {
+        "max_connections": max_connections,
+        "max_connections_per_address": max_connections_per_address,
+        "max_connections_per_token": max_connections_per_token,
+        "max_streams": max_streams,
+        "max_bodies": max_bodies_mib * 2**20,
+        "header_timeout": header_timeout,
+        "body_timeout": body_timeout,
+        "send_timeout": send_timeout,
+        "idle_timeout": idle_timeout,
+    }
+    _serve(store, host, port, token_file, rate, burst, max_blob_mib, tls_cert, tls_key, grace, access_log, limits)
 
 
 def _print_token(namespace: str, scopes: str, label: str) -> None:
@@ -86,6 +120,7 @@ def _serve(
     tls_key: Path | None,
     grace: float,
     access_log: bool,
+    limits: dict[str, Any],
 ) -> None:
     try:
         from clew.server import Settings
@@ -108,5 +143,6 @@ def _serve(
             tls_key=tls_key,
             access_log=access_log,
             grace=grace,
+            **limits,
         )
     )

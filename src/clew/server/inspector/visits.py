@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from clew.checkpointers.registry import default_url
 from clew.errors import InvalidInput
-from clew.server.auth import EVERY_NAMESPACE, Scope
+from clew.server.auth import EVERY_NAMESPACE, NOBODY, Scope
 from clew.server.failures import Refused
 from clew.server.inspector.login import Forms
 from clew.server.inspector.templates import Markup
@@ -48,6 +48,8 @@ HEADERS = {
 to show a page in a frame, and keep no copy."""
 
 _LARGEST_FORM = 2**20
+_LARGEST_LOGIN = 2**14
+"""The most bytes of a form that is sent without a token: the login form."""
 _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 
 
@@ -124,7 +126,7 @@ class Visit:
             raise InvalidInput(
                 "the body must be a form (application/x-www-form-urlencoded). Open the page in a browser and use its form."
             )
-        body = bytes(await whole(self.request, _LARGEST_FORM))
+        body = bytes(await whole(self.request, _LARGEST_LOGIN if self.request.token is NOBODY else _LARGEST_FORM))
         try:
             fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=500))
         except ValueError as error:

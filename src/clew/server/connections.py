@@ -1,0 +1,338 @@
+"""The connections of a service, and the limits that hold before anybody has shown a token: how many there are in all and
+from one address, and how long a client may take to send a request or to receive the response."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from clew.server.settings import Settings
+
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["CONNECTION", "LARGEST_REQUEST_HEAD", "Connection", "Connections", "Listener", "listen"]
+
+CONNECTION = "clew.connection"
+"""The key under which the ASGI scope of a request has its `Connection`."""
+LARGEST_REQUEST_HEAD = 2**15
+"""The most bytes that the request line and the headers of a request may have together."""
+_ROUND = 1.0
+"""Seconds between two rounds in which all connections are checked for clients that take too long."""
+_SPARE_FILES = 512
+"""How many files the process may open besides connections: those of the store, for each namespace in use."""
+_FEWEST = 16
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nclew-protocol: 1\r\nconnection: close\r\n"
+    b"content-type: application/json\r\ncontent-length: 89\r\n\r\n"
+    b'{"code":"unavailable","message":"the server has as many connections as it takes; wait 1 s"}'
+)
+_TOO_SLOW = (
+    b"HTTP/1.1 408 Request Timeout\r\nclew-protocol: 1\r\nconnection: close\r\ncontent-length: 0\r\n"
+    b"x-content-type-options: nosniff\r\n\r\n"
+)
+
+
+class _Entry:
+    """A connection as the limits see it, from the moment at which it was accepted, before any TLS handshake."""
+
+    __slots__ = ("address", "connection", "key", "since", "socket", "token")
+
+    def __init__(self, key: int, accepted: socket.socket, address: str, since: float) -> None:
+        self.key = key
+        self.socket = accepted
+        self.address = address
+        self.since = since
+        self.connection: Connection | None = None
+        self.token: str | None = None
+        """The hash of the token that was shown on this connection; None as long as none was shown."""
+
+
+class Connections:
+    """All open connections of a service. Admits new ones within the limits of the settings, and ends those whose clients
+    take too long.
+
+    A client that has shown a token is never pushed out by clients that have not. If there is no room for a new
+    connection, the oldest one on which no token was shown makes room. So somebody who opens connections and says nothing
+    takes only from others who say nothing.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._most = max(_FEWEST, min(settings.max_connections, _files() - _SPARE_FILES))
+        self._entries: dict[int, _Entry] = {}
+        self._strangers: Counter[str] = Counter()
+        self._of_token: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def start(self) -> None:
+        """Begin to check, about once a second, which clients take too long."""
+        self._timer = asyncio.get_running_loop().call_later(_ROUND, self._check)
+
+    def abort(self) -> None:
+        """Cut off all connections, whatever their clients do, and check no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for entry in list(self._entries.values()):
+            self._end(entry)
+
+    def admit(self, accepted: socket.socket, peer: Any) -> bool:
+        """Count a connection that was just accepted from the address `peer`. Returns False if there is no room for it,
+        not even after the oldest connection without a token was ended."""
+        address = _network(peer)
+        if self._strangers[address] >= self.settings.max_connections_per_address:
+            self._push_out(address)
+        if len(self._entries) >= self._most and not self._push_out(None):
+            self._forget_zero(address)
+            return False
+        entry = _Entry(accepted.fileno(), accepted, address, asyncio.get_running_loop().time())
+        self._entries[entry.key] = entry
+        self._strangers[address] += 1
+        return True
+
+    def leave(self, accepted: socket.socket) -> None:
+        """Count a connection no more, because its socket is being closed. Does nothing if it is not counted."""
+        entry = self._entries.get(accepted.fileno())
+        if entry is not None and entry.socket is accepted:
+            self._forget(entry)
+
+    def entry_of(self, connection: Connection, transport: asyncio.BaseTransport) -> _Entry | None:
+        """Return the entry of a connection whose protocol begins now. None if it was not accepted by a `Listener`, as on
+        a unix socket."""
+        found = transport.get_extra_info("socket")
+        entry = None if found is None else self._entries.get(found.fileno())
+        if entry is not None:
+            entry.connection = connection
+        return entry
+
+    def show(self, entry: _Entry, token: str) -> bool:
+        """Note that a token was shown on a connection; `token` is its hash. Returns False, and notes nothing, if the
+        token has as many connections as it may have."""
+        if entry.token == token or entry.key not in self._entries:
+            return True
+        if self._of_token[token] >= self.settings.max_connections_per_token:
+            return False
+        self._discount(entry)
+        entry.token = token
+        self._of_token[token] += 1
+        return True
+
+    def _push_out(self, address: str | None) -> bool:
+        """End the oldest connection on which no token was shown: of this address, or of all if it is None. Returns
+        whether there was one."""
+        for entry in self._entries.values():  # the oldest first
+            if entry.token is None and address in (None, entry.address):
+                self._end(entry)
+                return True
+        return False
+
+    def _end(self, entry: _Entry) -> None:
+        self._forget(entry)
+        if entry.connection is not None:
+            entry.connection.transport.abort()
+        else:  # its TLS handshake is under way
+            with suppress(OSError):
+                entry.socket.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self, entry: _Entry) -> None:
+        if self._entries.get(entry.key) is entry:
+            del self._entries[entry.key]
+            self._discount(entry)
+
+    def _discount(self, entry: _Entry) -> None:
+        counts, name = (self._strangers, entry.address) if entry.token is None else (self._of_token, entry.token)
+        counts[name] -= 1
+        if not counts[name]:
+            del counts[name]
+
+    def _forget_zero(self, address: str) -> None:
+        if not self._strangers[address]:
+            del self._strangers[address]
+
+    def _check(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for entry in list(self._entries.values()):
+            if entry.connection is not None:
+                entry.connection.check(now)
+            elif now - entry.since > self.settings.header_timeout:
+                self._end(entry)
+        self._timer = loop.call_later(_ROUND, self._check)
+
+
+class Connection(H11Protocol):
+    """One connection of a client, which carries one request after the other. Ends it if the client takes too long to
+    send the head of a request, or to receive a response.
+
+    How long the body of a request may take is checked where it is read, in `wire`.
+    """
+
+    def __init__(self, limits: Connections, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._application = self.app
+        self.app = self._run
+        self._limits = limits
+        self._settings = limits.settings
+        self._entry: _Entry | None = None
+        self._running = 0
+        self._waiting: float | None = None
+        """Since when the rest of a request is awaited that nobody reads; None while a request is handled, and while the
+        connection is idle."""
+        self._stalled: float | None = None
+        """Since when the client does not take what was sent to it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        super().connection_made(transport)
+        self._entry = self._limits.entry_of(self, transport)
+        self._waiting = self.loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiting is None and not self._running:
+            self._waiting = self.loop.time()
+        try:
+            super().data_received(data)
+        except h11.ProtocolError:  # it broke the rules while its response was under way
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.time()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stalled = None
+
+    def show(self, token: str) -> bool:
+        """Note that a token was shown on this connection; `token` is its hash. Returns False if the token has as many
+        connections as it may have."""
+        return self._entry is None or self._limits.show(self._entry, token)
+
+    def is_gone(self) -> bool:
+        """Return whether the client has closed the connection, as far as this machine knows by now."""
+        if self.transport.is_closing():
+            return True
+        if self._entry is None:
+            return False
+        try:
+            return not self._entry.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def check(self, now: float) -> None:
+        """End the connection if its client takes too long. `now` is the time of the event loop."""
+        if self.transport.is_closing() and self._stalled is None:
+            self._stalled = now  # what was sent last may never be taken
+        if self._stalled is not None and now - self._stalled > self._settings.send_timeout:
+            self.transport.abort()
+        elif self._waiting is not None and now - self._waiting > self._settings.header_timeout:
+            if self.conn.our_state is h11.IDLE:
+                self.transport.write(_TOO_SLOW)
+            self.transport.close()
+
+    async def _run(self, scope: Any, receive: Any, send: Any) -> None:
+        """Call the application for one request, and note that the request is being handled meanwhile."""
+        scope[CONNECTION] = self
+        self._running += 1
+        self._waiting = None
+        try:
+            await self._application(scope, receive, send)
+        finally:
+            self._running -= 1
+            # A client may go on with the body of a request that was refused. It gets as long as for the next head.
+            if not self._running and self.conn.their_state is h11.SEND_BODY:
+                self._waiting = self.loop.time()
+
+
+class _Accepted(socket.socket):
+    """The socket of an accepted connection. When it is closed, the connection is no longer counted."""
+
+    connections: Connections | None = None
+
+    def close(self) -> None:
+        if self.connections is not None and self.fileno() >= 0:
+            self.connections.leave(self)
+        super().close()
+
+
+class Listener(socket.socket):
+    """A listening socket that accepts connections within the limits. It answers others with 503 and closes them at once,
+    before they cost anything."""
+
+    connections: Connections
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept the next connection that the limits admit. Raises `BlockingIOError` if none waits."""
+        while True:
+            number, peer = self._accept()  # type: ignore[attr-defined]
+            accepted = _Accepted(self.family, self.type, self.proto, fileno=number)
+            accepted.setblocking(False)
+            if self.connections.admit(accepted, peer):
+                accepted.connections = self.connections
+                return accepted, peer
+            with suppress(OSError):
+                accepted.send(_FULL)
+            accepted.close()
+
+
+def listen(host: str, port: int, connections: Connections) -> list[socket.socket]:
+    """Return sockets that listen on every address of this host. If `port` is 0, all have the same free port. Raises
+    OSError if one of the addresses cannot be had."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            listener = Listener(family, kind, protocol)
+            listeners.append(listener)
+            listener.connections = connections
+            listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((address[0], port, *address[2:]))
+            port = port or listener.getsockname()[1]
+    except BaseException:
+        for opened in listeners:
+            opened.close()
+        raise
+    return listeners
+
+
+def _network(peer: Any) -> str:
+    """Return what counts as one address: an IPv4 address, or the network of 2**64 IPv6 addresses that one client has."""
+    host = str(peer[0]).partition("%")[0] if isinstance(peer, tuple) and peer else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return host
+
+
+def _files() -> int:
+    """Return how many files this process may have open, after it has asked for as many as it can get."""
+    if resource is None:
+        return 2**16
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2**16 if hard == resource.RLIM_INFINITY else min(hard, 2**16)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return 2**16 if soft == resource.RLIM_INFINITY else int(soft)

@@ -1,0 +1,59 @@
+"""The log of a service: a JSON object per line, of bounded length, whatever is logged and by whom."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+
+import msgspec
+
+__all__ = ["JSONLines", "places", "write_logs"]
+
+LONGEST = 4096
+"""The most bytes of a line."""
+_LONGEST_MESSAGE = 300
+_PLACES = 8
+
+
+class JSONLines(logging.Formatter):
+    """Formats records of the log as lines of JSON.
+
+    The service's own records are JSON already. Those of other libraries get an object around their first line. The words
+    of an exception are left out, because they may be a tenant's: the line has its class, and where it was raised.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if record.name.startswith("clew.server") and message[:1] == "{" and len(message) <= LONGEST:
+            return message
+        entry: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "event": "log",
+            "level": record.levelname.lower(),
+            "logger": record.name[:100],
+            "message": message.partition("\n")[0][:_LONGEST_MESSAGE],
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            entry |= {"kind": type(record.exc_info[1]).__name__, "at": places(record.exc_info[1])}
+        return msgspec.json.encode(entry).decode()
+
+
+def places(error: BaseException) -> list[str]:
+    """Return where an error was raised: the last 8 lines of its traceback as file, line number and function."""
+    found = traceback.extract_tb(error.__traceback__)[-_PLACES:]
+    return [f"{place.filename}:{place.lineno} {place.name}"[-200:] for place in found]
+
+
+def write_logs() -> None:
+    """Write the log of this process to the standard error as lines of JSON: all of the service, and the warnings of
+    every library."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JSONLines())
+    logging.getLogger().addHandler(handler)
+    logging.captureWarnings(True)
+    own = logging.getLogger("clew.server")
+    own.addHandler(handler)
+    own.setLevel(logging.INFO)
+    own.propagate = False
