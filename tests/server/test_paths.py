@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import http.client
+import re
+import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from clew.checkpointers.http.protocol import encode_text
+from clew.server.hosts import is_local, is_local_header
+from tests.server.certificate import make_certificate
 from tests.server.serving import Running, a_token, serving
+from tests.server.wires import Wire
 
 READER, OPERATOR = "a-token-that-reads", "a-token-of-the-operator"
 NAMED = encode_text("nobody")
@@ -132,7 +140,10 @@ def test_another_method_of_a_page_is_answered_with_those_that_it_has(ask: Any, p
     assert headers["content-length"] is None
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/metrics/", "//metrics", "/%6Detrics", "/metrics%2F"])
+@pytest.mark.parametrize(
+    "path",
+    ["/metrics", "/metrics/", "//metrics", "/%6Detrics", "/metrics%2F", "/metrics%2f", "/%2Fmetrics", "/metrics//"],
+)
 def test_no_way_of_writing_the_path_leads_a_tenant_to_the_metrics(ask: Any, path: str) -> None:
     assert ask("GET", path, READER)[0] == 403
     assert ask("GET", path)[0] == 401
@@ -155,6 +166,83 @@ def test_a_page_without_a_token_is_the_login_form(ask: Any, path: str) -> None:
 def test_a_host_that_no_address_can_have_is_refused(ask: Any, host: str) -> None:
     assert ask("GET", f"/v1/threads/{NAMED}", OPERATOR, host=host)[0] == 400
     assert ask("GET", "/", OPERATOR, host=host)[0] == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/login", "/healthz", "/metrics", f"/v1/threads/{NAMED}", "/nothing", "/assets/x"]
+)
+def test_no_response_lets_a_browser_guess_its_type(ask: Any, path: str) -> None:
+    for token in (OPERATOR, ""):
+        assert ask("GET", path, token)[1].get_all("x-content-type-options") == ["nosniff"]
+
+
+def test_with_tls_browsers_are_told_to_use_nothing_else(ask: Any, tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path)
+    with serving(tls_cert=cert, tls_key=key) as running:
+        trusted = ssl.create_default_context(cafile=str(cert))
+        for path in ("/", "/healthz"):
+            answer = httpx.get(running.url + path, verify=trusted)
+            assert answer.headers["strict-transport-security"] == "max-age=31536000"
+    assert ask("GET", "/")[1]["strict-transport-security"] is None
+
+
+DOUBTFUL = {
+    "length and encoding": ["content-length: 3", "transfer-encoding: chunked"],
+    "encoding and length": ["transfer-encoding: chunked", "content-length: 3"],
+    "two tokens": [f"authorization: Bearer {READER}", f"Authorization: Bearer {OPERATOR}"],
+    "the same token twice": [f"authorization: Bearer {READER}"] * 2,
+    "two namespaces": ["clew-namespace: YQ", "clew-namespace: Yg"],
+    "two types": ["content-type: application/msgpack", "content-type: application/json"],
+    "two lengths": ["content-length: 3", "content-length: 4"],
+    "a list of lengths": ["content-length: 3, 4"],
+    "two hosts": ["host: localhost"],
+    "a length with a sign": ["content-length: +3"],
+    "an unknown encoding": ["transfer-encoding: identity, chunked"],
+    "a folded line": ["x-folded: a\r\n b", "content-length: 3 4"],
+    "a space before the colon": ["content-length : 3"],
+}
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/login", f"/v1/threads/{NAMED}"])
+@pytest.mark.parametrize("lines", DOUBTFUL.values(), ids=DOUBTFUL)
+def test_headers_that_can_be_read_in_two_ways_are_refused_and_nothing_after_them_is_a_request(
+    service: Running, path: str, lines: list[str]
+) -> None:
+    wire = Wire(service)
+    hidden = f"GET /healthz HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {OPERATOR}\r\n\r\n"
+    wire.head("POST", path, "", *lines)
+    wire.send(b"0\r\n\r\n" + hidden.encode())
+    answer = wire.rest()
+    wire.close()
+    assert re.match(rb"HTTP/1.1 (400|501) ", answer), answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+LOCAL = ["localhost", "LOCALHOST", "localhost.", "app.localhost", "127.0.0.1", "127.0.0.2", "127.255.255.254", "[::1]"]
+FOREIGN = ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "192.0.2.1", "[::]", "[2001:db8::1]",
+           "evil-localhost", "0.0.0.0", "127.1", "2130706433", "localhost:80:80", "[::1", "::1", "a@localhost"]  # fmt: skip
+
+
+@pytest.mark.parametrize("port", ["", ":8420"])
+@pytest.mark.parametrize("name", LOCAL + FOREIGN)
+def test_a_service_without_tokens_answers_to_the_names_on_which_it_may_listen_and_to_no_other(
+    name: str, port: str
+) -> None:
+    assert is_local_header(name + port) == (name in LOCAL)
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "127.0.0.2", "::1"])
+def test_a_service_without_tokens_that_may_listen_on_a_name_answers_to_it(name: str) -> None:
+    assert is_local(name)
+    assert is_local_header(f"[{name}]:80" if ":" in name else name)
+
+
+def test_a_name_that_only_a_lookup_makes_local_is_none_to_listen_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("127.0.0.1", 0))])
+    assert is_local("localhost")
+    assert not is_local("evil.example")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("192.0.2.1", 0))])
+    assert not is_local("localhost")
 
 
 @pytest.mark.parametrize(

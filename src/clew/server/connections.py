@@ -36,9 +36,11 @@ _FULL = (
     b"content-type: application/json\r\ncontent-length: 89\r\n\r\n"
     b'{"code":"unavailable","message":"the server has as many connections as it takes; wait 1 s"}'
 )
-_TOO_SLOW = (
-    b"HTTP/1.1 408 Request Timeout\r\nclew-protocol: 1\r\nconnection: close\r\ncontent-length: 0\r\n"
-    b"x-content-type-options: nosniff\r\n\r\n"
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nclew-protocol: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_MALFORMED = (
+    b"HTTP/1.1 400 Bad Request\r\nclew-protocol: 1\r\nx-content-type-options: nosniff\r\nconnection: close\r\n"
+    b"content-type: application/json\r\ncontent-length: 58\r\n\r\n"
+    b'{"code":"invalid","message":"this is not an HTTP request"}'
 )
 
 
@@ -205,6 +207,12 @@ class Connection(H11Protocol):
             super().data_received(data)
         except h11.ProtocolError:  # it broke the rules while its response was under way
             self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that breaks the rules of HTTP, unless a response is under way, and close the connection."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(_MALFORMED)
+        self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -9,16 +9,17 @@ import time
 import traceback
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from clew.checkpointers.http.protocol import PROTOCOL, PROTOCOL_HEADER, Failure
+from clew.checkpointers.http.protocol import NAMESPACE_HEADER, PROTOCOL, PROTOCOL_HEADER, Failure
 from clew.server.auth import ANYBODY, EVERY_NAMESPACE, NOBODY, Rates, Token, Tokens
 from clew.server.connections import CONNECTION, Connection
 from clew.server.failures import log_failure, refusal
+from clew.server.hosts import is_local_header
 from clew.server.inspector import Inspector
 from clew.server.limits import Bodies, Room, Streams
 from clew.server.request import Request
@@ -32,9 +33,12 @@ __all__ = ["OPEN", "Gate", "Metrics"]
 
 OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"})
 """Paths that need no token, because they reveal nothing about what is stored."""
-_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _FROM_CLEW = (PROTOCOL_HEADER.encode(), str(PROTOCOL).encode())
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+_TLS_ONLY = (b"strict-transport-security", b"max-age=31536000")
+_ONCE = frozenset({b"authorization", b"content-length", b"content-type", b"host", NAMESPACE_HEADER.encode()})
+"""Headers that a request has at most once. Of two, a proxy in front may have checked the other one."""
 
 access = logging.getLogger("clew.server.access")
 
@@ -53,6 +57,7 @@ class Gate:
         self._stores = stores
         self._settings = settings
         self._tokens = Tokens(settings.tokens)
+        self._added = (_FROM_CLEW, _NO_SNIFFING, *([_TLS_ONLY] if settings.tls_cert else []))
         self._rates = Rates(settings.rate, settings.burst)
         self.bodies = Bodies(settings)
         self._streams = Streams(settings.max_streams)
@@ -64,7 +69,7 @@ class Gate:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            await self._handle(scope, _Counted(receive, send))
+            await self._handle(scope, _Counted(receive, send, self._added))
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
@@ -105,7 +110,11 @@ class Gate:
         is_page = self.inspector.owns(request.path)
         if is_page:
             self.inspector.add_session(request)
-        failure = self._admit(request) or self._limit(request, scope.get(CONNECTION))
+        failure = _ambiguity(scope["headers"])
+        if failure is not None:
+            connection.close_after()
+        else:
+            failure = self._admit(request) or self._limit(request, scope.get(CONNECTION))
         self._metrics.under_way += 1
         try:
             if failure is None:
@@ -173,9 +182,7 @@ class Gate:
         if self._tokens:
             found = self._tokens.find(headers.get(b"authorization", b""))
             return found or Failure("unauthenticated", "no token was given that this server knows")
-        host = headers.get(b"host", b"").decode("latin-1").lower()
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name not in _LOCAL_NAMES:
+        if not is_local_header(headers.get(b"host", b"").decode("latin-1")):
             return Failure(
                 "forbidden",
                 "this server has no tokens and answers only to a name of this machine, so that no web page elsewhere "
@@ -204,18 +211,36 @@ class Gate:
         access.info(msgspec.json.encode(entry).decode())
 
 
+def _ambiguity(headers: Iterable[tuple[bytes, bytes]]) -> Failure | None:
+    """Return a `Failure` if two programs could read the headers of a request differently. A proxy in front of the service
+    and the service itself would then not agree where the request ends, or who sent it."""
+    names = [name for name, _ in headers]
+    if b"content-length" in names and b"transfer-encoding" in names:
+        return Failure("invalid", "the request has both Content-Length and Transfer-Encoding. Send one of them.")
+    for name in _ONCE:
+        if names.count(name) > 1:
+            return Failure("invalid", f"the request has more than one header {name.decode().title()}. Send one.")
+    return None
+
+
 class _Counted:
     """Wraps the functions `receive` and `send` of ASGI for one request. They count the bytes of both bodies and
-    remember the status code. `send` also adds a header to the response that names the version of Clew's protocol."""
+    remember the status code. `send` also adds headers that every response has, such as the version of Clew's
+    protocol."""
 
-    __slots__ = ("_receive", "_send", "received", "sent", "status")
+    __slots__ = ("_added", "_receive", "_send", "received", "sent", "status")
 
-    def __init__(self, receive: Any, send: Any) -> None:
+    def __init__(self, receive: Any, send: Any, added: tuple[tuple[bytes, bytes], ...]) -> None:
+        self._added = added
         self._receive = receive
         self._send = send
         self.status = 0
         self.received = 0
         self.sent = 0
+
+    def close_after(self) -> None:
+        """Have the connection closed after the response: where the next request begins is not certain."""
+        self._added += ((b"connection", b"close"),)
 
     async def receive(self) -> Any:
         message = await self._receive()
@@ -226,7 +251,7 @@ class _Counted:
     async def send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"].append(_FROM_CLEW)
+            message["headers"].extend(self._added)
         else:
             self.sent += len(message["body"])
         await self._send(message)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 import sys
@@ -17,6 +16,7 @@ from clew import advice
 from clew.errors import InvalidInput, Unavailable
 from clew.server.app import create_app
 from clew.server.connections import LARGEST_REQUEST_HEAD, Connection, Connections, listen
+from clew.server.hosts import is_local
 from clew.server.logs import write_logs
 from clew.server.middleware import Gate
 from clew.server.settings import Settings
@@ -107,7 +107,7 @@ def serve(settings: Settings) -> None:
     """
     write_logs()
     server = Server(settings)
-    if settings.tokens and settings.tls_cert is None and not _is_local(settings.host):
+    if settings.tokens and settings.tls_cert is None and not is_local(settings.host):
         server._say(
             {"event": "warning", "message": "without TLS, tokens travel in the clear. Use --tls-cert and --tls-key."}
         )
@@ -121,20 +121,9 @@ def serve(settings: Settings) -> None:
 
 
 def _check_place(settings: Settings) -> None:
-    if not settings.tokens and not _is_local(settings.host):
+    if not settings.tokens and not is_local(settings.host):
         raise InvalidInput(
             f"{settings.host!r} can be reached from other machines, and there are no tokens: anybody could read and "
-            f"delete everything. Give --token-file ({advice.new_token()} makes a token), or listen on 127.0.0.1."
+            f"delete everything. Give --token-file ({advice.new_token()} makes a token), or listen on 127.0.0.1 or "
+            "localhost."
         )
-
-
-def _is_local(host: str) -> bool:
-    """Return whether every address of this host is a loopback address, which no other machine can reach. Raises
-    `InvalidInput` if the host is not known."""
-    if not host:
-        return False
-    try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
-    except OSError:
-        raise InvalidInput(f"{host!r} is not an address or name that this machine knows") from None
-    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)

@@ -38,14 +38,13 @@ HEADERS = {
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
         "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
-    "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""The headers of every page. They make browsers load nothing from other servers, run only the inspector's own script, refuse
-to show a page in a frame, and keep no copy."""
+"""The headers of every page, besides those of every response. They make browsers load nothing from other servers, run
+only the inspector's own script, refuse to show a page in a frame, and keep no copy."""
 
 _LARGEST_FORM = 2**20
 _LARGEST_LOGIN = 2**14
