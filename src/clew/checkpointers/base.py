@@ -14,7 +14,7 @@ from typing import Self
 from clew.checkpointers.heads import Head, HeadQuery
 from clew.log.keys import Keyring
 
-__all__ = ["MAX_APPEND", "MAX_FRAME", "MAX_ID", "Checkpointer", "frees_room", "is_absent"]
+__all__ = ["MAX_APPEND", "MAX_FRAME", "MAX_HEAD", "MAX_ID", "Checkpointer", "frees_room", "is_absent"]
 
 MAX_ID = 1024
 """The longest thread id, in bytes of UTF-8."""
@@ -22,6 +22,8 @@ MAX_FRAME = 4 * 2**20
 """The most bytes that one frame may have. Larger values are stored as blobs."""
 MAX_APPEND = 16 * 2**20
 """The most bytes that the frames of one append may have together."""
+MAX_HEAD = 2**16
+"""The most bytes that a head may have, encoded as msgpack. Listings read many heads at once, so each must be small."""
 
 frees_room: ContextVar[bool] = ContextVar("frees_room", default=False)
 """Set to True around an append that prepares the deletion of its thread. A store that holds some room in reserve for

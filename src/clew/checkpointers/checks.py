@@ -14,7 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from clew._runtime import forks
-from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_ID
+from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_HEAD, MAX_ID
 from clew.checkpointers.heads import STATUSES, Head, HeadQuery
 from clew.errors import Corrupt, InvalidInput, Unavailable, UsageError
 
@@ -198,6 +198,10 @@ def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, r
         encoded = _encode(head)
     except (UnicodeEncodeError, OverflowError) as error:
         raise InvalidInput(f"thread {thread_id!r}: its head has a value that no store can hold: {error}") from None
+    if len(encoded) > MAX_HEAD:
+        raise InvalidInput(
+            f"thread {thread_id!r}: its head has {len(encoded)} bytes, the limit is {MAX_HEAD}. Shorten its title or tags."
+        )
     if refs:
         check_digests(refs)
     return encoded
@@ -273,12 +277,20 @@ def check_grace(untouched_for: timedelta) -> None:
         raise InvalidInput(f"untouched_for cannot be negative: {untouched_for}")
 
 
+_MOST_TAGS = 1000
+
+
 def check_query(query: HeadQuery) -> None:
     query.start()
     if query.limit is not None and query.limit < 0:
         raise InvalidInput(f"the limit of a listing is 0 or more, not {query.limit}")
-    for text in (query.prefix, query.agent or "", query.parent or "", query.title, *query.tags, *query.tags.values()):
-        _check_utf8("text in a query", text)
+    texts = (query.prefix, query.agent or "", query.parent or "", query.title, *query.tags, *query.tags.values())
+    size = sum(_check_utf8("text in a query", text) for text in texts)
+    if size > MAX_HEAD or len(query.tags) > _MOST_TAGS:
+        raise InvalidInput(
+            f"a query has up to {MAX_HEAD} bytes of text and {_MOST_TAGS} tags, because no head has more; this one has "
+            f"{size} and {len(query.tags)}"
+        )
     for status in query.statuses() or ():
         if status not in STATUSES:
             raise InvalidInput(f"{status!r} is not a status. Use one of {', '.join(STATUSES)}.")

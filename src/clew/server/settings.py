@@ -6,17 +6,19 @@ from pathlib import Path
 
 import msgspec
 
-from clew.checkpointers.base import MAX_APPEND
+from clew.checkpointers.base import MAX_APPEND, MAX_HEAD
 from clew.errors import InvalidInput
 from clew.server.auth import Token
 
-__all__ = ["MAX_APPEND_BODY", "MAX_SMALL_BODY", "Settings"]
+__all__ = ["MAX_APPEND_BODY", "MAX_QUERY_BODY", "MAX_SMALL_BODY", "Settings"]
 
 MAX_APPEND_BODY = MAX_APPEND + 8 * 2**20
 """The largest request body, in bytes, that appends frames or uploads several blobs. Besides the frames there is room
 for a head and many refs."""
 MAX_SMALL_BODY = 8 * 2**20
-"""The largest request body, in bytes, that has a query or a list of digests."""
+"""The largest request body, in bytes, that has a list of digests."""
+MAX_QUERY_BODY = 4 * MAX_HEAD
+"""The largest request body, in bytes, that has a query."""
 
 _COUNTS = ("max_connections", "max_connections_per_address", "max_connections_per_token", "max_streams")
 _TIMES = ("header_timeout", "body_timeout", "send_timeout", "idle_timeout")

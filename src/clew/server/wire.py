@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -15,13 +15,54 @@ from clew.server.failures import Refused
 from clew.server.request import Request
 from clew.server.response import Response
 
-__all__ = ["decoded", "encoded", "numbers", "octets", "tags", "whole"]
+__all__ = [
+    "IncomingAppend",
+    "IncomingBlobs",
+    "IncomingDigests",
+    "IncomingSweep",
+    "decoded",
+    "encoded",
+    "numbers",
+    "octets",
+    "parsed",
+    "tags",
+    "whole",
+]
 
 
 T = TypeVar("T")
 
 _SLOWEST = 2**14
 """Bytes per second. A body that arrives at least at this speed is never too slow."""
+
+
+class IncomingAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An `Append` as it arrives. How many frames and refs it has is checked before they are decoded, and the head is not
+    decoded yet: small things in great number would keep the service busy for seconds."""
+
+    at: Annotated[int, msgspec.Meta(ge=0)]
+    head: msgspec.Raw
+    frames: Annotated[list[bytes], msgspec.Meta(max_length=2**19)]
+    refs: Annotated[list[str], msgspec.Meta(max_length=2**17)] = []
+
+
+class IncomingBlobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`Blobs` as they arrive, not more than can be checked in a moment."""
+
+    blobs: Annotated[dict[str, bytes], msgspec.Meta(max_length=2**14)]
+
+
+class IncomingDigests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`Digests` as they arrive. Stores check each of them, which takes less time than a pattern does here."""
+
+    digests: Annotated[list[str], msgspec.Meta(max_length=2**17)]
+
+
+class IncomingSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `Sweep` as it arrives."""
+
+    digests: Annotated[list[str], msgspec.Meta(max_length=2**17)]
+    untouched_for_micros: Annotated[int, msgspec.Meta(ge=0)]
 
 
 async def decoded(request: Request, kind: type[T], limit: int, *, json: bool = True) -> T:
@@ -33,13 +74,17 @@ async def decoded(request: Request, kind: type[T], limit: int, *, json: bool = T
     form = _media_type(request)
     if form != MSGPACK and not (json and form == JSON):
         raise InvalidInput(f"a body of {form or 'no type'}; send {MSGPACK}{f' or {JSON}' if json else ''}")
-    body = await whole(request, limit)
+    return parsed(kind, await whole(request, limit), form)
+
+
+def parsed(kind: type[T], body: bytes | bytearray | msgspec.Raw, form: str = MSGPACK) -> T:
+    """Decode a body, or a part of one, as the type `kind`. Raises `InvalidInput` if it has other content."""
     try:
         if form == JSON:
             return msgspec.json.decode(body, type=kind)
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, RecursionError, OverflowError, ValueError) as error:
-        raise InvalidInput(f"the body is not a valid {kind.__name__}: {error}") from None
+        raise InvalidInput(f"the body is not a valid {kind.__name__.removeprefix('Incoming')}: {error}") from None
 
 
 async def octets(request: Request, limit: int) -> bytes:

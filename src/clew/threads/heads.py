@@ -17,6 +17,9 @@ from clew.log import Checkpoint, Fold
 
 __all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "is_unsealed", "new_head", "without_lease"]
 
+_LONGEST_TITLE = 4096
+"""The most characters of a title that a head has. Heads are small; the log has the whole title."""
+
 
 def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool, **changes: Any) -> Head:
     """Return the head `base` with all fields set that follow from the thread's state, such as status, turns and cost.
@@ -30,7 +33,7 @@ def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool, **changes:
         **changes,
         status=state.status,
         agent=state.agent,
-        title="" if encrypted else state.title,
+        title="" if encrypted else state.title[:_LONGEST_TITLE],
         model=state.model,
         turns=state.turns,
         input_tokens=usage.input_tokens,

@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 import msgspec
 from blake3 import blake3
 
+from clew.checkpointers.base import MAX_ID
 from clew.checkpointers.heads import Head
 from clew.errors import InvalidInput
 
@@ -135,10 +136,20 @@ def encode_text(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
-@functools.lru_cache(4096)
 def decode_text(what: str, encoded: str) -> str:
-    """Decode a text that `encode_text` encoded. Raises `InvalidInput` for anything that `encode_text` does not produce,
-    so that each text has only one encoded form. `what` says in the error what the text is."""
+    """Decode the id of a thread or namespace that `encode_text` encoded. Raises `InvalidInput` for anything that
+    `encode_text` does not produce, so that each text has only one encoded form, and for a text that is longer than an
+    id can be. `what` says in the error what the text is."""
+    if len(encoded) > _LONGEST_ID:  # before it is kept in memory
+        raise InvalidInput(f"{what} is at most {MAX_ID} bytes of UTF-8; {encoded[:40]!r}… is longer")
+    return _decode_text(what, encoded)
+
+
+_LONGEST_ID = (MAX_ID * 4 + 2) // 3
+
+
+@functools.lru_cache(4096)
+def _decode_text(what: str, encoded: str) -> str:
     try:
         text = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
     except (binascii.Error, ValueError):

@@ -113,9 +113,17 @@ def with_sum(encoded: bytes) -> bytes:
     return encoded + crc32(encoded).to_bytes(_SUM, "little")
 
 
-@functools.lru_cache(4096)
 def text_digest(text: str) -> bytes:
-    """Return a 16-byte digest of this text, for columns that are only compared for equality."""
+    """Return a 16-byte digest of this text, for columns that are only compared for equality. Those of short texts are
+    kept in memory; a query may have texts of many bytes, which would fill it."""
+    return _short_digest(text) if len(text) <= _SHORT else blake3(text.encode()).digest(16)
+
+
+_SHORT = 256
+
+
+@functools.lru_cache(4096)
+def _short_digest(text: str) -> bytes:
     return blake3(text.encode()).digest(16)
 
 

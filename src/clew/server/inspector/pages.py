@@ -146,14 +146,15 @@ async def entries(visit: Visit) -> Response:
     async with visit.store() as store:
         head = await _head(store, visit.thread_id)
         stretch = await read_stretch(store, head, start)
-    return html(entries_page(visit.viewer, head, start, stretch))
+    return html(await asyncio.to_thread(entries_page, visit.viewer, head, start, stretch))
 
 
 async def export_markdown(visit: Visit) -> Response:
     thread_id = visit.thread_id
     async with visit.store() as store:
         state = await Thread.load(store, thread_id)
-    data = to_markdown(state, thread_id=thread_id).encode("utf-8", "replace")
+    markdown = await asyncio.to_thread(to_markdown, state, thread_id=thread_id)
+    data = markdown.encode("utf-8", "replace")
     return Response(data, "text/markdown", headers=_download(thread_id, "md"))
 
 

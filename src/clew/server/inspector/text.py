@@ -49,31 +49,55 @@ def page_time(when: datetime, relative: bool = False) -> PageTime:
 
 def compact(value: Any, longest: int = 120) -> str:
     """Write any value from a log as JSON on one line, cut after `longest` characters."""
-    return one_line(json.dumps(_plain(value), ensure_ascii=False, default=repr), longest)
+    return one_line(json.dumps(_plain(value, _Room(longest)), ensure_ascii=False, default=repr), longest)
 
 
 def pretty(value: Any) -> str:
-    """Write any value from a log as indented JSON. Only the first 20,000 characters are kept; a note then says how many
-    are left out."""
-    text = json.dumps(_plain(value), indent=2, ensure_ascii=False, default=repr)
-    if len(text) > _LONGEST_VALUE:
-        return (
-            f"{text[:_LONGEST_VALUE]}\n… {len(text) - _LONGEST_VALUE:,} more characters; export the thread to see all"
-        )
+    """Write any value from a log as indented JSON. Only about the first 20,000 characters are kept; a note then says that
+    there is more."""
+    room = _Room(_LONGEST_VALUE)
+    text = json.dumps(_plain(value, room), indent=2, ensure_ascii=False, default=repr)
+    if room.left <= 0 or len(text) > _LONGEST_VALUE:
+        return f"{text[:_LONGEST_VALUE]}\n… and more; export the thread to see all"
     return text
 
 
-def _plain(value: Any) -> Any:
+class _Room:
+    """How many more characters of a value are looked at. A value may have a million items: those beyond what is shown
+    are not even visited."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+def _plain(value: Any, room: _Room) -> Any:
+    """Return a value from a log as JSON has it, as far as there is room. Items that do not fit are left out."""
+    room.left -= 2
     if isinstance(value, msgspec.Struct):
         kind = value.__struct_config__.tag
-        fields = {name: _plain(item) for name, item in msgspec.structs.asdict(value).items() if item is not None}
+        fields = {name: _plain(item, room) for name, item in msgspec.structs.asdict(value).items() if item is not None}
         return fields if kind is None else {"kind": kind, **fields}
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        found = {}
+        for key, item in value.items():
+            if room.left <= 0:
+                break
+            room.left -= len(name := str(key)) + 2
+            found[name] = _plain(item, room)
+        return found
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        items = []
+        for item in value:
+            if room.left <= 0:
+                break
+            items.append(_plain(item, room))
+        return items
     if isinstance(value, bytes):
+        room.left -= 20
         return f"({len(value):,} bytes)"
-    if isinstance(value, str) and len(value) > _LONGEST_VALUE:
-        return f"{value[:_LONGEST_VALUE]}… ({len(value):,} characters)"
+    if isinstance(value, str):
+        room.left -= len(value)
+        return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}… ({len(value):,} characters)"
     return value

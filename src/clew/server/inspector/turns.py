@@ -6,6 +6,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from clew._runtime.text import elapsed, one_line, size
@@ -47,6 +48,10 @@ __all__ = [
 _LONG = 1_200
 """How many characters of a long text are shown at first; the user can unfold the rest. A text counts as long if it has
 more than three times this number of characters."""
+_LINE = 160
+"""The most characters of the line that shows the arguments of a call."""
+_MOST_BLOCKS = 200
+"""The most blocks of a message that are shown: texts, calls, images and so on."""
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _LARGEST_IMAGE = 4 * 2**20
 
@@ -220,10 +225,16 @@ def _turn(turn: TimelineTurn) -> _Turn:
 def _response(turn: TimelineTurn) -> list[_Part | _Result | _Call]:
     found: list[_Part | _Result | _Call] = []
     calls = iter(turn.calls)
-    for block in turn.blocks:
+    for block in turn.blocks[:_MOST_BLOCKS]:
         call = next(calls, None) if isinstance(block, ToolCall) else None
         found.append(_block(block) if call is None else _call(call, turn.position))
-    return found
+    return [*found, *_left_out(turn.blocks)]
+
+
+def _left_out(blocks: Sequence[object]) -> list[_Part]:
+    """Return a note for the blocks of a message that are too many to be shown; nothing if all are shown."""
+    more = len(blocks) - _MOST_BLOCKS
+    return [_Part("attachment", f"… and {more:,} more blocks; export the thread to see all")] if more > 0 else []
 
 
 def _prompt(message: Message) -> _Prompt:
@@ -231,9 +242,9 @@ def _prompt(message: Message) -> _Prompt:
     who = "System" if isinstance(message, System) else "Clew" if is_note else "User"
     blocks = [
         Text(block.text.removeprefix(NOTE_MARK)) if is_note and isinstance(block, Text) else block
-        for block in message.content
+        for block in message.content[:_MOST_BLOCKS]
     ]
-    return _Prompt(who, [_block(block) for block in blocks])
+    return _Prompt(who, [*map(_block, blocks), *_left_out(message.content)])
 
 
 def _merged(blocks: Sequence[Block]) -> list[Block]:
@@ -277,21 +288,23 @@ def _call(call: TimelineCall, position: int) -> _Call:
 
 def _arguments_line(arguments: Any) -> str:
     if isinstance(arguments, dict):
-        return one_line(", ".join(f"{name}: {_inline(value)}" for name, value in arguments.items()), 160)
-    return one_line(str(arguments), 160)
+        first = islice(arguments.items(), _LINE)
+        return one_line(", ".join(f"{str(name)[:_LINE]}: {_inline(value)}" for name, value in first), _LINE)
+    return one_line(arguments[: 8 * _LINE] if isinstance(arguments, str) else compact(arguments, _LINE), _LINE)
 
 
 def _inline(value: Any) -> str:
-    return value if isinstance(value, str) else compact(value, 80)
+    return value[: 8 * _LINE] if isinstance(value, str) else compact(value, 80)
 
 
 def _code(value: Any) -> str:
-    return value if isinstance(value, str) else pretty(value)
+    return _cut(value, 200_000) if isinstance(value, str) else pretty(value)
 
 
 def _result(result: ToolResult) -> _Result:
-    parts = [_Part("code", _cut(part.text)) if isinstance(part, Text) else _block(part) for part in result.content]
-    return _Result(result.is_error, parts)
+    shown = result.content[:_MOST_BLOCKS]
+    parts = [_Part("code", _cut(part.text)) if isinstance(part, Text) else _block(part) for part in shown]
+    return _Result(result.is_error, [*parts, *_left_out(result.content)])
 
 
 def _cut(text: str, longest: int = 20_000) -> str:
@@ -307,7 +320,7 @@ def _block(block: Block) -> _Part | _Result:
         case Text(text=text):
             return _Part("long", text[:_LONG], _cut(text[_LONG:], 200_000), len(text) - _LONG)
         case Thinking(text=text):
-            return _Part("thinking", text or "(kept by the vendor, and not shown)")
+            return _Part("thinking", _cut(text, 200_000) or "(kept by the vendor, and not shown)")
         case Json(value=value):
             return _Part("code", _code(value))
         case Image():

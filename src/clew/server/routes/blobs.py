@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
-from clew.checkpointers.checks import check_blobs, check_digests
-from clew.checkpointers.http.protocol import MSGPACK, OCTETS, Blobs, Digests, Sweep
+from clew.checkpointers.checks import check_digests
+from clew.checkpointers.http.protocol import MSGPACK, OCTETS, Digests
 from clew.server.failures import Refused
 from clew.server.request import Request
 from clew.server.response import Response
 from clew.server.router import Route
 from clew.server.settings import MAX_APPEND_BODY, MAX_SMALL_BODY
 from clew.server.streams import blob_records, digest_records, respond
-from clew.server.wire import decoded, encoded, numbers, octets, tags
+from clew.server.wire import (
+    IncomingBlobs,
+    IncomingDigests,
+    IncomingSweep,
+    decoded,
+    encoded,
+    numbers,
+    octets,
+    tags,
+)
 
 __all__ = ["ROUTES"]
 
+_MANY = 4096
+"""So many digests are checked on another OS thread, so that other requests need not wait."""
 _LONGEST = timedelta.max // timedelta(microseconds=1)
 
 
@@ -23,7 +35,6 @@ async def keep(request: Request) -> Response:
     """Store the blob in the request's body. Refuse it if the digest in the path is not the digest of these bytes."""
     digest = _digest(request)
     blobs = {digest: await octets(request, request.settings.max_blob)}
-    check_blobs(blobs)
     async with request.store() as store:
         await store.put_blobs(blobs)
     return Response(kind=MSGPACK)
@@ -31,7 +42,7 @@ async def keep(request: Request) -> Response:
 
 async def keep_many(request: Request) -> Response:
     """Store the blobs in the request's body. If one of them does not have the digest that is given for it, refuse all."""
-    blobs = (await decoded(request, Blobs, MAX_APPEND_BODY, json=False)).blobs
+    blobs = (await decoded(request, IncomingBlobs, MAX_APPEND_BODY, json=False)).blobs
     if max(map(len, blobs.values()), default=0) > request.settings.max_blob:
         raise Refused("too_large", f"a blob has up to {request.settings.max_blob} bytes here. Nothing was kept.")
     async with request.store() as store:
@@ -79,7 +90,7 @@ async def untouched(request: Request) -> Response:
 async def sweep(request: Request) -> Response:
     """Delete the blobs that the request's body lists, except those that were touched within the time that the body
     names. A blob is touched when it is stored, referred to by an append, or asked for with `missing`."""
-    body = await decoded(request, Sweep, MAX_SMALL_BODY)
+    body = await decoded(request, IncomingSweep, MAX_SMALL_BODY)
     async with request.store() as store:
         await store.delete_blobs(body.digests, untouched_for=_time(body.untouched_for_micros))
     return Response(kind=MSGPACK)
@@ -103,7 +114,12 @@ def _digest(request: Request) -> str:
 
 
 async def _digests(request: Request) -> list[str]:
-    return list(dict.fromkeys((await decoded(request, Digests, MAX_SMALL_BODY)).digests))
+    digests = list(dict.fromkeys((await decoded(request, IncomingDigests, MAX_SMALL_BODY)).digests))
+    if len(digests) > _MANY:
+        await asyncio.to_thread(check_digests, digests)
+    else:
+        check_digests(digests)
+    return digests
 
 
 def _time(micros: int) -> timedelta:

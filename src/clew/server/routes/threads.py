@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 from blake3 import blake3
 
-from clew.checkpointers import HeadQuery
-from clew.checkpointers.base import MAX_APPEND, MAX_FRAME
-from clew.checkpointers.http.protocol import LOG_HEADER, MSGPACK, Append, Digests, log_tag
+from clew.checkpointers import Head, HeadQuery
+from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_HEAD
+from clew.checkpointers.http.protocol import LOG_HEADER, MSGPACK, Digests, log_tag
 from clew.errors import Conflict
 from clew.server.failures import Refused
 from clew.server.request import Request
 from clew.server.response import Response
 from clew.server.router import Route
-from clew.server.settings import MAX_APPEND_BODY, MAX_SMALL_BODY
+from clew.server.settings import MAX_APPEND_BODY, MAX_QUERY_BODY
 from clew.server.streams import frame_records, head_records, respond
-from clew.server.wire import decoded, encoded, numbers, tags
+from clew.server.wire import IncomingAppend, decoded, encoded, numbers, parsed, tags
 
 __all__ = ["ROUTES"]
 
@@ -57,17 +57,20 @@ async def append(request: Request) -> Response:
     Repeating the very same append succeeds and changes nothing.
     """
     thread_id = request.thread_id
-    body = await decoded(request, Append, MAX_APPEND_BODY, json=False)
+    body = await decoded(request, IncomingAppend, MAX_APPEND_BODY, json=False)
+    if len(body.head) > MAX_HEAD:
+        raise Refused("too_large", f"a head has up to {MAX_HEAD} bytes. Shorten the title or the tags of the thread.")
+    head = parsed(Head, body.head)
     sizes = [len(frame) for frame in body.frames]
     if sum(sizes) > MAX_APPEND or max(sizes, default=0) > MAX_FRAME:
         raise Refused(
             "too_large",
             f"a frame has up to {MAX_FRAME} bytes and an append up to {MAX_APPEND}. Put large values in blobs.",
         )
-    _check_conditions(request, thread_id, log_tag(body.at, body.head.log_id), is_first=not body.at)
+    _check_conditions(request, thread_id, log_tag(body.at, head.log_id), is_first=not body.at)
     async with request.store() as store:
-        await store.append(thread_id, body.frames, at=body.at, head=body.head, refs=body.refs)
-    return Response(headers={"etag": log_tag(body.head.frames, body.head.log_id)})
+        await store.append(thread_id, body.frames, at=body.at, head=head, refs=body.refs)
+    return Response(headers={"etag": log_tag(head.frames, head.log_id)})
 
 
 def _check_conditions(request: Request, thread_id: str, here: str, *, is_first: bool) -> None:
@@ -90,7 +93,7 @@ async def refs(request: Request) -> Response:
 
 async def query(request: Request) -> Response:
     """Return the heads that match the query in the body, as a stream of records in msgpack."""
-    return await respond(head_records(request, await decoded(request, HeadQuery, MAX_SMALL_BODY)))
+    return await respond(head_records(request, await decoded(request, HeadQuery, MAX_QUERY_BODY)))
 
 
 ROUTES = [

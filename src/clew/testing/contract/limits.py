@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
-from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, Checkpointer
+from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_HEAD, Checkpointer
 from clew.checkpointers.heads import HeadQuery, Lease, Owner
 from clew.errors import InvalidInput
 from clew.testing.contract.builders import OpenStore, a_head, append, digest_of, heads, listed, state
@@ -48,6 +49,20 @@ class LimitContract:
         assert await state(store, "thread") == ([], None, set())
         await append(store, "thread", *frames)
         assert await store.read("thread") == frames
+
+    async def test_a_head_of_the_largest_size_is_kept_and_a_larger_one_refused(self, open_store: OpenStore) -> None:
+        store = open_store()
+        tags = {"name": "y" * 1000}
+        most = 40_000 + MAX_HEAD - len(msgspec.msgpack.encode(a_head("thread", title="x" * 40_000, tags=tags)))
+        with pytest.raises(InvalidInput):
+            await append(store, "thread", b"frame", title="x" * (most + 1), tags=tags)
+        largest = await append(store, "thread", b"frame", title="x" * most, tags=tags)
+        assert (await listed(store), await store.head("thread")) == (["thread"], largest)
+        too_large: list[dict[str, Any]] = [{"tags": {"name": "y" * MAX_HEAD}}, {"agent": "z" * 15 * 2**20}]
+        for changes in too_large:
+            with pytest.raises(InvalidInput):
+                await append(store, "thread", b"another", at=1, **changes)
+        assert await state(store, "thread") == ([b"frame"], largest, set())
 
     async def test_an_append_of_many_small_frames_is_one(self, open_store: OpenStore) -> None:
         store = open_store()
@@ -116,6 +131,9 @@ class LimitContract:
             {"parent": "lone \ud800"},
             {"title": "lone \ud800"},
             {"tags": {"lone": "\ud800"}},
+            {"title": "x" * (MAX_HEAD + 1)},
+            {"tags": {"name": "y" * MAX_HEAD}},
+            {"tags": {str(number): "" for number in range(2000)}},
         ]
         cursors = [
             "",
