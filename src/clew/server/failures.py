@@ -8,12 +8,22 @@ from http import HTTPStatus
 
 import msgspec
 
+from clew._runtime.files import is_full
 from clew.checkpointers.http.protocol import JSON, Code, Failure
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
 from clew.server.logs import places
 from clew.server.response import Response
 
-__all__ = ["STATUS", "Refused", "WrongMethod", "error_response", "failure_of", "log_failure", "refusal"]
+__all__ = [
+    "STATUS",
+    "Refused",
+    "WrongMethod",
+    "error_response",
+    "failure_of",
+    "log_failure",
+    "refusal",
+    "unavailability",
+]
 
 
 STATUS: dict[Code, HTTPStatus] = {
@@ -76,7 +86,7 @@ def failure_of(error: Exception) -> Failure:
             return Failure("newer_format", str(error), found=error.found, supported=error.supported)
         case Unavailable():
             log_failure(error)
-            return Failure("unavailable", "the store behind the server cannot be reached or did not answer")
+            return Failure("unavailable", unavailability(error))
         case _:
             log_failure(error)
             return Failure("internal", "the server failed; its log says how")
@@ -84,8 +94,33 @@ def failure_of(error: Exception) -> Failure:
 
 def log_failure(error: BaseException) -> None:
     """Write an error to the log: its class, and the last 8 lines of its traceback as file, line number and function.
-    The message of the error is left out, because it may contain a tenant's data."""
-    logger.error(msgspec.json.encode({"event": "error", "kind": type(error).__name__, "at": places(error)}).decode())
+    The message of the error is left out, because it may contain a tenant's data; but a full disk is named."""
+    entry: dict[str, object] = {"event": "error", "kind": type(error).__name__, "at": places(error)}
+    if is_full_disk(error):
+        entry["reason"] = FULL_DISK
+    logger.error(msgspec.json.encode(entry).decode())
+
+
+FULL_DISK = "the disk of the store behind the server is full"
+_SAID = ("disk is full", "disk full", "disk quota", "no space left")
+
+
+def is_full_disk(error: BaseException | None) -> bool:
+    """Return whether a store could not write because its disk is full. Stores say so in their errors; of an error that
+    they did not explain, the cause may say it."""
+    while error is not None:
+        if is_full(error) or (isinstance(error, Unavailable) and any(said in str(error).lower() for said in _SAID)):
+            return True
+        error = error.__cause__
+    return False
+
+
+def unavailability(error: BaseException) -> str:
+    """Return what a client is told about an error of a store that could not be reached or could not write. Its own words
+    are left out, because they name files and hosts of the operator."""
+    if is_full_disk(error):
+        return f"{FULL_DISK}; nothing stored was harmed. Its operator has to free some space"
+    return "the store behind the server cannot be reached or did not answer"
 
 
 def refusal(failure: Failure) -> Response:

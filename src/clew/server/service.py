@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import sys
+import threading
+import time
 from functools import partial
 from types import FrameType
 
@@ -23,6 +26,9 @@ from clew.server.settings import Settings
 
 __all__ = ["Server", "serve"]
 
+_ENDING = 3.0
+"""Seconds of the grace that are kept for closing connections and the store, after the requests under way."""
+
 logger = logging.getLogger("clew.server")
 
 
@@ -35,6 +41,8 @@ class Server(uvicorn.Server):
         self._settings = settings
         self.gate: Gate = create_app(settings)
         self.connections = Connections(settings)
+        self.stopping = threading.Event()
+        """Set once the service was told to stop."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
         super().__init__(
@@ -52,7 +60,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 server_header=False,
                 timeout_keep_alive=settings.idle_timeout,  # type: ignore[arg-type] # it waits for parts of seconds too
-                timeout_graceful_shutdown=max(1, round(settings.grace)),
+                timeout_graceful_shutdown=1,  # `_drain` has waited before, and cut off the rest
             )
         )
 
@@ -90,10 +98,15 @@ class Server(uvicorn.Server):
         OS thread, with `call_soon_threadsafe`."""
         if self._draining is None:
             self._say({"event": "stopping", "under_way": self.gate.under_way})
+            self.stopping.set()
             self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
-        await self.gate.drain(self._settings.grace)
+        """Wait for the requests under way, then cut off all connections. Clients can delay this by nothing: some of the
+        grace is kept for closing the store."""
+        grace = self._settings.grace
+        await self.gate.drain(max(grace - _ENDING, grace / 2))
+        self.connections.abort()
         self.should_exit = True
 
     def _say(self, event: dict[str, object]) -> None:
@@ -111,6 +124,7 @@ def serve(settings: Settings) -> None:
         server._say(
             {"event": "warning", "message": "without TLS, tokens travel in the clear. Use --tls-cert and --tls-key."}
         )
+    threading.Thread(target=_end_in_time, args=(server, settings.grace), name="clew-serve-end", daemon=True).start()
     try:
         server.run()
     except SystemExit:
@@ -118,6 +132,15 @@ def serve(settings: Settings) -> None:
             f"the service cannot listen on {settings.host}:{settings.port}: the port is taken, or the address is not one "
             "of this machine. Choose another."
         ) from None
+
+
+def _end_in_time(server: Server, grace: float) -> None:
+    """End the process `grace` seconds, but at least 2, after it was told to stop, whatever still holds it up: a store that
+    does not close, a thread that does not return. Nothing acknowledged is lost: that is the promise of every store."""
+    server.stopping.wait()
+    time.sleep(max(grace, 2.0))
+    server._say({"event": "ended", "message": f"not all work had ended {grace:g} s after the signal; it was cut off"})
+    os._exit(1)
 
 
 def _check_place(settings: Settings) -> None:

@@ -18,7 +18,7 @@ from clew.errors import (
     WrongKey,
 )
 from clew.server.auth import NOBODY
-from clew.server.failures import STATUS, Refused, WrongMethod, log_failure
+from clew.server.failures import STATUS, Refused, WrongMethod, log_failure, unavailability
 from clew.server.inspector.plain_pages import error_page
 from clew.server.inspector.visits import Shared, Viewer, Visit, html, viewer_of
 from clew.server.request import Request
@@ -85,7 +85,7 @@ def _status_and_text(error: Exception, store: str) -> tuple[int, str]:
             return 400, str(error)
         case Unavailable():
             log_failure(error)
-            return 503, "The store behind the server cannot be reached or did not answer. Try again in a moment."
+            return 503, f"{_sentence(unavailability(error))} Try again in a moment."
         case Corrupt() | MissingBlob() | NewerFormat() | WrongKey():
             return 500, str(error)
         case _:

@@ -1,14 +1,18 @@
-"""The routes for operators: whether the service is up, whether its store answers, metrics, and the OpenAPI document."""
+"""The routes for operators: whether the service is up, whether its store can write, metrics, and the OpenAPI document."""
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import Callable
+from datetime import timedelta
 
 import msgspec
+from blake3 import blake3
 
 from clew.checkpointers.http.protocol import JSON
 from clew.errors import ClewError
-from clew.server.failures import Refused
+from clew.server.failures import Refused, log_failure, unavailability
 from clew.server.openapi import document
 from clew.server.request import Request
 from clew.server.response import Response
@@ -17,8 +21,42 @@ from clew.server.stores import Stores
 
 __all__ = ["routes"]
 
-_NOBODY = "clew: is the store there?"
-"""The id of a thread that does not exist. If the store answers a request for it, the store works."""
+_FRESH = 1.0
+"""Seconds for which the answer of `/readyz` holds. Anybody may ask, so that many questions must not mean many writes."""
+
+
+class _Readiness:
+    """Finds out whether a store can write, at most once in `_FRESH` seconds however many ask."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._asked: float | None = None
+        self._found: ClewError | None = None
+        self._lock = asyncio.Lock()
+
+    async def check(self) -> None:
+        """Raise the error of the store if it cannot write."""
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            if self._asked is None or now - self._asked >= _FRESH:
+                self._found = await self._try()
+                self._asked = asyncio.get_running_loop().time()
+        if self._found is not None:
+            raise self._found
+
+    async def _try(self) -> ClewError | None:
+        """Store a blob of a few random bytes and delete it again. A read, or a blob that is there already, would succeed
+        on a full disk too. Returns the error of the store, if there is one."""
+        data = secrets.token_bytes(32)
+        digest = blake3(data).hexdigest()
+        try:
+            async with self._stores.use("") as store:
+                await store.put_blobs({digest: data})
+                await store.delete_blobs([digest], untouched_for=timedelta(0))
+        except ClewError as error:
+            log_failure(error)
+            return error
+        return None
 
 
 def routes(stores: Stores, counters: Callable[[], str]) -> list[Route]:
@@ -28,12 +66,13 @@ def routes(stores: Stores, counters: Callable[[], str]) -> list[Route]:
     async def healthz(_: Request) -> Response:
         return Response(b"ok\n", "text/plain")
 
+    readiness = _Readiness(stores)
+
     async def readyz(_: Request) -> Response:
         try:
-            async with stores.use("") as store:
-                await store.head(_NOBODY)
-        except ClewError:
-            raise Refused("unavailable", "the store behind the server cannot be reached or did not answer") from None
+            await readiness.check()
+        except ClewError as error:
+            raise Refused("unavailable", unavailability(error)) from None
         return Response(b"ok\n", "text/plain")
 
     async def metrics(_: Request) -> Response:
