@@ -142,7 +142,7 @@ def _serve(path: str) -> None:
     log = logging.getLogger("clew.server")
     log.addHandler(logging.FileHandler(Path(path).with_name("access.log")))
     log.setLevel(logging.INFO)
-    server = Reported(Settings(store=f"sqlite:///{path}", port=0))
+    server = Reported(Settings(store=f"sqlite:///{path}", port=0, no_token=True))
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or scope["path"] != BARE:

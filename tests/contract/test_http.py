@@ -97,7 +97,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Ser
     """`clew serve` in a process of its own, with its address."""
     folder, port = tmp_path_factory.mktemp("frozen"), free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "clew", "serve", "--port", str(port), "--no-access-log"]
+    command = [sys.executable, "-m", "clew", "serve", "--port", str(port), "--no-access-log", "--no-token"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CLEW_")}
 
     def is_up() -> bool:

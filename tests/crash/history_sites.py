@@ -99,7 +99,7 @@ def opensearch(folder: Path) -> Iterator[Site]:
 @contextmanager
 def http(folder: Path) -> Iterator[Site]:
     port = free_port()
-    command = [sys.executable, "-m", "clew", "serve", "--port", str(port), "--no-access-log"]
+    command = [sys.executable, "-m", "clew", "serve", "--port", str(port), "--no-access-log", "--no-token"]
     command += ["--store", f"sqlite:///{folder}/clew.db"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CLEW_")}
 

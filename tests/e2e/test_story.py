@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -91,7 +90,7 @@ class Told:
 
 @contextmanager
 def telling(root: Path, server: ModelServer) -> Iterator[tuple[Told, str]]:
-    """The story up to its last command, which still runs: the address that it serves at."""
+    """The story up to its last command, which still runs: the link that it prints."""
     told = Told(root)
     (root / "story.sh").write_text(told.script())
     env = environment(
@@ -99,7 +98,7 @@ def telling(root: Path, server: ModelServer) -> Iterator[tuple[Told, str]]:
     )
     shell = subprocess.Popen(["bash", str(root / "story.sh")], cwd=told.folder, env=env, start_new_session=True)
     try:
-        yield told, _address(shell, told)
+        yield told, _link(shell, told)
         os.killpg(shell.pid, signal.SIGINT)
         assert shell.wait(PATIENCE) == 0, told.everything()
     finally:
@@ -108,20 +107,22 @@ def telling(root: Path, server: ModelServer) -> Iterator[tuple[Told, str]]:
             shell.wait()
 
 
-def _address(shell: subprocess.Popen[Any], told: Told) -> str:
+def _link(shell: subprocess.Popen[Any], told: Told) -> str:
     end = time.monotonic() + PATIENCE
-    while '"listening"' not in told.err(SERVE):
+    while "listening" not in told.err(SERVE) or not (found := re.search(r"browser: (\S+)\n", told.out(SERVE))):
         assert shell.poll() is None, told.everything()
         assert time.monotonic() < end, told.everything()
         time.sleep(0.05)
-    return str(json.loads(told.err(SERVE).splitlines()[0])["url"])
+    return found[1]
 
 
 @pytest.mark.slow
 async def test_a_task_that_was_killed_goes_on_and_its_fork_stands_beside_it(tmp_path: Path) -> None:
-    with ModelServer(answer) as server, telling(tmp_path, server) as (told, url):
+    with ModelServer(answer) as server, telling(tmp_path, server) as (told, link):
         paths = ["/", thread_url("lamp"), thread_url("lamp-voucher")]
-        threads, lamp, voucher = (httpx.get(f"{url}{path}").raise_for_status().text for path in paths)
+        with httpx.Client(base_url=link.partition("/login")[0], follow_redirects=True) as browser:
+            browser.get(link).raise_for_status()
+            threads, lamp, voucher = (browser.get(path).raise_for_status().text for path in paths)
     assert told.out(UNDER_WAY) == "A-17\n"
     assert re.search(r"^lamp +interrupted", told.out(LOOK), re.MULTILINE)
     assert "ended without a word" in told.out(LOOK)

@@ -94,6 +94,9 @@ def _commands(folder: Path) -> dict[str, Any]:
     return found
 
 
+_TOKEN = "a-token-with-all-rights"
+
+
 def _answers(folder: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
@@ -101,7 +104,7 @@ def _answers(folder: Path) -> dict[str, Any]:
         command = [sys.executable, "-m", "clew", "serve", "--port", "0", "--no-access-log"]
         with subprocess.Popen(
             command,
-            env=_environment(home, store),
+            env={**_environment(home, store), "CLEW_SERVE_TOKENS": _TOKEN},
             cwd=home,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -137,12 +140,13 @@ def _ask_all(url: str) -> dict[str, Any]:
         ("GET", "/v1/nothing", b""),
     ]:
         connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
-        connection.request(method, path, body or None, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {_TOKEN}"}
+        connection.request(method, path, body or None, headers)
         answer = connection.getresponse()
         data = answer.read()
         connection.close()
-        headers = {name.lower(): value for name, value in answer.getheaders()}
-        kept = {name: headers[name] for name in sorted(headers) if name not in {"date", "server", "content-length"}}
+        given = {name.lower(): value for name, value in answer.getheaders()}
+        kept = {name: given[name] for name in sorted(given) if name not in {"date", "server", "content-length"}}
         found[f"{method} {path} {body.decode()}".strip()] = [answer.status, kept, _readable(data)]
     return found
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from clew.checkpointers import Head, open_checkpointer
 from clew.checkpointers.http.protocol import encode_text
 from tests.limits import PATIENCE
 
@@ -36,12 +39,13 @@ def clew_serve(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]
 def running(*arguments: str, **more: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A server on a port of its own choice, and its URL."""
     command = [sys.executable, "-m", "clew", "serve", "--port", "0", *arguments]
-    with subprocess.Popen(command, env=environment(**more), stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stderr is not None
-            event = json.loads(process.stderr.readline())
-            assert event["event"] == "listening", event
-            yield event["url"], process
+            events = (json.loads(line) for line in process.stderr)
+            yield next(event["url"] for event in events if event["event"] == "listening"), process
         finally:
             process.kill()
 
@@ -68,6 +72,8 @@ def test_a_new_token_goes_into_the_file_as_it_is_printed(tmp_path: Path) -> None
     ("arguments", "said"),
     [
         (["--host", "0.0.0.0"], "no tokens"),
+        (["--host", "0.0.0.0", "--no-token"], "no tokens"),
+        (["--socket", "."], "not a socket"),
         (["--token-file", "absent.jsonl"], "absent.jsonl"),
         (["--store", "quark://x"], "quark"),
         (["--port", "99999"], "99999"),
@@ -87,6 +93,71 @@ def test_what_cannot_be_served_is_said_in_one_line(arguments: list[str], said: s
     assert run.stderr.startswith("Error: ")
     assert said in run.stderr
     assert "Traceback" not in run.stderr
+
+
+THREAD = f"/v1/threads/{encode_text('thread')}"
+
+
+def test_without_tokens_it_makes_one_and_prints_the_link_that_signs_in(tmp_path: Path) -> None:
+    with running("--store", f"sqlite:///{tmp_path}/clew.db", HOME=str(tmp_path)) as (url, process):
+        assert process.stdout is not None
+        link = process.stdout.readline().removeprefix("Open in a browser: ").strip()
+        variables = dict(word.split("=") for word in process.stdout.readline().split() if "=" in word)
+        token = variables["CLEW_TOKEN"]
+        assert link == f"{url}/login?token={token}"
+        assert variables["CLEW_STORE"] == url
+        assert httpx.get(f"{url}{THREAD}").status_code == 401
+        assert httpx.get(f"{url}{THREAD}", headers={"authorization": f"Bearer {token}"}).status_code == 404
+        assert httpx.get(f"{url}/").status_code == 401
+        with httpx.Client(follow_redirects=True) as browser:
+            shown = browser.get(link)
+            assert (shown.status_code, str(shown.url)) == (200, f"{url}/")
+        process.terminate()
+        assert process.stderr is not None
+        assert token not in process.stderr.read()
+
+
+def test_every_run_makes_another_token() -> None:
+    made = set()
+    for _ in range(2):
+        with running("--store", "memory://") as (_, process):
+            assert process.stdout is not None
+            made.add(process.stdout.readline().partition("token=")[2])
+    assert len(made) == 2
+
+
+def test_no_token_says_what_it_means() -> None:
+    command = [sys.executable, "-m", "clew", "serve", "--port", "0", "--store", "memory://", "--no-token"]
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            warning, listening = (json.loads(process.stderr.readline()) for _ in range(2))
+            assert "every user and every program of this machine" in warning["message"]
+            assert httpx.get(f"{listening['url']}{THREAD}").status_code == 404
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs unix sockets")
+def test_a_socket_is_for_its_user_alone_and_needs_no_token(tmp_path: Path) -> None:
+    path = tmp_path / "clew.sock"
+    with running("--store", "memory://", "--socket", str(path)) as (url, process):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert asyncio.run(_head_at(url)) is None
+        second = clew_serve("--store", "memory://", "--socket", str(path))
+        assert (second.returncode, "another service listens" in second.stderr) == (5, True)
+        process.kill()
+        process.wait(PATIENCE)
+    with running("--store", "memory://", "--socket", str(path)) as (url, process):  # over what the killed one left
+        assert asyncio.run(_head_at(url)) is None
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+    assert not path.exists()
+
+
+async def _head_at(url: str) -> Head | None:
+    async with open_checkpointer(url) as store:
+        return await store.head("thread")
 
 
 def test_a_port_that_is_taken_is_named() -> None:

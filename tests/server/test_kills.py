@@ -38,7 +38,7 @@ def command(tmp_path: Path, port: int) -> ServerProcess:
         except httpx.HTTPError:
             return False
 
-    arguments = ["serve", "--store", f"sqlite:///{tmp_path}/clew.db", "--port", str(port)]
+    arguments = ["serve", "--store", f"sqlite:///{tmp_path}/clew.db", "--port", str(port), "--no-token"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("CLEW_")}
     return ServerProcess([sys.executable, "-m", "clew", *arguments], tmp_path / "server.log", is_up, env=env)
 

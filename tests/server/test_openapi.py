@@ -6,7 +6,7 @@ from clew.server import Settings, create_app
 from clew.server.middleware import OPEN
 from clew.server.openapi import document
 
-GATE = create_app(Settings(store="memory://"))
+GATE = create_app(Settings(store="memory://", no_token=True))
 ROUTES = GATE.api.routes
 
 

@@ -169,7 +169,7 @@ def routed(*routes: tuple[str, str]) -> Router:
 
 
 async def answer(router: Router, method: str, path: str) -> tuple[int, str]:
-    request = Request(a_scope(method, path), None, Stores("memory://"), Settings(store="memory://"))
+    request = Request(a_scope(method, path), None, Stores("memory://"), Settings(store="memory://", no_token=True))
     found = await router.answer(request)
     assert isinstance(found.body, bytes)
     return found.status, found.body.decode()
@@ -203,7 +203,7 @@ async def test_a_path_without_a_route_is_not_found(path: str) -> None:
 
 
 async def test_a_client_that_leaves_while_it_sends_changes_nothing() -> None:
-    app = create_app(Settings(store="memory://"))
+    app = create_app(Settings(store="memory://", no_token=True))
     client = Client({"type": "http.request", "body": b"\x93", "more_body": True})
     client.gone.set()
     path = f"/v1/threads/{encode_text('t')}/frames"
@@ -221,7 +221,7 @@ async def test_an_error_within_a_stream_reaches_the_log_and_not_the_client(
 
     monkeypatch.setattr("clew.server.inspector.pages.threads_events", failing)
     client = Client()
-    app = create_app(Settings(store="memory://"))
+    app = create_app(Settings(store="memory://", no_token=True))
     await app(a_scope(path="/threads/events", host="localhost"), client.receive, client.send)
     assert client.sent[-1].get("more_body")
     assert "RuntimeError" in caplog.text
@@ -238,7 +238,7 @@ async def test_the_stores_are_closed_when_the_server_ends(monkeypatch: pytest.Mo
     monkeypatch.setattr(MemoryCheckpointer, "close", close)
     client = Client({"type": "lifespan.startup"})
     living = asyncio.create_task(
-        create_app(Settings(store="memory://"))({"type": "lifespan"}, client.receive, client.send)
+        create_app(Settings(store="memory://", no_token=True))({"type": "lifespan"}, client.receive, client.send)
     )
     while not client.sent:
         await asyncio.sleep(0)
@@ -256,12 +256,12 @@ async def test_a_store_that_cannot_be_closed_is_reported(monkeypatch: pytest.Mon
     monkeypatch.setattr(MemoryCheckpointer, "close", close)
     client = Client({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
     with pytest.raises(RuntimeError, match="not closed"):
-        await create_app(Settings(store="memory://"))({"type": "lifespan"}, client.receive, client.send)
+        await create_app(Settings(store="memory://", no_token=True))({"type": "lifespan"}, client.receive, client.send)
     assert client.sent[-1]["type"] == "lifespan.shutdown.failed"
     assert "not closed" in client.sent[-1]["message"]
 
 
 async def test_a_web_socket_is_refused() -> None:
     client = Client()
-    await create_app(Settings(store="memory://"))({"type": "websocket"}, client.receive, client.send)
+    await create_app(Settings(store="memory://", no_token=True))({"type": "websocket"}, client.receive, client.send)
     assert client.sent == [{"type": "websocket.close"}]

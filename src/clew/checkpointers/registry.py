@@ -17,7 +17,7 @@ from clew.checkpointers.sealed import SealedCheckpointer
 from clew.errors import InvalidInput
 from clew.log.keys import Keyring
 
-__all__ = ["default_url", "open_checkpointer"]
+__all__ = ["data_folder", "default_url", "open_checkpointer"]
 
 GROUP = "clew.checkpointers"
 
@@ -100,6 +100,11 @@ def default_url() -> str:
     the platform's folder for user data."""
     if url := os.environ.get("CLEW_STORE"):
         return url
+    return f"sqlite:///{data_folder() / 'clew.db'}"
+
+
+def data_folder() -> Path:
+    """Return the folder in which Clew keeps files of this user. It may not exist yet."""
     home = Path.home()
     if sys.platform == "darwin":
         folder = home / "Library" / "Application Support"
@@ -107,7 +112,7 @@ def default_url() -> str:
         folder = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     else:
         folder = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
-    return f"sqlite:///{folder / 'clew' / 'clew.db'}"
+    return folder / "clew"
 
 
 _SCHEME = re.compile("[a-z][a-z0-9+.-]{0,30}")

@@ -61,7 +61,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 ANYBODY = Token("", EVERY_NAMESPACE, SCOPES, "anybody")
 """The token that stands for every caller if the service has no tokens. It allows everything, because such a service
-listens only to callers on this machine."""
+listens on a unix socket of its user, or was told to serve every user of this machine."""
 NOBODY = Token("", "", (), "")
 """The token of a request that was refused, or that needs none. It allows nothing."""
 

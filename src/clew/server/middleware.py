@@ -182,6 +182,8 @@ class Gate:
         if self._tokens:
             found = self._tokens.find(headers.get(b"authorization", b""))
             return found or Failure("unauthenticated", "no token was given that this server knows")
+        if self._settings.socket is not None:
+            return ANYBODY  # no browser reaches a socket, and the system lets nobody else connect
         if not is_local_header(headers.get(b"host", b"").decode("latin-1")):
             return Failure(
                 "forbidden",

@@ -6,18 +6,24 @@ import asyncio
 import logging
 import os
 import socket
+import stat
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import FrameType
+from urllib.parse import quote
 
 import msgspec
 import uvicorn
 
 from clew import advice
+from clew.checkpointers.http.services import announced
 from clew.errors import InvalidInput, Unavailable
 from clew.server.app import create_app
+from clew.server.auth import EVERY_NAMESPACE, SCOPES, Token, new_token
 from clew.server.connections import LARGEST_REQUEST_HEAD, Connection, Connections, listen
 from clew.server.hosts import is_local
 from clew.server.logs import write_logs
@@ -34,11 +40,12 @@ logger = logging.getLogger("clew.server")
 
 class Server(uvicorn.Server):
     """A uvicorn server that stops without breaking requests: it answers new ones with 503, lets those under way finish,
-    and then closes the store."""
+    and then closes the store. Once it listens, it calls `listening` with its address."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, listening: Callable[[str], None] | None = None) -> None:
         _check_place(settings)
         self._settings = settings
+        self._listening = listening
         self.gate: Gate = create_app(settings)
         self.connections = Connections(settings)
         self.stopping = threading.Event()
@@ -69,9 +76,20 @@ class Server(uvicorn.Server):
         """The port on which the server listens. Only valid once it has started."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
+    @property
+    def url(self) -> str:
+        """The URL by which clients on this machine open the service. Only valid once it has started."""
+        settings = self._settings
+        if settings.socket is not None:
+            return f"http://localhost?socket={quote(str(settings.socket.absolute()))}"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        return f"{'https' if settings.tls_cert else 'http'}://{host}:{self.port}"
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        if sockets is None and self.config.uds is None:
+        if self._settings.socket is not None:
+            sockets = [_private_socket(self._settings.socket)]
+        elif sockets is None and self.config.uds is None:
             try:
                 sockets = listen(self._settings.host, self._settings.port, self.connections)
             except OSError:
@@ -81,9 +99,14 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         self.connections.start()
         if self.started:
-            scheme = "https" if self._settings.tls_cert else "http"
-            host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-            self._say({"event": "listening", "url": f"{scheme}://{host}:{self.port}"})
+            self._say({"event": "listening", "url": self.url})
+            if self._listening is not None:
+                self._listening(self.url)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._settings.socket is not None:
+            self._settings.socket.unlink(missing_ok=True)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal: at the first, let the requests under way finish; at the second, stop at once. The process
@@ -113,13 +136,44 @@ class Server(uvicorn.Server):
         logger.info(msgspec.json.encode(event).decode())
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, listening: Callable[[str, str], None] | None = None) -> None:
     """Run the service until a signal stops it. Writes its log as JSON lines to the standard error.
+
+    If the settings have no tokens, makes one for this run, unless the settings say `no_token` or a unix socket. Once the
+    service listens, calls `listening` with its address and the secret of that token; the secret is empty if none was
+    made.
 
     Raises `Unavailable` if it cannot listen on the address, and `InvalidInput` for settings that cannot work.
     """
     write_logs()
-    server = Server(settings)
+    if not settings.tokens and not settings.no_token and settings.socket is None:
+        _check_place(settings)
+        settings = with_made_token(settings)
+    with announced() as announce:
+
+        def tell(url: str) -> None:
+            announce(url)
+            if listening is not None:
+                listening(url, settings.made_token)
+
+        _run(Server(settings, tell), settings)
+
+
+def with_made_token(settings: Settings) -> Settings:
+    """Return these settings with a new token that allows everything, for one run of a service."""
+    secret, line = new_token(EVERY_NAMESPACE, SCOPES, "made at the start")
+    return msgspec.structs.replace(settings, tokens=(msgspec.json.decode(line, type=Token),), made_token=secret)
+
+
+_OPEN = (
+    "no token: every user and every program of this machine can read, change and delete everything in this store, and "
+    "what they write there may run in your name when you resume it. Leave out --no-token to be safe."
+)
+
+
+def _run(server: Server, settings: Settings) -> None:
+    if settings.no_token:
+        server._say({"event": "warning", "message": _OPEN})
     if settings.tokens and settings.tls_cert is None and not is_local(settings.host):
         server._say(
             {"event": "warning", "message": "without TLS, tokens travel in the clear. Use --tls-cert and --tls-key."}
@@ -143,8 +197,46 @@ def _end_in_time(server: Server, grace: float) -> None:
     os._exit(1)
 
 
+def _private_socket(path: Path) -> socket.socket:
+    """Return a unix socket bound to this path, to which no other user can connect. Removes the socket of a service that
+    is gone. Raises `Unavailable` if another service listens there, and `InvalidInput` if something else is there."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise InvalidInput("this system has no unix sockets. Leave out --socket; a token is made at the start then.")
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        _remove_dead_socket(path)
+        made.bind(str(path))
+    except OSError as error:
+        made.close()
+        reason = error.strerror or str(error)
+        raise Unavailable(f"the service cannot listen on the socket {path}: {reason}. Choose another path.") from None
+    except BaseException:
+        made.close()
+        raise
+    finally:
+        os.umask(before)
+    return made
+
+
+def _remove_dead_socket(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise InvalidInput(f"{path} is not a socket, and is left alone. Choose another path for --socket.")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise Unavailable(f"another service listens on the socket {path}. Stop it, or choose another path.")
+
+
 def _check_place(settings: Settings) -> None:
-    if not settings.tokens and not is_local(settings.host):
+    if settings.socket is None and not settings.tokens and not is_local(settings.host):
         raise InvalidInput(
             f"{settings.host!r} can be reached from other machines, and there are no tokens: anybody could read and "
             f"delete everything. Give --token-file ({advice.new_token()} makes a token), or listen on 127.0.0.1 or "

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from clew import advice
 from clew.checkpointers.base import MAX_APPEND, MAX_HEAD
 from clew.errors import InvalidInput
 from clew.server.auth import Token
@@ -31,9 +32,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The URL of the checkpointer behind the service."""
     host: str = "127.0.0.1"
     port: int = 8420
+    socket: Path | None = None
+    """The path of a unix socket to listen on instead of `host` and `port`. Only this user can connect to it, so it needs
+    no tokens."""
     tokens: tuple[Token, ...] = ()
-    """The tokens that are accepted. If there are none, every caller may do everything, so the service must listen on a
-    loopback address."""
+    """The tokens that are accepted."""
+    no_token: bool = False
+    """Whether to serve without any token. Every caller may then do everything, so the service must listen on a loopback
+    address; and every user and program of this machine is such a caller."""
+    made_token: str = ""
+    """The secret of the token that `serve` made for this run of the service, if it made one. It is the only secret that
+    a link may carry: `/login?token=…` signs a browser in."""
     rate: float | None = None
     """The requests per second that each token may make in the long run. None is no limit."""
     burst: int | None = None
@@ -66,8 +75,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which a connection without a request stays open. Clients of Clew use no connection that was idle for
     30 seconds. A shorter time here could close one while a request is on its way, and the request would be lost."""
 
+    @property
+    def is_personal(self) -> bool:
+        """Whether the service is for the person who started it, on this machine: it has no tokens but the one that was
+        made at its start."""
+        return not self.tokens or bool(self.made_token)
+
     def check(self) -> None:
         """Raise `InvalidInput` if a setting cannot work, such as a certificate without its key."""
+        if not self.tokens and not self.no_token and self.socket is None:
+            raise InvalidInput(
+                "the service has no tokens, so everybody who reaches it could read and delete everything. Give tokens "
+                f"({advice.new_token()} makes one), listen on a unix socket, or say no_token=True"
+            )
+        if self.no_token and self.tokens:
+            raise InvalidInput("there are tokens, and --no-token says that there are none. Leave one of them out.")
+        if self.socket is not None and (self.tls_cert or self.tls_key):
+            raise InvalidInput("a unix socket does not leave this machine and takes no TLS. Leave the certificate out.")
         if not 0 <= self.port <= 65535:
             raise InvalidInput(f"port {self.port}: ports are 0 to 65535; 0 takes any that is free")
         if self.rate is not None and self.rate <= 0:

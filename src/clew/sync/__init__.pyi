@@ -394,8 +394,8 @@ class HTTPCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> HTTPCheckpointer:
-        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`. The token
-        comes from the environment variable `CLEW_TOKEN`."""
+        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`; or, at a unix
+        socket, `http://localhost?socket=/path`. The token comes from the environment variable `CLEW_TOKEN`."""
 
 class MemoryCheckpointer(Checkpointer):
     """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -58,6 +61,28 @@ def test_a_url_that_is_none_and_a_server_that_is_away_are_problems_without_crede
         run = clew("doctor", "--json", store=url)
         assert (run.returncode, _by_check(run)["store"]["level"]) == (1, "problem")
         assert "secret" not in run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_running_service_that_asks_for_no_token_is_named(is_open: bool, tmp_path: Path) -> None:
+    secret = "a-long-and-secret-token"
+    env = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
+    more = {} if is_open else {"CLEW_SERVE_TOKENS": secret}
+    command = [sys.executable, "-m", "clew", "serve", "--port", "0", "--store", "memory://"]
+    command += ["--no-token"] if is_open else []
+    with subprocess.Popen(command, env={**os.environ, **env, **more}, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            events = (json.loads(line) for line in process.stderr)
+            url = next(event["url"] for event in events if event["event"] == "listening")
+            run = clew("doctor", "--json", store="memory://", env=env)
+        finally:
+            process.kill()
+    [found] = [finding for finding in map(json.loads, run.stdout.splitlines()) if url in finding["what"]]
+    assert (found["check"], found["level"]) == ("service", "warning" if is_open else "ok")
+    assert ("without --no-token" in found["advice"]) == is_open
+    after = clew("doctor", "--json", store="memory://", env=env)  # the killed one left its note behind
+    assert url not in after.stdout
 
 
 def test_a_damaged_store_is_a_problem(tmp_path: Path) -> None:

@@ -50,11 +50,11 @@ def running_service(store: str, *, token: str = TOKEN) -> Iterator[str]:
     if token:
         env["CLEW_SERVE_TOKENS"] = token
     command = [sys.executable, "-m", "clew", "serve", "--port", "0", "--store", store, "--no-access-log"]
+    command += [] if token else ["--no-token"]
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            event = json.loads(process.stderr.readline())
-            assert event["event"] == "listening", event
-            yield event["url"]
+            events = (json.loads(line) for line in process.stderr)
+            yield next(event["url"] for event in events if event["event"] == "listening")
         finally:
             process.kill()

@@ -260,12 +260,13 @@ class NotSent(Exception):
 
 
 class Address:
-    """The host and port where the server listens. `tls` is None for plain HTTP."""
+    """The host and port where the server listens, or the path of its unix socket. `tls` is None for plain HTTP."""
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, socket: str = "") -> None:
         self.host = host
         self.port = port
         self.tls = tls
+        self.socket = socket
 
 
 class Answer:
@@ -326,10 +327,12 @@ class Pool:
 
     async def _connect(self) -> _Connection:
         address = self._address
+        if address.socket:
+            connecting = asyncio.open_unix_connection(address.socket, limit=2 * _PIECE)
+        else:
+            connecting = asyncio.open_connection(address.host, address.port, ssl=address.tls, limit=2 * _PIECE)
         try:
-            reader, writer = await self._patience.part().limit(
-                asyncio.open_connection(address.host, address.port, ssl=address.tls, limit=2 * _PIECE)
-            )
+            reader, writer = await self._patience.part().limit(connecting)
         except OSError as error:
             raise NotSent(_in_words(error)) from error
         return _Connection(reader, writer, self._patience)

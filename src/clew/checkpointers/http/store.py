@@ -86,7 +86,9 @@ class HTTPCheckpointer(Checkpointer):
         self._retries = retries
         self._tls = tls
         named = f"[{self._host}]" if ":" in self._host else self._host
-        self._where = f"{self._scheme}://{named}:{self._port}{self._base}"
+        self._socket = options.get("socket", "")
+        at_socket = f"?socket={self._socket}" if self._socket else ""
+        self._where = f"{self._scheme}://{named}:{self._port}{self._base}{at_socket}"
         self.place = f"{self._where}#{namespace}"
         self._guard = Guard(f"the checkpointer of {self._where}")
         self._client: Client | None = None
@@ -94,8 +96,8 @@ class HTTPCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> HTTPCheckpointer:
-        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`. The token
-        comes from the environment variable `CLEW_TOKEN`."""
+        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`; or, at a unix
+        socket, `http://localhost?socket=/path`. The token comes from the environment variable `CLEW_TOKEN`."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:
@@ -224,7 +226,7 @@ class HTTPCheckpointer(Checkpointer):
         if self._client is None:
             from clew.checkpointers.http.client import Address, Client
 
-            address = Address(self._host, self._port, self._trust())
+            address = Address(self._host, self._port, self._trust(), self._socket)
             self._client = Client(
                 self._where,
                 address,
@@ -260,7 +262,9 @@ def _parse(url: str) -> tuple[str, str, int, str, dict[str, str]]:
         )
     if parts.fragment:
         raise InvalidInput(f"the URL of the HTTP store must not have a fragment. {wanted}")
-    options = given_options(parts.query, ("timeout",), "the URL of the HTTP store")
+    options = given_options(parts.query, ("timeout", "socket"), "the URL of the HTTP store")
+    if "socket" in options and (parts.scheme != "http" or not options["socket"].startswith("/")):
+        raise InvalidInput("the option socket is the whole path of a unix socket: http://localhost?socket=/path")
     if parts.scheme not in ("http", "https") or not host:
         raise InvalidInput(f"{without_password(url)} does not name a server. {wanted}")
     base = parts.path.rstrip("/")

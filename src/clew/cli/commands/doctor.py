@@ -68,7 +68,7 @@ async def _findings(url: str | None, live: bool, asked: list[str]) -> AsyncItera
     also prove that an agent can be resumed on the store, if the store answers and can be written. Each provider in
     `asked` gets a short prompt, which costs money."""
     # here, because these import all of Clew, which `clew doctor --help` does without
-    from clew.cli.commands.doctor_checks import check_machine, check_programs, check_store
+    from clew.cli.commands.doctor_checks import check_machine, check_programs, check_services, check_store
     from clew.cli.commands.doctor_live import prove_resume
 
     for finding in check_machine():
@@ -76,6 +76,8 @@ async def _findings(url: str | None, live: bool, asked: list[str]) -> AsyncItera
     answers = True
     async for finding in check_store(url):
         answers &= finding.check not in ("store", "writing") or finding.level != "problem"
+        yield finding
+    for finding in check_services(url):
         yield finding
     if live and answers:
         yield await prove_resume(url)

@@ -10,6 +10,8 @@ import shutil
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -22,6 +24,8 @@ from clew import Thread, __version__, advice
 from clew._runtime.text import size
 from clew.agent.handles import without_credentials
 from clew.checkpointers import HeadQuery, open_checkpointer
+from clew.checkpointers.http.protocol import PROTOCOL_HEADER
+from clew.checkpointers.http.services import running_services
 from clew.checkpointers.registry import default_url
 from clew.checkpointers.sqlite.connection import library
 from clew.cli.stores import shown_store
@@ -35,7 +39,16 @@ if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
     from clew.providers import Health
 
-__all__ = ["Finding", "Level", "check_machine", "check_programs", "check_store", "scratch_id", "shown_url"]
+__all__ = [
+    "Finding",
+    "Level",
+    "check_machine",
+    "check_programs",
+    "check_services",
+    "check_store",
+    "scratch_id",
+    "shown_url",
+]
 
 Level = Literal["ok", "warning", "problem"]
 _DAY = 86_400
@@ -165,6 +178,43 @@ def _program(health: Health, asked: bool) -> Finding:
     return Finding(health.provider, "ok", what + (", answered a prompt" if health.answers else ""))
 
 
+_USUAL_PLACE = "http://127.0.0.1:8420"
+
+
+def check_services(url: str | None) -> Iterator[Finding]:
+    """Check whether a service on this machine, or the service that is the store at `url`, lets everybody in without a
+    token. Services of this user are found by the notes that they leave, those of others at the usual port."""
+    store = (url or default_url()).partition("?")[0].rstrip("/")
+    places = [*running_services(), *([store] if store.startswith(("http://", "https://")) else []), _USUAL_PLACE]
+    for place in dict.fromkeys(places):
+        if "?socket=" in place:
+            yield Finding("service", "ok", f"{place} is open to your user alone")
+            continue
+        is_open = _is_open(place)
+        if is_open:
+            what = f"{place} asks for no token: everybody who reaches it can read, change and delete its threads"
+            way = "Stop it and start it without --no-token. What others wrote there, do not resume before you have read it."
+            yield Finding("service", "warning", what, way)
+        elif is_open is not None:
+            yield Finding("service", "ok", f"{place} asks for a token")
+
+
+def _is_open(place: str) -> bool | None:
+    """Return whether the service at this URL answers without a token. None if no service of Clew is there."""
+    try:
+        with _DIRECT.open(f"{place}/v1/threads/YQ", timeout=_LONGEST_PROBE) as answer:
+            headers, status = answer.headers, answer.status
+    except urllib.error.HTTPError as error:
+        headers, status = error.headers, error.code
+    except (OSError, ValueError):
+        return None
+    return None if PROTOCOL_HEADER not in headers else status in (200, 404)
+
+
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Asks without the proxy of the environment, which would ask from another machine."""
+_LONGEST_PROBE = 2.0
+"""Seconds to wait for a service that may not be there."""
 _SLOW = 0.5
 """Seconds that an append may take without a warning. An agent waits for an append in every turn."""
 _LITTLE, _NONE = 2**30, 100 * 2**20

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -24,6 +25,13 @@ def serve(
         str, typer.Option(help="The address to listen on. Without tokens, only a local one.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 is any free port.")] = 8420,
+    socket: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Listen on a unix socket instead, which only your user can open."),
+    ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Let every user and program of this machine do everything.")
+    ] = False,
     token_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The tokens and their rights, a JSON line each, from --new-token."),
@@ -71,19 +79,21 @@ def serve(
 ) -> None:
     """Serve a store over HTTP, with an inspector for people.
 
-    Programs open the store as http://host:port with the token in CLEW_TOKEN; in a browser you enter it in a form. A
-    service that listens only on this machine needs no token. CLEW_SERVE_TOKENS can hold tokens instead of a file.
+    Without tokens of yours it makes one, for as long as it runs, and prints the link that signs your browser in.
+    Programs open the store as http://host:port with the token in CLEW_TOKEN. CLEW_SERVE_TOKENS can hold tokens instead
+    of a file.
 
     \b
     Examples:
       clew serve
+      clew serve --socket store.sock
       clew serve --new-token --namespace '*' >> tokens.jsonl
       clew serve --token-file tokens.jsonl --host 0.0.0.0
     """
     if new_token:
         _print_token(namespace, scopes, label)
         return
-    limits = {
+    limits: dict[str, Any] = {
         "max_connections": max_connections,
         "max_connections_per_address": max_connections_per_address,
         "max_connections_per_token": max_connections_per_token,
@@ -94,7 +104,43 @@ def serve(
         "send_timeout": send_timeout,
         "idle_timeout": idle_timeout,
     }
-    _serve(store, host, port, token_file, rate, burst, max_blob_mib, tls_cert, tls_key, grace, access_log, limits)
+    try:
+        from clew.server import Settings
+        from clew.server import serve as run
+        from clew.server.auth import parse_tokens, read_tokens
+    except ImportError:
+        raise MissingExtra("clew serve", "server") from None
+    tokens = read_tokens(token_file) if token_file else ()
+    tokens += parse_tokens(os.environ.get("CLEW_SERVE_TOKENS", ""))
+    settings = Settings(
+        store=store or store_registry.default_url(),
+        host=host,
+        port=port,
+        socket=socket,
+        tokens=tokens,
+        no_token=no_token,
+        rate=rate,
+        burst=burst,
+        max_blob=max_blob_mib * 2**20,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        access_log=access_log,
+        grace=grace,
+        **limits,
+    )
+    run(settings, _print_link)
+
+
+def _print_link(url: str, secret: str) -> None:
+    """Print how to use a service that listens at this URL, with the token that was made for it. Prints nothing if none
+    was made: `secret` is empty then."""
+    if secret:
+        typer.echo(
+            f"Open in a browser: {url}/login?token={secret}\n"
+            f"For programs: CLEW_STORE={url} CLEW_TOKEN={secret}\n"
+            "Whoever has this token can do everything with this store, until the service ends."
+        )
+        sys.stdout.flush()
 
 
 def _print_token(namespace: str, scopes: str, label: str) -> None:
@@ -106,43 +152,3 @@ def _print_token(namespace: str, scopes: str, label: str) -> None:
     secret, line = new_token(namespace, scopes.split(","), label)
     typer.echo(f"The token, shown this once: {secret}\nIts line for the token file:", err=True)
     typer.echo(line)
-
-
-def _serve(
-    store: str | None,
-    host: str,
-    port: int,
-    token_file: Path | None,
-    rate: float | None,
-    burst: int | None,
-    max_blob_mib: int,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    grace: float,
-    access_log: bool,
-    limits: dict[str, Any],
-) -> None:
-    try:
-        from clew.server import Settings
-        from clew.server import serve as run
-        from clew.server.auth import parse_tokens, read_tokens
-    except ImportError:
-        raise MissingExtra("clew serve", "server") from None
-    tokens = read_tokens(token_file) if token_file else ()
-    tokens += parse_tokens(os.environ.get("CLEW_SERVE_TOKENS", ""))
-    run(
-        Settings(
-            store=store or store_registry.default_url(),
-            host=host,
-            port=port,
-            tokens=tokens,
-            rate=rate,
-            burst=burst,
-            max_blob=max_blob_mib * 2**20,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            access_log=access_log,
-            grace=grace,
-            **limits,
-        )
-    )

@@ -6,6 +6,7 @@ token with the scope `write`.
 
 from __future__ import annotations
 
+import hmac
 import secrets
 from typing import Any
 
@@ -39,8 +40,16 @@ def _go(path: str, cookie: str | None = None) -> Response:
 
 
 async def login_form(visit: Visit) -> Response:
+    """Return the login form. If the address carries the token that was made at the start of the service, sign in with it
+    instead: the link that `clew serve` prints does this.
+
+    No other token is taken from an address, so nobody can sign a browser in with a token of their own by a link.
+    """
     proof = visit.shared.forms.proof(visit.request.headers)
     next_path = _local(visit.query.get("next", "/"))
+    made, given = visit.shared.settings.made_token, visit.query.get("token", "")
+    if made and hmac.compare_digest(made.encode(), given.encode("utf-8", "replace")):
+        return _go(next_path, cookie_for(Session(made, ""), secure=visit.shared.secure))
     return html(login_page(proof, next_path, needs_token=bool(visit.shared.settings.tokens)))
 
 

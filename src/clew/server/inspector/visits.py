@@ -163,10 +163,10 @@ def _store_for_commands(settings: Settings, headers: Mapping[bytes, bytes]) -> s
     """Return the URL by which commands on a page name the store: that of this server, under the host name that the
     browser used.
 
-    Empty for the default store of a service without tokens: the browser then runs on the same machine as the service,
+    Empty for the default store of a service for one person: the browser then runs on the same machine as the service,
     where commands find that store by themselves.
     """
-    if not settings.tokens and settings.store == default_url() and not os.environ.get("CLEW_STORE"):
+    if settings.is_personal and settings.store == default_url() and not os.environ.get("CLEW_STORE"):
         return ""
     named = headers.get(b"host", b"").decode("latin-1")
     host = named if _HOST.fullmatch(named) else f"{settings.host}:{settings.port}"

@@ -1,0 +1,62 @@
+"""The services (`clew serve`) of this user that run on this machine. Each leaves a note of its address in a folder, where
+`clew doctor` finds it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from clew.checkpointers.registry import data_folder
+
+__all__ = ["announced", "running_services"]
+
+
+def _folder() -> Path:
+    return data_folder() / "services"
+
+
+@contextmanager
+def announced() -> Iterator[Callable[[str], None]]:
+    """Give a function that notes the address of a service which this process runs. The note is removed when the block
+    ends. A folder that cannot be written is no reason not to serve, so the note is then left out."""
+    note = _folder() / str(os.getpid())
+
+    def announce(url: str) -> None:
+        with suppress(OSError):
+            note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            note.write_text(url)
+
+    try:
+        yield announce
+    finally:
+        with suppress(OSError):
+            note.unlink()
+
+
+def running_services() -> list[str]:
+    """Return the addresses of the services of this user that run now. Removes the notes of processes that are gone."""
+    found = []
+    with suppress(OSError):
+        for note in sorted(_folder().iterdir()):
+            if not note.name.isdecimal():
+                continue
+            if _is_alive(int(note.name)):
+                found.append(note.read_text())
+            else:
+                note.unlink(missing_ok=True)
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    if sys.platform == "win32":
+        return True  # where signal 0 is Ctrl+C; whether the service answers is for the caller to see
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
