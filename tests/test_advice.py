@@ -109,6 +109,7 @@ def test_no_other_module_writes_out_a_command() -> None:
         "cli/commands/doctor_worker.py: clew doctor",
         "cli/commands/import_.py: clew export",
         "cli/commands/serve.py: clew serve",
+        "cli/commands/tokens.py: clew tokens",
         "demo/worker.py: clew demo",
         "server/inspector/templates/error.html: clew verify",
     ]

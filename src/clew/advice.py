@@ -44,6 +44,7 @@ __all__ = [
     "list_in_program",
     "list_sessions",
     "list_threads",
+    "list_tokens",
     "log_in",
     "make_private",
     "new_token",
@@ -312,9 +313,16 @@ def adopt(session: str) -> str:
 
 @_kind
 def new_token(file: str = "") -> str:
-    """Return the shell command that makes a token for a service of Clew, valid in all namespaces. If `file` is given,
-    the command appends the token to that file."""
-    return _clew("serve", options=["--new-token", "--namespace", "*"]) + (f" >> {quoted(file)}" if file else "")
+    """Return the shell command that makes a token for a service of Clew, valid in all namespaces, and adds it to the
+    file of tokens at the path `file`; empty means the usual file."""
+    options = ["--namespace", "*", "--scopes", "read,write", *(["--file", file] if file else [])]
+    return _clew("tokens", "new", "me", options=options)
+
+
+@_kind
+def list_tokens(file: str = "") -> str:
+    """Return the shell command that lists the tokens in the file at this path; empty means the usual file."""
+    return _clew("tokens", options=["--file", file] if file else [])
 
 
 @_kind

@@ -739,9 +739,20 @@ def a_token_is_made_by_the_command_that_a_service_without_one_prints(bench: Benc
     bench.told("new_token", open_to_all.stderr)
     empty = bench.do("serve", "--token-file", str(file), *bench.at)
     assert bench.follow(bench.told("new_token", empty.stderr)).returncode == 0
-    from clew.server.auth import read_tokens
+    from clew.server.token_file import read_tokens
 
     assert len(read_tokens(file)) == 1
+
+
+@follows("list_tokens")
+def the_tokens_that_there_are_are_listed_by_the_command_that_an_unknown_one_prints(
+    bench: Bench, patch: pytest.MonkeyPatch
+) -> None:
+    at = ("--file", str(bench.root / "my tokens.jsonl"))
+    assert bench.do("tokens", "new", "ci", *at).returncode == 0
+    unknown = bench.do("tokens", "revoke", "cl", *at)
+    assert unknown.returncode == 2
+    assert "ci" in bench.follow(bench.told("list_tokens", unknown.stderr)).stdout
 
 
 def _page(url: str) -> str:

@@ -64,7 +64,7 @@ class Running:
 
 @contextmanager
 def serving(store: str = "memory://", *, fixed_port: int = 0, **settings: Any) -> Iterator[Running]:
-    settings.setdefault("no_token", not settings.get("tokens") and not settings.get("socket"))
+    settings.setdefault("no_token", not any(map(settings.get, ("tokens", "token_file", "socket"))))
     running = Running(Settings(store=store, port=fixed_port, access_log=False, **settings))
     running.start()
     try:

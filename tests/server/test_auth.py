@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from clew.errors import InvalidInput
-from clew.server.auth import SCOPES, Token, Tokens, new_token, parse_tokens, read_tokens
+from clew.server.auth import SCOPES, Token, new_token, parse_tokens
+from clew.server.token_file import Tokens, read_tokens
 
 
 def written(tmp_path: Path, *lines: str) -> Path:

@@ -93,12 +93,15 @@ def test_without_a_known_token_nothing_is_answered(ask: Any, token: str, path: s
 CALLS = {
     "read": [("GET", THREAD), ("GET", FRAMES), ("GET", f"{THREAD}/refs"), ("POST", "/v1/threads/query"),
              ("GET", f"/v1/blobs/{'0' * 64}"), ("POST", "/v1/blobs/get"), ("POST", "/v1/blobs/missing")],
-    "write": [("POST", FRAMES), ("DELETE", THREAD), ("PUT", f"/v1/blobs/{'0' * 64}"), ("POST", "/v1/blobs")],
+    "append": [("POST", FRAMES), ("PUT", f"/v1/blobs/{'0' * 64}"), ("POST", "/v1/blobs")],
+    "delete": [("DELETE", THREAD)],
     "admin": [("GET", "/v1/blobs"), ("POST", "/v1/blobs/delete")],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("token", "scopes"), [(READER, {"read"}), (WRITER, {"read", "write"}), (ADMIN, {"admin"})])
+@pytest.mark.parametrize(
+    ("token", "scopes"), [(READER, {"read"}), (WRITER, {"read", "append", "delete"}), (ADMIN, {"admin"})]
+)
 def test_a_token_does_what_its_scopes_say_and_nothing_else(ask: Any, token: str, scopes: set[str]) -> None:
     for scope, calls in CALLS.items():
         for method, path in calls:

@@ -146,5 +146,6 @@ COMMANDS: dict[str, Entry] = {
     "move": Entry("Coding agents", "move:move", "Carry a session from one coding agent to another."),
     "doctor": Entry("Machine", "doctor:doctor", "Check this machine, the store and the coding agents."),
     "serve": Entry("Machine", "serve:serve", "Serve a store over HTTP, with an inspector for people."),
+    "tokens": Entry("Machine", "tokens:tokens", "List, make, rotate and revoke tokens of a service."),
     "demo": Entry("Machine", "demo:demo", "Kill an agent inside a tool, and resume it, offline."),
 }

@@ -4,8 +4,9 @@ it; `create_app` returns it as an ASGI application for a program that runs it it
 from __future__ import annotations
 
 from clew.server.app import create_app
-from clew.server.auth import Token, new_token, read_tokens
+from clew.server.auth import Token, new_token
 from clew.server.service import Server, serve
 from clew.server.settings import Settings
+from clew.server.token_file import read_tokens
 
 __all__ = ["Server", "Settings", "Token", "create_app", "new_token", "read_tokens", "serve"]

@@ -1,22 +1,22 @@
 """The tokens by which the service knows its callers, and the limit on how often each may call. A token grants scopes
-(read, write, admin) in one namespace, and only its hash is stored."""
+(what its holder may do) in one namespace, and only its hash is stored. `token_file` reads and writes the file of them."""
 
 from __future__ import annotations
 
-import hmac
 import math
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from hashlib import sha256
-from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import msgspec
 from blake3 import blake3
 
 from clew import advice
+from clew._runtime.clock import now
 from clew.checkpointers.base import MAX_ID
 from clew.checkpointers.checks import check_namespace
 from clew.errors import InvalidInput
@@ -29,16 +29,21 @@ __all__ = [
     "Rates",
     "Scope",
     "Token",
-    "Tokens",
+    "check_token",
     "in_store",
+    "make_token",
     "new_token",
     "parse_tokens",
-    "read_tokens",
 ]
 
 
-Scope = Literal["read", "write", "admin"]
+Scope = Literal["read", "append", "write", "delete", "admin", "metrics"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
+_INCLUDED: dict[Scope, frozenset[Scope]] = {
+    "write": frozenset({"append", "delete"}),
+    "admin": frozenset({"metrics"}),
+}
+"""The scopes that a larger scope includes."""
 EVERY_NAMESPACE = "*"
 """The namespace of an operator's token. It reaches the whole store: such a client may name any namespace in the store.
 """
@@ -48,7 +53,7 @@ _HASH = r"^[0-9a-f]{64}$"
 _SHORTEST = 16
 
 
-class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One token that the service accepts, as a line of the token file has it. `sha256` is the hash of its secret; the
     secret itself is not stored."""
 
@@ -56,7 +61,23 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespace: str
     scopes: tuple[Scope, ...]
     label: str = ""
-    """The name of the token in access logs."""
+    """The name of the token in logs, and for the commands that rotate and revoke it."""
+    created: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    """The moment from which on the token is not accepted. None is never."""
+
+    @property
+    def id(self) -> str:
+        """The first 12 digits of the hash, which name the token where its label does not."""
+        return self.sha256[:12]
+
+    @property
+    def has_expired(self) -> bool:
+        return self.expires is not None and self.expires <= now()
+
+    def allows(self, scope: Scope) -> bool:
+        """Return whether the token has this scope, or a larger one that includes it."""
+        return scope in self.scopes or any(scope in _INCLUDED.get(one, ()) for one in self.scopes)
 
 
 ANYBODY = Token("", EVERY_NAMESPACE, SCOPES, "anybody")
@@ -66,59 +87,26 @@ NOBODY = Token("", "", (), "")
 """The token of a request that was refused, or that needs none. It allows nothing."""
 
 
-class Tokens:
-    """The tokens that a service accepts, found by the hash of their secret.
-
-    How long a lookup takes tells a caller nothing about the tokens. It depends only on the hash of the secret that was
-    sent, and nobody can choose a secret by its hash. The comparison that follows takes constant time.
-    """
-
-    def __init__(self, tokens: Iterable[Token]) -> None:
-        self._by_hash = {bytes.fromhex(token.sha256): token for token in tokens}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_hash)
-
-    def find(self, authorization: bytes) -> Token | None:
-        """Return the token whose secret is in an `Authorization` header, or None if the service does not know it."""
-        kind, _, secret = authorization.partition(b" ")
-        hashed = sha256(secret.strip()).digest()
-        found = self._by_hash.get(hashed)
-        known = bytes.fromhex(found.sha256) if found else bytes(32)
-        return found if hmac.compare_digest(known, hashed) and kind.lower() == b"bearer" else None
-
-
 def new_token(namespace: str, scopes: Iterable[str], label: str = "") -> tuple[str, str]:
-    """Make a new token, which grants `scopes` in `namespace`. `label` is its name in the access log. Returns its
-    secret, which is shown to the user once and not stored, and its line for the token file."""
-    secret = f"clew_{secrets.token_urlsafe(32)}"
-    token = _token(secret, namespace, scopes, label)
+    """Make a new token, which grants `scopes` in `namespace`. `label` is its name in the logs. Returns its secret, which
+    is shown to the user once and not stored, and its line for the token file."""
+    secret, token = make_token(namespace, scopes, label)
     return secret, msgspec.json.encode(token).decode()
 
 
-def read_tokens(path: Path) -> tuple[Token, ...]:
-    """Read a token file: one JSON object per line. Empty lines and lines that start with # are skipped. Raises
-    `InvalidInput` for a wrong line, and if the file has no token."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: the token file cannot be read: {getattr(error, 'strerror', error)}") from None
-    tokens: dict[str, Token] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        try:
-            token = msgspec.json.decode(line, type=Token)
-            _check_namespace(token.namespace)
-            _check_scopes(token.scopes)
-        except (msgspec.MsgspecError, InvalidInput) as error:
-            raise InvalidInput(f"{path}, line {number}: {error}. `{advice.new_token()}` prints a sound line.") from None
-        if token.sha256 in tokens:
-            raise InvalidInput(f"{path}, line {number}: this token is in an earlier line too. Keep one of them.")
-        tokens[token.sha256] = token
-    if not tokens:
-        raise InvalidInput(f"{path}: no token in it. `{advice.new_token(str(path))}` makes one.")
-    return tuple(tokens.values())
+def make_token(
+    namespace: str, scopes: Iterable[str], label: str = "", expires: datetime | None = None
+) -> tuple[str, Token]:
+    """Make a new token, as `new_token` does, which expires at the moment `expires`. Returns its secret and the token."""
+    secret = f"clew_{secrets.token_urlsafe(32)}"
+    token = _token(secret, namespace, scopes, label)
+    return secret, msgspec.structs.replace(token, created=now().replace(microsecond=0), expires=expires)
+
+
+def check_token(token: Token) -> None:
+    """Raise `InvalidInput` if a token that was read from a file has a namespace or scopes that no token can have."""
+    _check_namespace(token.namespace)
+    _check_scopes(token.scopes)
 
 
 def parse_tokens(text: str) -> tuple[Token, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from clew.checkpointers.http.protocol import NAMESPACE_HEADER, PROTOCOL, PROTOCOL_HEADER, Failure
-from clew.server.auth import ANYBODY, EVERY_NAMESPACE, NOBODY, Rates, Token, Tokens
+from clew.server.auth import ANYBODY, EVERY_NAMESPACE, NOBODY, Rates, Token
 from clew.server.connections import CONNECTION, Connection
 from clew.server.failures import log_failure, refusal
 from clew.server.hosts import is_local_header
@@ -27,6 +27,7 @@ from clew.server.response import Response
 from clew.server.router import Router
 from clew.server.settings import Settings
 from clew.server.stores import Stores
+from clew.server.token_file import Tokens
 
 __all__ = ["OPEN", "Gate", "Metrics"]
 
@@ -50,13 +51,13 @@ class Gate:
 
     def __init__(self, api: Router, stores: Stores, settings: Settings, metrics: Metrics) -> None:
         self.api = api
-        self.inspector = Inspector(settings, lambda: self.is_draining)
+        self._tokens = Tokens(settings.tokens, settings.token_file)
+        self.inspector = Inspector(settings, self._tokens, lambda: self.is_draining)
         self.is_draining = False
         self._metrics = metrics
         self._quiet = asyncio.Event()
         self._stores = stores
         self._settings = settings
-        self._tokens = Tokens(settings.tokens)
         self._added = (_FROM_CLEW, _NO_SNIFFING, *([_TLS_ONLY] if settings.tls_cert else []))
         self._rates = Rates(settings.rate, settings.burst)
         self.bodies = Bodies(settings)
@@ -173,13 +174,15 @@ class Gate:
         if wait := self._rates.wait(token.sha256):
             reason = f"this token may make {self._settings.rate:g} requests a second; wait {wait} s"
             return Failure("limited", reason, retry_after=wait)
-        if path == "/metrics" and not (token.namespace == EVERY_NAMESPACE and "admin" in token.scopes):
-            return Failure("forbidden", "metrics are of all tenants; this needs a token of the namespace * with admin")
+        if path == "/metrics" and not (token.namespace == EVERY_NAMESPACE and token.allows("metrics")):
+            return Failure(
+                "forbidden", "metrics are of all tenants; this needs a token of the namespace * with the scope metrics"
+            )
         request.token = token
         return None
 
     def _who(self, headers: Mapping[bytes, bytes]) -> Token | Failure:
-        if self._tokens:
+        if self._settings.needs_token:
             found = self._tokens.find(headers.get(b"authorization", b""))
             return found or Failure("unauthenticated", "no token was given that this server knows")
         if self._settings.socket is not None:

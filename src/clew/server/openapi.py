@@ -62,12 +62,12 @@ def _paths() -> dict[str, Any]:
     return {
         "/v1/threads/{thread}": {
             "get": _operation("read", "The head of a thread", [thread, none], head, absent=True, unchanged=True),
-            "delete": _operation("write", "Delete a thread", [thread], done),
+            "delete": _operation("delete", "Delete a thread", [thread], done),
         },
         "/v1/threads/{thread}/frames": {
             "get": _operation("read", "Frames in order", [thread, start, stop], _stream("the frames")),
             "post": _operation(
-                "write", "Append frames", [thread, match, none], tagged, _body("Append", MSGPACK), conditional=True
+                "append", "Append frames", [thread, match, none], tagged, _body("Append", MSGPACK), conditional=True
             ),
         },
         "/v1/threads/{thread}/refs": {
@@ -78,7 +78,7 @@ def _paths() -> dict[str, Any]:
         },
         "/v1/blobs": {
             "get": _operation("admin", "Blobs that nobody touched", [age], _stream("the digests")),
-            "post": _operation("write", "Keep several blobs", [], done, _body("Blobs", MSGPACK)),
+            "post": _operation("append", "Keep several blobs", [], done, _body("Blobs", MSGPACK)),
         },
         "/v1/blobs/{digest}": {
             "get": _operation(
@@ -90,7 +90,7 @@ def _paths() -> dict[str, Any]:
                 unchanged=True,
             ),
             "put": _operation(
-                "write", "Keep a blob", [digest], done, {"required": True, "content": {OCTETS: {"schema": _BYTES}}}
+                "append", "Keep a blob", [digest], done, {"required": True, "content": {OCTETS: {"schema": _BYTES}}}
             ),
         },
         "/v1/blobs/get": {

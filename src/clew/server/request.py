@@ -93,7 +93,7 @@ class Request:
 
     def need(self, scope: Scope) -> None:
         """Raise `Refused` if the request's token lacks this scope."""
-        if scope not in self.token.scopes:
+        if not self.token.allows(scope):
             raise Refused(
                 "forbidden",
                 f"this needs a token with the scope {scope!r}; the one given has {', '.join(self.token.scopes)}",

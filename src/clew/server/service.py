@@ -23,7 +23,7 @@ from clew import advice
 from clew.checkpointers.http.services import announced
 from clew.errors import InvalidInput, Unavailable
 from clew.server.app import create_app
-from clew.server.auth import EVERY_NAMESPACE, SCOPES, Token, new_token
+from clew.server.auth import EVERY_NAMESPACE, SCOPES, make_token
 from clew.server.connections import LARGEST_REQUEST_HEAD, Connection, Connections, listen
 from clew.server.hosts import is_local
 from clew.server.logs import write_logs
@@ -146,7 +146,7 @@ def serve(settings: Settings, listening: Callable[[str, str], None] | None = Non
     Raises `Unavailable` if it cannot listen on the address, and `InvalidInput` for settings that cannot work.
     """
     write_logs()
-    if not settings.tokens and not settings.no_token and settings.socket is None:
+    if not settings.needs_token and not settings.no_token and settings.socket is None:
         _check_place(settings)
         settings = with_made_token(settings)
     with announced() as announce:
@@ -161,8 +161,8 @@ def serve(settings: Settings, listening: Callable[[str, str], None] | None = Non
 
 def with_made_token(settings: Settings) -> Settings:
     """Return these settings with a new token that allows everything, for one run of a service."""
-    secret, line = new_token(EVERY_NAMESPACE, SCOPES, "made at the start")
-    return msgspec.structs.replace(settings, tokens=(msgspec.json.decode(line, type=Token),), made_token=secret)
+    secret, token = make_token(EVERY_NAMESPACE, SCOPES, "made at the start")
+    return msgspec.structs.replace(settings, tokens=(token,), made_token=secret)
 
 
 _OPEN = (
@@ -174,7 +174,7 @@ _OPEN = (
 def _run(server: Server, settings: Settings) -> None:
     if settings.no_token:
         server._say({"event": "warning", "message": _OPEN})
-    if settings.tokens and settings.tls_cert is None and not is_local(settings.host):
+    if settings.needs_token and settings.tls_cert is None and not is_local(settings.host):
         server._say(
             {"event": "warning", "message": "without TLS, tokens travel in the clear. Use --tls-cert and --tls-key."}
         )
@@ -236,7 +236,7 @@ def _remove_dead_socket(path: Path) -> None:
 
 
 def _check_place(settings: Settings) -> None:
-    if settings.socket is None and not settings.tokens and not is_local(settings.host):
+    if settings.socket is None and not settings.needs_token and not is_local(settings.host):
         raise InvalidInput(
             f"{settings.host!r} can be reached from other machines, and there are no tokens: anybody could read and "
             f"delete everything. Give --token-file ({advice.new_token()} makes a token), or listen on 127.0.0.1 or "

@@ -36,7 +36,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The path of a unix socket to listen on instead of `host` and `port`. Only this user can connect to it, so it needs
     no tokens."""
     tokens: tuple[Token, ...] = ()
-    """The tokens that are accepted."""
+    """The tokens that are accepted, beside those of `token_file`."""
+    token_file: Path | None = None
+    """A file of further tokens. When it changes, it is read again, without a restart."""
     no_token: bool = False
     """Whether to serve without any token. Every caller may then do everything, so the service must listen on a loopback
     address; and every user and program of this machine is such a caller."""
@@ -79,16 +81,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def is_personal(self) -> bool:
         """Whether the service is for the person who started it, on this machine: it has no tokens but the one that was
         made at its start."""
-        return not self.tokens or bool(self.made_token)
+        return not self.needs_token or bool(self.made_token)
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether callers must have a token. It stays so if all tokens are revoked."""
+        return bool(self.tokens) or self.token_file is not None
 
     def check(self) -> None:
         """Raise `InvalidInput` if a setting cannot work, such as a certificate without its key."""
-        if not self.tokens and not self.no_token and self.socket is None:
+        if not self.needs_token and not self.no_token and self.socket is None:
             raise InvalidInput(
                 "the service has no tokens, so everybody who reaches it could read and delete everything. Give tokens "
                 f"({advice.new_token()} makes one), listen on a unix socket, or say no_token=True"
             )
-        if self.no_token and self.tokens:
+        if self.no_token and self.needs_token:
             raise InvalidInput("there are tokens, and --no-token says that there are none. Leave one of them out.")
         if self.socket is not None and (self.tls_cert or self.tls_key):
             raise InvalidInput("a unix socket does not leave this machine and takes no TLS. Leave the certificate out.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,7 +34,7 @@ def serve(
     ] = False,
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The tokens and their rights, a JSON line each, from --new-token."),
+        typer.Option(metavar="FILE", help="The tokens and their rights, from `tokens new`."),
     ] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second for each token. Default: no limit.")] = None,
     burst: Annotated[
@@ -71,23 +71,25 @@ def serve(
     ] = 75.0,
     access_log: Annotated[bool, typer.Option(help="Write a JSON line for each request to the standard error.")] = True,
     new_token: Annotated[
-        bool, typer.Option("--new-token", help="Print a new token and its line for the file, and exit.")
+        bool, typer.Option("--new-token", hidden=True, help="Print a new token and its line for the file, and exit.")
     ] = False,
-    namespace: Annotated[str, typer.Option(help="With --new-token: the namespace; * is all of them.")] = "",
-    scopes: Annotated[str, typer.Option(help="With --new-token: some of read,write,admin.")] = "read,write",
-    label: Annotated[str, typer.Option(help="With --new-token: its name in the access log.")] = "",
+    namespace: Annotated[
+        str, typer.Option(hidden=True, help="With --new-token: the namespace; * is all of them.")
+    ] = "",
+    scopes: Annotated[str, typer.Option(hidden=True, help="With --new-token: its scopes.")] = "read,write",
+    label: Annotated[str, typer.Option(hidden=True, help="With --new-token: its name in the access log.")] = "",
 ) -> None:
     """Serve a store over HTTP, with an inspector for people.
 
     Without tokens of yours it makes one, for as long as it runs, and prints the link that signs your browser in.
-    Programs open the store as http://host:port with the token in CLEW_TOKEN. CLEW_SERVE_TOKENS can hold tokens instead
-    of a file.
+    Programs open the store as http://host:port with the token in CLEW_TOKEN. `clew tokens` makes and revokes tokens in
+    a file, which is read again when it changes. CLEW_SERVE_TOKENS can hold tokens instead.
 
     \b
     Examples:
       clew serve
       clew serve --socket store.sock
-      clew serve --new-token --namespace '*' >> tokens.jsonl
+      clew tokens new me --namespace '*' --scopes read,write
       clew serve --token-file tokens.jsonl --host 0.0.0.0
     """
     if new_token:
@@ -107,17 +109,16 @@ def serve(
     try:
         from clew.server import Settings
         from clew.server import serve as run
-        from clew.server.auth import parse_tokens, read_tokens
+        from clew.server.auth import parse_tokens
     except ImportError:
         raise MissingExtra("clew serve", "server") from None
-    tokens = read_tokens(token_file) if token_file else ()
-    tokens += parse_tokens(os.environ.get("CLEW_SERVE_TOKENS", ""))
     settings = Settings(
         store=store or store_registry.default_url(),
         host=host,
         port=port,
         socket=socket,
-        tokens=tokens,
+        tokens=parse_tokens(os.environ.get("CLEW_SERVE_TOKENS", "")),
+        token_file=token_file,
         no_token=no_token,
         rate=rate,
         burst=burst,

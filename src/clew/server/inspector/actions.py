@@ -1,7 +1,7 @@
 """The routes by which a form of a page changes something: log in and out, fork, rewind, answer, describe.
 
 Each form carries a proof that a page of this service made it, and is refused without it. A change of a thread needs a
-token with the scope `write`.
+token with the scope `append`: whatever a form changes, it adds to the record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from clew.checkpointers.checks import check_namespace, check_thread_id
 from clew.checkpointers.http.protocol import JSON
 from clew.errors import InvalidInput
 from clew.log import Described
-from clew.server.auth import Tokens
 from clew.server.inspector.login import Session, cookie_for, no_cookie
 from clew.server.inspector.plain_pages import describe_page, fork_page, login_page, rewind_page
 from clew.server.inspector.templates import thread_url
@@ -50,7 +49,7 @@ async def login_form(visit: Visit) -> Response:
     made, given = visit.shared.settings.made_token, visit.query.get("token", "")
     if made and hmac.compare_digest(made.encode(), given.encode("utf-8", "replace")):
         return _go(next_path, cookie_for(Session(made, ""), secure=visit.shared.secure))
-    return html(login_page(proof, next_path, needs_token=bool(visit.shared.settings.tokens)))
+    return html(login_page(proof, next_path, needs_token=visit.shared.settings.needs_token))
 
 
 async def login(visit: Visit) -> Response:
@@ -59,12 +58,12 @@ async def login(visit: Visit) -> Response:
     shared, fields = visit.shared, await visit.form()
     token, namespace = fields.get("token", "").strip(), fields.get("namespace", "").strip()
     next_path = _local(fields.get("next", "/"))
-    tokens = Tokens(shared.settings.tokens)
-    if tokens and tokens.find(b"Bearer " + token.encode("utf-8", "replace")) is None:
+    needs_token = shared.settings.needs_token
+    if needs_token and shared.tokens.find(b"Bearer " + token.encode("utf-8", "replace")) is None:
         proof = shared.forms.proof(visit.request.headers)
         return html(login_page(proof, next_path, needs_token=True, wrong="This server does not know that token."), 401)
     check_namespace(namespace)
-    return _go(next_path, cookie_for(Session(token if tokens else "", namespace), secure=shared.secure))
+    return _go(next_path, cookie_for(Session(token if needs_token else "", namespace), secure=shared.secure))
 
 
 async def logout(visit: Visit) -> Response:
@@ -166,11 +165,11 @@ ROUTES: list[PageRoute] = [
     ("GET", "/login", None, login_form),
     ("POST", "/login", None, login),
     ("POST", "/logout", "read", logout),
-    ("GET", "/t/{thread}/fork", "write", fork_form),
-    ("POST", "/t/{thread}/fork", "write", make_fork),
-    ("GET", "/t/{thread}/rewind", "write", rewind_form),
-    ("POST", "/t/{thread}/rewind", "write", make_rewind),
-    ("POST", "/t/{thread}/answer", "write", answer),
-    ("GET", "/t/{thread}/describe", "write", describe_form),
-    ("POST", "/t/{thread}/describe", "write", describe),
+    ("GET", "/t/{thread}/fork", "append", fork_form),
+    ("POST", "/t/{thread}/fork", "append", make_fork),
+    ("GET", "/t/{thread}/rewind", "append", rewind_form),
+    ("POST", "/t/{thread}/rewind", "append", make_rewind),
+    ("POST", "/t/{thread}/answer", "append", answer),
+    ("GET", "/t/{thread}/describe", "append", describe_form),
+    ("POST", "/t/{thread}/describe", "append", describe),
 ]

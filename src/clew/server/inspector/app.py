@@ -17,6 +17,7 @@ from clew.server.request import Request
 from clew.server.response import Response
 from clew.server.router import Handler, Route, Router
 from clew.server.settings import Settings
+from clew.server.token_file import Tokens
 
 __all__ = ["Inspector"]
 
@@ -27,8 +28,8 @@ _OPEN = frozenset({"/login"})
 class Inspector:
     """The web pages of a service. None of their paths is a path of the API."""
 
-    def __init__(self, settings: Settings, stopping: Callable[[], bool]) -> None:
-        self._shared = Shared(settings, stopping)
+    def __init__(self, settings: Settings, tokens: Tokens, stopping: Callable[[], bool]) -> None:
+        self._shared = Shared(settings, tokens, stopping)
         table = [*pages.ROUTES, *actions.ROUTES]
         self.router = Router(
             [Route(method, path, scope, self._for_request(page)) for method, path, scope, page in table],

@@ -43,7 +43,7 @@ async def threads(visit: Visit) -> Response:
 
 
 async def live_threads(visit: Visit) -> Response:
-    events = threads_events(visit.store, visit.query, visit.shared.stopping)
+    events = threads_events(visit.store, visit.query, visit.is_over)
     return Response(events, "text/event-stream", headers=_EVENTS)
 
 
@@ -117,7 +117,7 @@ async def live_thread(visit: Visit) -> Response:
         thread_id,
         visit.viewer,
         visit.number("frames") or 0,
-        visit.shared.stopping,
+        visit.is_over,
     )
     return Response(events, "text/event-stream", headers=_EVENTS)
 

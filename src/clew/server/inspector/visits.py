@@ -20,6 +20,7 @@ from clew.server.request import Request
 from clew.server.response import Response
 from clew.server.settings import Settings
 from clew.server.stores import Use
+from clew.server.token_file import Tokens
 from clew.server.wire import whole
 
 __all__ = [
@@ -68,11 +69,12 @@ class Viewer(NamedTuple):
 
 
 class Shared:
-    """What all pages of a service share: the settings, a cache of timelines, and the secret from which the proofs in
-    forms are made."""
+    """What all pages of a service share: the settings, the tokens, a cache of timelines, and the secret from which the
+    proofs in forms are made."""
 
-    def __init__(self, settings: Settings, stopping: Callable[[], bool]) -> None:
+    def __init__(self, settings: Settings, tokens: Tokens, stopping: Callable[[], bool]) -> None:
         self.settings = settings
+        self.tokens = tokens
         self.stopping = stopping
         self.readers = Readers()
         self.forms = Forms()
@@ -106,6 +108,10 @@ class Visit:
 
     def store(self) -> Use:
         return self.request.readable_store()
+
+    def is_over(self) -> bool:
+        """Return whether a stream of events to this page must end: the service stops, or the token was revoked."""
+        return self.shared.stopping() or self.shared.tokens.current(self.request.token) is None
 
     def number(self, name: str) -> int | None:
         """Return the query parameter with this name as a whole number; None if it is empty or not given. Raises
@@ -149,8 +155,8 @@ def viewer_of(shared: Shared, request: Request, inner: str) -> Viewer:
     token = request.token
     tenant = "" if token.namespace == EVERY_NAMESPACE else token.namespace
     return Viewer(
-        can_write="write" in token.scopes,
-        has_tokens=bool(shared.settings.tokens),
+        can_write=token.allows("append"),
+        has_tokens=shared.settings.needs_token,
         label=token.label,
         namespace="/".join(filter(None, (tenant, inner))),
         csrf=shared.forms.proof(request.headers),

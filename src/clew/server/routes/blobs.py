@@ -97,8 +97,8 @@ async def sweep(request: Request) -> Response:
 
 
 ROUTES = [
-    Route("PUT", "/v1/blobs/{digest}", "write", keep),
-    Route("POST", "/v1/blobs", "write", keep_many),
+    Route("PUT", "/v1/blobs/{digest}", "append", keep),
+    Route("POST", "/v1/blobs", "append", keep_many),
     Route("GET", "/v1/blobs/{digest}", "read", fetch),
     Route("POST", "/v1/blobs/get", "read", fetch_many),
     Route("POST", "/v1/blobs/missing", "read", missing),

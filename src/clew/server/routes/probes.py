@@ -84,6 +84,6 @@ def routes(stores: Stores, counters: Callable[[], str]) -> list[Route]:
     return [
         Route("GET", "/healthz", None, healthz),
         Route("GET", "/readyz", None, readyz),
-        Route("GET", "/metrics", "admin", metrics),
+        Route("GET", "/metrics", "metrics", metrics),
         Route("GET", "/openapi.json", None, openapi),
     ]

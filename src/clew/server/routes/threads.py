@@ -7,8 +7,9 @@ from blake3 import blake3
 
 from clew.checkpointers import Head, HeadQuery
 from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_HEAD
-from clew.checkpointers.http.protocol import LOG_HEADER, MSGPACK, Digests, log_tag
+from clew.checkpointers.http.protocol import LOG_HEADER, MSGPACK, Append, Digests, log_tag
 from clew.errors import Conflict
+from clew.server.additions import check_addition
 from clew.server.failures import Refused
 from clew.server.request import Request
 from clew.server.response import Response
@@ -69,6 +70,9 @@ async def append(request: Request) -> Response:
         )
     _check_conditions(request, thread_id, log_tag(body.at, head.log_id), is_first=not body.at)
     async with request.store() as store:
+        if not request.token.allows("write"):
+            addition = Append(at=body.at, head=head, frames=body.frames, refs=body.refs)
+            check_addition(await store.head(thread_id), addition)
         await store.append(thread_id, body.frames, at=body.at, head=head, refs=body.refs)
     return Response(headers={"etag": log_tag(head.frames, head.log_id)})
 
@@ -98,9 +102,9 @@ async def query(request: Request) -> Response:
 
 ROUTES = [
     Route("GET", "/v1/threads/{thread}", "read", head),
-    Route("DELETE", "/v1/threads/{thread}", "write", remove),
+    Route("DELETE", "/v1/threads/{thread}", "delete", remove),
     Route("GET", "/v1/threads/{thread}/frames", "read", read),
-    Route("POST", "/v1/threads/{thread}/frames", "write", append),
+    Route("POST", "/v1/threads/{thread}/frames", "append", append),
     Route("GET", "/v1/threads/{thread}/refs", "read", refs),
     Route("POST", "/v1/threads/query", "read", query),
 ]

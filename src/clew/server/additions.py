@@ -1,0 +1,66 @@
+"""What a token with the scope `append`, but without `write`, may append. It adds to the history of a thread and cannot
+destroy what is there: the log only grows, and the head always fits it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from clew.checkpointers import Head
+from clew.checkpointers.http.protocol import Append
+from clew.log.codec import DIGEST, FIRST, PREVIOUS, is_sound
+from clew.server.failures import Refused
+from clew.threads.heads import PART, is_part
+
+__all__ = ["check_addition"]
+
+_FIXED = ("log_id", "created_at")
+"""The fields of a head that no append may change."""
+_WITH_FRAMES = (
+    *("digest", "snapshot", "parent", "agent", "title", "model", "tags"),
+    *("turns", "input_tokens", "output_tokens", "cost_usd"),
+)
+"""The fields of a head that change only together with frames that say why. What is left are the lease, the status and
+the time of the last change, so that a lease can be renewed."""
+_SKEW = timedelta(hours=1)
+"""How far the time of the last change may go back, for machines whose clocks differ. Further back is refused, because
+`clew prune` deletes threads by their age."""
+
+
+def check_addition(stored: Head | None, body: Append) -> None:
+    """Raise `Refused` if an append could destroy history. `stored` is the thread's head before the append; None if there
+    is no such thread.
+
+    Refused are frames that do not follow each other and the end of the log, a head that does not describe the log that
+    results, a head that hides the thread as incomplete, which lets it be deleted later, and a head without frames that
+    changes more than the lease. A thread that is still hidden, because a copy is being written to it, may get its final
+    head.
+
+    An append at another place than the end is left to the store, which refuses it or finds that it was made before.
+    """
+    head = body.head
+    if stored is not None and stored.frames != body.at:
+        return
+    end = FIRST.hex() if stored is None else stored.digest
+    for frame in body.frames:
+        if not is_sound(frame) or bytes(frame[PREVIOUS]).hex() != end:
+            raise _refused("a frame does not follow the one before it")
+        end = bytes(frame[DIGEST]).hex()
+    if head.digest != end:
+        raise _refused("the head has another digest than the last frame")
+    if not -1 <= head.snapshot < head.frames:
+        raise _refused("the head names a snapshot that is not in the log")
+    if stored is None or (is_part(stored) and stored.log_id == head.log_id):
+        return
+    fixed = _FIXED if body.frames else (*_FIXED, *_WITH_FRAMES)
+    if changed := [name for name in fixed if getattr(head, name) != getattr(stored, name)]:
+        raise _refused(f"the head changes {', '.join(changed)}")
+    if head.snapshot not in (stored.snapshot, *range(body.at, head.frames)):
+        raise _refused("the head names an old frame as its snapshot")
+    if PART in head.tags:
+        raise _refused("the head marks the thread as incomplete")
+    if head.updated_at < stored.updated_at - _SKEW:
+        raise _refused("the head makes the thread older than it is")
+
+
+def _refused(reason: str) -> Refused:
+    return Refused("forbidden", f"this token may only add to threads, and {reason}; that needs the scope 'write'")

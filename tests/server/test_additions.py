@@ -1,0 +1,147 @@
+"""A token with the scopes read and append does an agent's work, and destroys nothing that is on record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from clew import Thread, open_checkpointer
+from clew.checkpointers import Checkpointer, Head
+from clew.checkpointers.http.store import HTTPCheckpointer
+from clew.errors import UsageError
+from clew.log import FIRST, MessageAdded, StatusChanged, encode_entries, encode_frame
+from clew.messages import assistant, user
+from clew.threads.heads import PART
+from clew.threads.ops.copy import copy
+from tests.server.serving import Running, a_token, serving
+
+pytestmark = pytest.mark.anyio
+
+ADDER = "a-token-that-may-only-append"
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with serving(f"sqlite:///{tmp_path}/clew.db", tokens=(a_token(ADDER, "team", ("read", "append")),)) as service:
+        yield service
+
+
+def adder(running: Running) -> HTTPCheckpointer:
+    return HTTPCheckpointer(running.url, token=ADDER)
+
+
+async def written(store: Checkpointer) -> Head:
+    async with Thread.open(store, "trip") as thread:
+        await thread.append(MessageAdded(user("Plan a trip.")), MessageAdded(assistant("To Paris.")))
+        await thread.append(StatusChanged("done"))
+    head = await store.head("trip")
+    assert head is not None
+    return head
+
+
+async def test_an_append_token_does_the_work_of_an_agent(running: Running) -> None:
+    async with adder(running) as store:
+        await written(store)
+        async with Thread.open(store, "trip") as thread:
+            await thread.renew()
+            await thread.fence()
+            await thread.append(MessageAdded(user("And Rome?" + "x" * 200_000)))  # large enough for a blob
+            await thread.fork("other")
+        assert len((await Thread.load(store, "trip")).messages) == 3
+        assert len((await Thread.load(store, "other")).messages) == 2  # a fork is cut at a turn
+        assert (await Thread.verify(store, "trip")).sound
+
+
+async def test_an_append_token_can_bring_a_copy_of_a_thread(running: Running) -> None:
+    async with open_checkpointer("memory://") as source, adder(running) as store:
+        await written(source)
+        await copy(source, store, "trip")
+        assert await Thread.load(store, "trip") == await Thread.load(source, "trip")
+
+
+def a_frame(previous: bytes, number: int) -> tuple[bytes, str]:
+    entries = [encode_entries([MessageAdded(user("more"))])]
+    frame = encode_frame(entries, previous=previous, thread_id="trip", number=number)
+    return frame.data, frame.digest.hex()
+
+
+def changed(**changes: Any) -> Callable[[Head], tuple[list[bytes], Head]]:
+    return lambda head: ([], msgspec.structs.replace(head, **changes))
+
+
+def with_frame(**changes: Any) -> Callable[[Head], tuple[list[bytes], Head]]:
+    def make(head: Head) -> tuple[list[bytes], Head]:
+        data, digest = a_frame(bytes.fromhex(head.digest), head.frames)
+        fields = {"frames": head.frames + 1, "digest": digest} | {
+            name: value(head) if callable(value) else value for name, value in changes.items()
+        }
+        return [data], msgspec.structs.replace(head, **fields)
+
+    return make
+
+
+def unchained(head: Head) -> tuple[list[bytes], Head]:
+    data, digest = a_frame(FIRST, head.frames)
+    return [data], msgspec.structs.replace(head, frames=head.frames + 1, digest=digest)
+
+
+def unsound(head: Head) -> tuple[list[bytes], Head]:
+    data, digest = a_frame(bytes.fromhex(head.digest), head.frames)
+    return [data[:-17] + b"?" + data[-16:]], msgspec.structs.replace(head, frames=head.frames + 1, digest=digest)
+
+
+HARM = {
+    "another digest without frames": (changed(digest="00" * 16), "digest"),
+    "another snapshot without frames": (changed(snapshot=0), "snapshot"),
+    "another title without frames": (changed(title="Nothing here"), "title"),
+    "no turns without frames": (changed(turns=0), "turns"),
+    "hidden without frames": (changed(tags={PART: "log"}), "tags"),
+    "older without frames": (lambda head: changed(updated_at=head.updated_at - timedelta(days=9))(head), "older"),
+    "a frame that follows nothing": (unchained, "follow"),
+    "a frame that is not sound": (unsound, "follow"),
+    "another digest": (with_frame(digest="00" * 16), "digest"),
+    "a snapshot beyond the end": (with_frame(snapshot=99), "snapshot"),
+    "an old frame as the snapshot": (with_frame(snapshot=0), "snapshot"),
+    "another time of creation": (with_frame(created_at=lambda head: head.created_at - timedelta(days=1)), "created_at"),
+    "hidden": (with_frame(tags={PART: "log"}), "incomplete"),
+    "older": (with_frame(updated_at=lambda head: head.updated_at - timedelta(days=9)), "older"),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+async def test_an_append_token_cannot_destroy_history_with_an_append(running: Running, harm: str) -> None:
+    make, said = HARM[harm]
+    async with adder(running) as store:
+        head = await written(store)
+        frames, forged = make(head)
+        with pytest.raises(UsageError, match=said) as caught:
+            await store.append("trip", frames, at=head.frames, head=forged)
+        assert "the scope 'write'" in str(caught.value)
+        assert await store.head("trip") == head
+        assert (await Thread.verify(store, "trip")).sound
+
+
+async def test_an_append_that_says_what_it_adds_is_taken(running: Running) -> None:
+    async with adder(running) as store:
+        head = await written(store)
+        frames, added = with_frame(snapshot=lambda head: head.snapshot)(head)
+        for _ in range(2):  # the second time as a repetition
+            await store.append("trip", frames, at=head.frames, head=added)
+        assert await store.head("trip") == added
+
+
+async def test_an_append_token_deletes_neither_threads_nor_blobs(running: Running) -> None:
+    async with adder(running) as store:
+        head = await written(store)
+        with pytest.raises(UsageError, match="scope 'delete'"):
+            await store.delete("trip")
+        with pytest.raises(UsageError, match="scope 'delete'"):
+            await Thread.purge(store, "trip")
+        with pytest.raises(UsageError, match="scope 'admin'"):
+            await store.delete_blobs(["0" * 64], untouched_for=timedelta(0))
+        assert await store.head("trip") == head
