@@ -2,6 +2,8 @@
 
 A file is first written under a temporary name, as a draft, and then renamed, so that it is there whole or not at all.
 Only its owner can read it. A copy is written again only when the original has changed.
+
+No link is followed below the folder of a session: a session has none, and what one points at is not part of it.
 """
 
 from __future__ import annotations
@@ -16,14 +18,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clew.errors import Corrupt, InvalidInput
+
 __all__ = [
     "bring",
+    "check_folders",
     "copy",
+    "files_in",
     "is_draft",
     "lines_from_end",
     "make_folder",
     "put",
     "put_if_changed",
+    "refuse_links",
     "remembered",
     "scratch",
     "sweep",
@@ -87,6 +94,43 @@ def bring(source: Path, target: Path, fill: Callable[[Path, Path], object] = shu
         if settled:
             os.utime(draft, ns=(seen, seen))
     return True
+
+
+def files_in(folder: Path) -> Iterator[str]:
+    """Yield the files in a folder and its subfolders, as paths relative to it, without drafts. No link is followed, not
+    even if `folder` itself is one: then there are none."""
+    if folder.is_symlink():
+        return
+    for parent, _, names in os.walk(folder):
+        for name in sorted(names):
+            path = Path(parent, name)
+            if path.is_file() and not path.is_symlink() and not is_draft(name):
+                yield path.relative_to(folder).as_posix()
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise `Corrupt` if this folder, which holds the copy of a session that a record has, contains anything but files
+    and folders. Programs write no links into their sessions: one would only make somebody read or write elsewhere."""
+    for parent, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(parent, name)
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                raise Corrupt(
+                    f"the session on record holds a link or a special file, {path.relative_to(folder).as_posix()!r}, and "
+                    "no coding agent writes one. It was not used: somebody may have changed the record."
+                )
+
+
+def check_folders(top: Path, path: Path) -> None:
+    """Raise `InvalidInput` if the way from the folder `top` down to the file `path` leads through a link: what is
+    written there would land elsewhere. `top` itself may not be a link either."""
+    folder = path.parent
+    while True:
+        if folder.is_symlink():
+            raise InvalidInput(f"{folder} is a link, and a session is not written through one. Remove the link first.")
+        if folder in (top, folder.parent):
+            return
+        folder = folder.parent
 
 
 @contextmanager

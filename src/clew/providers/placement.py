@@ -26,7 +26,7 @@ from clew.log import Checkpoint, ProviderKey
 from clew.messages import Assistant, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
 from clew.messages.dialects import Loss
 from clew.providers.base import Conversation, Provider, Standing
-from clew.providers.files import scratch
+from clew.providers.files import refuse_links, scratch
 from clew.providers.registry import BUILT_IN_AGENT, find_provider
 from clew.providers.translate.move import write_for
 from clew.threads import Thread
@@ -238,8 +238,11 @@ class Placement:
 
     @asynccontextmanager
     async def _restored(self, digest: str) -> AsyncIterator[Path]:
+        """Put the session with this digest from the record into a temporary folder, and yield that. Raises `Corrupt` if
+        it holds a link: what a link points at on this machine must never be read, or copied to the record."""
         with scratch() as folder:
             await Workspace(folder, self._store).restore(digest)
+            await asyncio.to_thread(refuse_links, folder)
             yield folder
 
 

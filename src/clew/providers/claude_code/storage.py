@@ -38,7 +38,7 @@ from clew.providers.claude_code.rows import (
     whole_size,
 )
 from clew.providers.fields import parse_time
-from clew.providers.files import copy, is_draft, put, scratch, sweep
+from clew.providers.files import check_folders, copy, files_in, put, scratch, sweep
 
 __all__ = [
     "bring",
@@ -142,8 +142,13 @@ def _hash(codes: list[int]) -> str:
 def session_files(place: Place, key: str) -> Iterator[Path]:
     """Yield the paths of all session files of this key, also of files without a message. Claude Code has a project
     folder for each working folder, and each project folder can have one such file. `place` says where the project
-    folders are."""
-    return (path for project in _projects(place) if (path := project / f"{key}.jsonl").is_file())
+    folders are. Links are left out."""
+    return (path for project in _projects(place) if _is_own_file(path := project / f"{key}.jsonl"))
+
+
+def _is_own_file(path: Path) -> bool:
+    """Tell whether this is a file itself, and not a link to one: a link may point at anything."""
+    return path.is_file() and not path.is_symlink()
 
 
 def side_folders(place: Place, key: str) -> Iterator[Path]:
@@ -151,7 +156,7 @@ def side_folders(place: Place, key: str) -> Iterator[Path]:
     be several, because Claude Code keeps a project folder for each working folder, and puts a long output into the
     project folder of the working folder that the prompt was asked in. `key` is the session's id. `place` says where the
     project folders are."""
-    return (path for project in _projects(place) if (path := project / key).is_dir())
+    return (path for project in _projects(place) if (path := project / key).is_dir() and not path.is_symlink())
 
 
 def _projects(place: Place) -> list[Path]:
@@ -173,7 +178,7 @@ def main_file(folder: Path) -> Path:
     """Return the path of the session file in an export folder, which holds Clew's copy of one session. Raises `Corrupt`
     if there is none."""
     path = folder / MAIN
-    if not path.is_file() or path.is_symlink():
+    if not _is_own_file(path):
         raise Corrupt(f"{folder} holds no session of Claude Code: there is no {MAIN} in it")
     return path
 
@@ -189,7 +194,7 @@ def export(place: Place, key: str, folder: Path) -> bool:
     here = _session_files(place, key, path)
     for name, source in here.items():
         bring(source, folder / name)
-    for name in list(_files_in(folder)):
+    for name in list(files_in(folder)):
         if name not in here and name.startswith((f"{_BESIDE}/", f"{_TASKS}/")):
             (folder / name).unlink(missing_ok=True)
     return True
@@ -210,6 +215,8 @@ def write(session: bytes, folder: Path) -> None:
     """Write `session`, the bytes of a session file, into an export folder, which holds Clew's copy of one session. Side
     files and the to-do list of an earlier copy in it are deleted."""
     for name in (_BESIDE, _TASKS):
+        if (folder / name).is_symlink():
+            (folder / name).unlink()
         shutil.rmtree(folder / name, ignore_errors=True)
     put(folder / MAIN, session)
 
@@ -220,17 +227,9 @@ def _session_files(place: Place, key: str, path: Path) -> dict[str, Path]:
     tasks = tasks_dir(place, key)
     found: dict[str, Path] = {}
     for beside in (*side_folders(place, key), path.with_suffix("")):
-        found |= {f"{_BESIDE}/{name}": beside / name for name in _files_in(beside)}
-    found |= {f"{_TASKS}/{name}": tasks / name for name in _files_in(tasks) if name != _LOCK}
+        found |= {f"{_BESIDE}/{name}": beside / name for name in files_in(beside)}
+    found |= {f"{_TASKS}/{name}": tasks / name for name in files_in(tasks) if name != _LOCK}
     return found | {MAIN: path}
-
-
-def _files_in(folder: Path) -> Iterator[str]:
-    for parent, _, names in os.walk(folder):
-        for name in sorted(names):
-            path = Path(parent, name)
-            if path.is_file() and not path.is_symlink() and not is_draft(name):
-                yield path.relative_to(folder).as_posix()
 
 
 @contextmanager
@@ -242,7 +241,7 @@ def _under(key: str, folder: Path) -> Iterator[Path]:
         yield folder
         return
     with scratch() as anew:
-        for name in _files_in(folder):
+        for name in files_in(folder):
             if name.endswith(".jsonl"):
                 put(anew / name, renamed((folder / name).read_bytes(), own, key))
             else:
@@ -273,7 +272,7 @@ def _standing(place: Place, key: str, folder: Path) -> Standing:
         name: source for name, source in _session_files(place, key, path).items() if not name.startswith(f"{_TASKS}/")
     }
     there = {MAIN: folder / MAIN} | {
-        f"{_BESIDE}/{name}": folder / _BESIDE / name for name in _files_in(folder / _BESIDE)
+        f"{_BESIDE}/{name}": folder / _BESIDE / name for name in files_in(folder / _BESIDE)
     }
     found = {_compared(here.get(name), there.get(name)) for name in {*here, *there}} - {"same"}
     return found.pop() if len(found) == 1 else "apart" if found else "same"
@@ -319,10 +318,10 @@ def _install(place: Place, key: str, folder: Path) -> None:
         _set_aside(place, key)
         path = project_dir(place) / f"{key}.jsonl"
     tasks = folder / _TASKS
-    for name in _files_in(tasks):
-        copy(tasks / name, tasks_dir(place, key) / name)
-    for name in _files_in(folder / _BESIDE):
-        copy(folder / _BESIDE / name, path.with_suffix("") / name)
+    for source, target in ((tasks, tasks_dir(place, key)), (folder / _BESIDE, path.with_suffix(""))):
+        for name in files_in(source):
+            check_folders(target, target / name)
+            copy(source / name, target / name)
     copy(folder / MAIN, path)
 
 
@@ -332,9 +331,9 @@ def _set_aside(place: Place, key: str) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Rename a file or folder, if it exists, by appending `.aside-1`, or the next free number, to its name. Claude Code
-    ignores such names."""
-    if path.exists():
+    """Rename a file, folder or link, if it exists, by appending `.aside-1`, or the next free number, to its name.
+    Claude Code ignores such names."""
+    if path.exists() or path.is_symlink():
         names = (path.with_name(f"{path.name}.aside-{number}") for number in itertools.count(1))
         path.rename(next(name for name in names if not name.exists()))
 
@@ -356,7 +355,7 @@ def find(place: Place, session: str) -> str | None:
 
 
 def _is_session(path: Path) -> bool:
-    return is_key(path.stem) and has_conversation(path)
+    return is_key(path.stem) and _is_own_file(path) and has_conversation(path)
 
 
 def _by_path(place: Place, session: str) -> str | None:
@@ -392,7 +391,11 @@ def sessions(place: Place, provider: str) -> Iterator[NativeSession]:
 def _found_files(projects: Path) -> Iterator[tuple[Path, os.stat_result]]:
     for project in _entries(projects):
         for entry in _entries(Path(project.path)):
-            if entry.name.endswith(_SUFFIX) and is_key(entry.name.removesuffix(_SUFFIX)) and entry.is_file():
+            if (
+                entry.name.endswith(_SUFFIX)
+                and is_key(entry.name.removesuffix(_SUFFIX))
+                and entry.is_file(follow_symlinks=False)
+            ):
                 yield Path(entry.path), entry.stat()
 
 

@@ -357,7 +357,8 @@ def newest_first(home: Path) -> list[tuple[float, int, Path]]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield all files in a folder and its subfolders; none if the folder does not exist."""
+    """Yield all files in a folder and its subfolders; none if the folder does not exist. Links are left out: one may
+    point at any file of the user's."""
     folders = [str(folder)]
     while folders:
         try:
@@ -366,7 +367,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
         except FileNotFoundError:
             continue
         folders += [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
-        yield from (Path(entry.path) for entry in found if entry.is_file())
+        yield from (Path(entry.path) for entry in found if entry.is_file(follow_symlinks=False))
 
 
 MARKS = "internal_chat_message_metadata_passthrough"

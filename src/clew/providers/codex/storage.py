@@ -35,7 +35,7 @@ from clew.providers.codex.rollout import (
     title_of,
 )
 from clew.providers.fields import parse_time, values
-from clew.providers.files import bring, put, sweep
+from clew.providers.files import bring, files_in, put, sweep
 
 __all__ = ["ROLLOUT", "export", "find", "install_session", "names", "rollout_in", "sessions", "standing"]
 
@@ -137,8 +137,13 @@ def install_session(home: Path, key: str, folder: Path) -> None:
     different conversation that has this key is copied to a name that Codex ignores before it is replaced. `home` is
     Codex's home folder."""
     _place(home, checked(key), _kept(folder, key), meta_of(folder / ROLLOUT).get("timestamp"))
-    for file in sorted((folder / _AGENTS).glob("*.jsonl")):
-        if is_key(file.stem) and not file.is_symlink() and _standing_of(home, file) in ("absent", "behind"):
+    for name in files_in(folder / _AGENTS):
+        file = folder / _AGENTS / name
+        if (
+            file.suffix == ".jsonl"
+            and is_key(name.removesuffix(".jsonl"))
+            and _standing_of(home, file) in ("absent", "behind")
+        ):
             _place(home, file.stem, portable(contents(file)), meta_of(file).get("timestamp"))
 
 

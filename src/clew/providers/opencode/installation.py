@@ -11,7 +11,7 @@ import msgspec
 
 from clew.errors import Corrupt, InvalidInput
 from clew.providers.fields import values
-from clew.providers.files import put
+from clew.providers.files import check_folders, files_in, put
 from clew.providers.opencode.database import Namer, Row, columns_of, located, new_session, now, quoted, select, settle
 from clew.providers.opencode.storage import (
     OUTPUTS,
@@ -121,9 +121,10 @@ def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str,
 def install_outputs(folder: Path, outputs: Path) -> None:
     """Copy the long tool results in an export folder to `outputs`, where opencode keeps them. Existing files are not
     replaced."""
-    for source in (folder / OUTPUTS).glob("tool_*"):
-        if not (outputs / source.name).exists() and source.is_file() and not source.is_symlink():
-            put(outputs / source.name, source.read_bytes())
+    check_folders(outputs, outputs / "tool_")
+    for name in files_in(folder / OUTPUTS):
+        if name.startswith("tool_") and "/" not in name and not (outputs / name).exists():
+            put(outputs / name, (folder / OUTPUTS / name).read_bytes())
 
 
 def insert_session(connection: sqlite3.Connection, row: Row, cwd: Path) -> None:

@@ -280,7 +280,7 @@ def _put_piece(path: Path, data: bytes, folder: Path, outputs: Path) -> None:
     for name in set(_OUTPUT.findall(data)):
         source = outputs / name.decode()
         target = folder / OUTPUTS / name.decode()
-        if not target.exists() and source.is_file():
+        if not target.exists() and source.is_file() and not source.is_symlink():
             put_if_changed(target, source.read_bytes())
 
 
