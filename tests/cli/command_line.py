@@ -72,7 +72,7 @@ class Samples:
 
 def environment(store: str | None, more: dict[str, str] | None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _FORCING}
-    own = {"COLUMNS": "100", "CLEW_CACHE": str(_scratch("cache"))}
+    own = {"COLUMNS": "100", "CLEW_CACHE": str(_scratch("cache")), "XDG_STATE_HOME": str(_scratch("state"))}
     return {**kept, **own, **({"CLEW_STORE": store} if store else {}), **(more or {})}
 
 
@@ -152,14 +152,18 @@ def hear_signals() -> None:
 
 @contextmanager
 def terminal(
-    *arguments: str, store: str | None = None, cwd: Path | None = None, output: IO[bytes] | None = None
+    *arguments: str,
+    store: str | None = None,
+    cwd: Path | None = None,
+    output: IO[bytes] | None = None,
+    env: dict[str, str] | None = None,
 ) -> Iterator[Terminal]:
     """The command with a terminal for its input and both outputs; or with a file for what was asked for."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "clew", *arguments],
         cwd=cwd,
-        env=environment(store, {"TERM": "xterm"}),
+        env=environment(store, {"TERM": "xterm", **(env or {})}),
         stdin=slave,
         stdout=output or slave,
         stderr=slave,

@@ -309,14 +309,14 @@ def a_sub_agents_thread_goes_on_with_its_parent_and_every_command_says_so(
     command = bench.told("resume", shown.stderr)
     assert command.startswith("clew resume t --answer yes")
     assert bench.told("resume", bench.do("why", child, *bench.at).stdout) == command
-    refused = bench.do("resume", child, "--answer", "too much", *bench.at)
+    refused = bench.do("resume", child, "--answer", "too much", "--trust", *bench.at)
     (same,) = re.findall(r"It is a sub-agent's thread, and goes on with 't': (.*)", refused.stderr)
     assert same.startswith("clew resume t --answer 'too much'")
     assert "agent.resume(" not in refused.stderr
     assert bench.follow(command).stdout == "All paid.\n"
     done = bench.do("resume", child, *bench.at)
     assert "nothing is left to do" in done.stderr
-    assert bench.follow(bench.told("resume", done.stderr)).stdout == "Fine.\n"
+    assert bench.follow(f"{bench.told('resume', done.stderr)} --trust").stdout == "Fine.\n"
 
 
 @follows("resume")
@@ -387,19 +387,19 @@ def a_resume_of_a_programs_thread_names_its_tools_and_each_way_out_works(
     asyncio.run(_ask(own_agent(bench, max_turns=1)))
     model = bench.script("rows", asks("look", page=1), asks("look", page=2), "Two rows.")
     before = bench.state("t")
-    refused = bench.do("resume", "t", "--model", model, "--max-turns", "9", *bench.at)
+    refused = bench.do("resume", "t", "--model", model, "--max-turns", "9", "--trust", *bench.at)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert bench.state("t") == before
     bench.told("resume_in_program", refused.stderr)
     (given,) = re.findall(r"With the module that has it: (.*)", refused.stderr)
     (bench.folder / "rows.py").write_text("async def look(page: int) -> str:\n    return 'a row'\n")
-    patched = given.replace("MODULE:", "rows:")
+    patched = f"{given.replace('MODULE:', 'rows:')} --trust"
     there = bench.follow(patched, PYTHONPATH=os.pathsep.join([str(bench.folder), bench.env["PYTHONPATH"]]))
     assert (there.returncode, there.stdout) == (0, "Two rows.\n"), there.stderr
     asyncio.run(_ask(own_agent(bench), "u"))
-    refused = bench.do("resume", "u", "And?", "--model", model, *bench.at)
+    refused = bench.do("resume", "u", "And?", "--model", model, "--trust", *bench.at)
     (without,) = re.findall(r"Without it: (.*)", refused.stderr)
-    gone_on = bench.follow(f"{without} --model {bench.script('alone', *['Alone.'] * 9)}")
+    gone_on = bench.follow(f"{without} --trust --model {bench.script('alone', *['Alone.'] * 9)}")
     assert (gone_on.returncode, gone_on.stdout) == (0, "Alone.\n"), gone_on.stderr
 
 
@@ -616,7 +616,7 @@ def a_session_is_taken_into_a_thread_and_goes_on_with_the_built_in_agent(
     filled = line.replace("resume ID", f"resume {thread_id}").replace(
         advice.MODEL, bench.script("home", *["Home."] * 9)
     )
-    gone_on = bench.follow(filled, CLEW_STORE=bench.url, **env)
+    gone_on = bench.follow(f"{filled} --trust", CLEW_STORE=bench.url, **env)
     assert (gone_on.returncode, gone_on.stdout) == (0, "Home.\n"), gone_on.stderr
 
 

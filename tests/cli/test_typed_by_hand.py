@@ -48,6 +48,7 @@ def test_a_resume_by_the_built_in_agent_knows_what_was_typed_in_the_program_itse
             "clew",
             "--model",
             "anthropic:claude-sonnet-4-5",
+            "--trust",
             store=url,
             env=env,
         )

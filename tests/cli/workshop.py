@@ -107,10 +107,8 @@ class Workshop:
             run.communicate()
 
     @contextmanager
-    def terminal(self, *arguments: str, monkeypatch: Any) -> Iterator[Terminal]:
-        for name, value in self.env.items():
-            monkeypatch.setenv(name, value)
-        with command_line.terminal(*arguments, store=self.url, cwd=self.folder) as shown:
+    def terminal(self, *arguments: str) -> Iterator[Terminal]:
+        with command_line.terminal(*arguments, store=self.url, cwd=self.folder, env=self.env) as shown:
             yield shown
 
     def until(self, name: str) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "plural",
     "short_number",
     "size",
+    "visible",
 ]
 
 
@@ -96,6 +97,24 @@ def clean(text: str) -> str:
     """Return a text without everything that a terminal would obey: commands and control characters. Tabs
     stay, and every kind of line break becomes `\\n`."""
     return _CONTROL.sub("", _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Matches the characters that a terminal or a browser obeys instead of showing them: control characters (C0 and C1),
+and those that break lines or change the direction of writing, which can make a text look like another. Halves of a
+surrogate pair, which cannot be printed at all, are matched too. Line breaks and tabs are not."""
+
+
+def visible(text: str) -> str:
+    """Return a text in which nothing is hidden: each control character, and each character that changes the direction
+    of writing, is written as an escape such as `\\x1b` or `\\u202e`. Tabs and line breaks stay; the line break of
+    Windows becomes `\\n`."""
+    return _UNSEEN.sub(_escape, text.replace("\r\n", "\n"))
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 def one_line(text: str, longest: int | None = None) -> str:

@@ -27,6 +27,8 @@ __all__ = [
     "drift_of",
     "keep_setup",
     "kept_setup",
+    "read_setup",
+    "setup_at",
     "setup_of",
     "started",
 ]
@@ -183,7 +185,12 @@ def kept_setup(state: Checkpoint) -> Setup | None:
     """Return the setup of a thread: model, tools, limits and other options, as the command line recorded them when it
     started the thread. Returns None if the thread was not started from the command line. Raises `Corrupt` if the setup
     cannot be read."""
-    kept = state.state.get(SETUP)
+    return read_setup(state.state.get(SETUP))
+
+
+def read_setup(kept: Any) -> Setup | None:
+    """Decode a setup from the value that is stored for it. Returns None for None. Raises `Corrupt` if the value cannot
+    be read."""
     try:
         return None if kept is None else msgspec.convert(kept, Setup)
     except msgspec.ValidationError as error:
@@ -202,18 +209,22 @@ def setup_of(state: Checkpoint) -> Setup:
     found = _guessed(state) if kept is None else kept
     provider = str(state.limits.get("provider") or "")
     if state.limits and provider != found.provider:
-        return _moved(found, state, provider)
+        folder, permissions = str(state.limits.get("cwd") or ""), str(state.limits.get("permissions") or "")
+        return setup_at(found, provider, model=state.model, folder=folder, permissions=permissions)
     return found
 
 
-def _moved(setup: Setup, state: Checkpoint, provider: str) -> Setup:
+def setup_at(setup: Setup, provider: str, *, model: str = "", folder: str = "", permissions: str = "") -> Setup:
+    """Return the setup that a thread has after it moved to this provider, or to the built-in agent if `provider` is
+    empty. `model`, `folder` and `permissions` are those with which it works there. An empty folder or empty permissions
+    keep those of `setup`, the setup that the thread had before. A provider has tools of its own."""
     there: dict[str, Any] = {"tools": (), "mcp": (), "max_turns": None} if provider else {}
     return msgspec.structs.replace(
         setup,
         provider=provider,
-        model=state.model,
-        folder=str(state.limits.get("cwd") or setup.folder),
-        permissions=str(state.limits.get("permissions") or setup.permissions),
+        model=model,
+        folder=folder or setup.folder,
+        permissions=permissions or setup.permissions,
         **there,
     )
 

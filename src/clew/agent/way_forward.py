@@ -19,7 +19,7 @@ from clew import advice
 from clew.agent.events import Question
 from clew.agent.prompts import prompts_waiting, turns_of_task
 from clew.agent.questions import open_questions
-from clew.agent.settings import Budget, kept_setup, setup_of
+from clew.agent.settings import Budget, Setup, kept_setup, setup_of
 from clew.agent.subagents import handed_up_key
 from clew.agent.workspace import unkept
 from clew.checkpointers import Checkpointer, Head, Lease, Owner
@@ -327,6 +327,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The last thing that happened to the thread besides its turns, such as a crash, a resume or a rewind."""
     way: Way
     """What a user has to give to go on with the thread, such as an answer or a prompt, once no process works on it."""
+    setup: Setup
+    """The setup in force: the options with which the command line would make the agent that goes on with the thread."""
 
 
 async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
@@ -352,6 +354,7 @@ async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
         files="" if state.status == "running" and not abandoned else unkept(state),
         last=timeline.marks[-1] if timeline.marks else None,
         way=await way_of(store, head, state),
+        setup=setup_of(state),
     )
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "agent_questions",
     "agent_rewind",
     "agent_settings",
+    "agent_trust",
     "agent_workspace",
     "asyncio",
     "checkpointers",
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from clew.agent import questions as agent_questions
     from clew.agent import rewind as agent_rewind
     from clew.agent import settings as agent_settings
+    from clew.agent import trust as agent_trust
     from clew.agent import way_forward as way_forward
     from clew.agent import workspace as agent_workspace
     from clew.checkpointers import base as store_base
@@ -104,6 +106,7 @@ else:
     agent_questions = _Deferred("clew.agent.questions")
     agent_rewind = _Deferred("clew.agent.rewind")
     agent_settings = _Deferred("clew.agent.settings")
+    agent_trust = _Deferred("clew.agent.trust")
     agent_workspace = _Deferred("clew.agent.workspace")
     asyncio = _Deferred("asyncio")
     checkpointers = _Deferred("clew.checkpointers")

@@ -206,9 +206,10 @@ def folder_of(given: str, option: str) -> str:
     return path
 
 
-def changes(before: Setup, now: Setup) -> list[str]:
+def changes(before: Setup, now: Setup, longest: int | None = 100) -> list[str]:
     """Describe how the setup `now` differs from the setup `before`. A setup is the options that are stored with a
-    thread. Returns a line for each difference, such as `model: a → b`; options without effect are not compared."""
+    thread. Returns a line for each difference, such as `model: a → b`; options without effect are not compared. A value
+    is cut after `longest` characters; None shows all of it."""
     names = {"tools": "tools", "mcp": "MCP servers", "system": "system prompt", "max_turns": "turns", "name": "agent"}
     found = []
     before, now = _used(before), _used(now)
@@ -217,7 +218,7 @@ def changes(before: Setup, now: Setup) -> list[str]:
             continue  # it changes with the tools, which are listed
         old, new = getattr(before, name), getattr(now, name)
         if old != new:
-            found.append(f"{names.get(name, name)}: {_words(old)} → {_words(new)}")
+            found.append(f"{names.get(name, name)}: {_words(old, longest)} → {_words(new, longest)}")
     return found
 
 
@@ -227,14 +228,14 @@ def _used(setup: Setup) -> Setup:
     return msgspec.structs.replace(setup, tools=(), mcp=(), max_turns=None) if setup.provider else setup
 
 
-def _words(value: Any) -> str:
+def _words(value: Any, longest: int | None) -> str:
     if isinstance(value, msgspec.Struct):
         value = [
             f"{_number(amount)} {name}" for name, amount in msgspec.structs.asdict(value).items() if amount is not None
         ]
     if isinstance(value, list | tuple):
         value = ", ".join(value)
-    return one_line("none" if value in (None, "") else str(value), 100)
+    return one_line("none" if value in (None, "") else str(value), longest)
 
 
 def _number(value: float) -> str:

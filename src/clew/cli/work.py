@@ -19,6 +19,7 @@ from clew.agent.prompts import is_prompt, prompts_waiting
 from clew.agent.settings import keep_setup, kept_setup, setup_of
 from clew.agent.way_forward import Way, at_provider, shown_prompt, way_of, way_on, with_prompt
 from clew.cli.agents import ToolsMissing, make_agent
+from clew.cli.consent import keep_trust
 from clew.cli.output.live import Ended, View, live_view, question_text
 from clew.cli.setups import changes, merged
 from clew.cli.stores import on_store, shown_store
@@ -115,6 +116,7 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
         try:
             if not job.handle:
                 await _keep(store, thread_id, job)
+                await keep_trust(store, thread_id, job.setup)
             view.begin(thread_id, _who(job))
             for note in (*job.notes, *notes):
                 view.note(note)
@@ -128,6 +130,7 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
             raise
         if job.handle:
             await _keep(store, result.thread_id, job)
+            await keep_trust(store, result.thread_id, job.setup)
         return await _ended(store, result, job, url)
 
 

@@ -45,21 +45,21 @@ def test_a_move_that_cannot_be_is_told(tmp_path: Path) -> None:
     machine.clew("adopt", key, "--as", key[:9] + "x")
     both = machine.clew("move", key[:9], "--to", "codex")
     assert (both.returncode, "--provider" in both.stderr) == (2, True)
-    missing = machine.clew("move", key[:9] + "x", "--to", "codex", env={"PATH": str(tmp_path)})
+    missing = machine.clew("move", key[:9] + "x", "--to", "codex", "--trust", env={"PATH": str(tmp_path)})
     assert (missing.returncode, "Install it: npm" in missing.stderr) == (1, True)
 
 
 async def test_a_thread_is_moved_in_place_and_goes_on_over_there(tmp_path: Path) -> None:
     shop, samples = Workshop(tmp_path), Samples(tmp_path)
     (tmp_path / "home").mkdir()
-    moved = samples.clew("move", "trip", "--to", "toy", "--json", env=shop.env)
+    moved = samples.clew("move", "trip", "--to", "toy", "--json", "--trust", env=shop.env)
     (told,) = objects(moved)
     assert (told["provider"], told["command"], told["losses"][0]["what"]) == ("toy", "", "thinking")
     assert (tmp_path / "home" / "toy" / told["id"]).exists()
     async with open_checkpointer(samples.url) as store:
         state = await Thread.load(store, "trip")
     assert (state.limits["provider"], state.reason) == ("toy", "moved to toy")
-    on = samples.clew("resume", "trip", "echo", env=shop.env)
+    on = samples.clew("resume", "trip", "echo", "--trust", env=shop.env)
     assert "user=Add the tower." in on.stdout
     assert "goes on from turn 5 with toy" in on.stderr
 

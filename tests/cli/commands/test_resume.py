@@ -64,20 +64,18 @@ async def test_a_prompt_to_a_thread_that_waits_is_on_record_and_asked_after_the_
     assert asked == ["Pay.", "And then?"]
 
 
-def test_at_a_terminal_what_is_asked_is_answered_at_once_or_left_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_a_terminal_what_is_asked_is_answered_at_once_or_left_open(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     options = ("--model", shop.script("ask", *ASK), "--tool", "shop:pay", "--tool", "shop:ask_size", "--thread", "t")
-    with shop.terminal("run", "Ask.", *options, monkeypatch=monkeypatch) as shown:
+    with shop.terminal("run", "Ask.", *options) as shown:
         shown.wait_for("Your answer (empty: answer later): ")
         shown.type("\n")
         assert shown.end() == 1
-    with shop.terminal("resume", "t", monkeypatch=monkeypatch) as shown:
+    with shop.terminal("resume", "t") as shown:
         shown.wait_for("Your answer (empty: answer later): ")
         shown.process.send_signal(signal.SIGINT)
         assert shown.end() == 130
-    with shop.terminal("resume", "t", monkeypatch=monkeypatch) as shown:
+    with shop.terminal("resume", "t") as shown:
         shown.wait_for("Your answer (empty: answer later): ")
         shown.type('{"size": 2}\n')
         shown.wait_for("y, n, or why not (empty: decide later): ")
@@ -251,7 +249,7 @@ async def test_a_thread_that_another_process_works_on_is_busy_and_says_the_way_o
 def test_a_thread_of_a_program_does_not_go_on_without_its_tools_unless_that_is_asked_for(tmp_path: Path) -> None:
     shop, samples = Workshop(tmp_path), Samples(tmp_path)
     env = {**shop.env, "CLEW_MODEL": shop.script("any", *["Fine."] * 9)}
-    refused = samples.clew("resume", "trip", "Add the museum.", env=env)
+    refused = samples.clew("resume", "trip", "Add the museum.", "--trust", env=env)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.splitlines() == [
         "Error: thread 'trip' has tools that the command line does not know: look_up, write_plan. A program made it, and "
@@ -261,17 +259,16 @@ def test_a_thread_of_a_program_does_not_go_on_without_its_tools_unless_that_is_a
         "--tool MODULE:write_plan",
         "  Without them: clew resume trip 'Add the museum.' --without-tools",
     ]
-    trip = samples.clew("resume", "trip", "Add the museum.", "--without-tools", env=env)
+    trip = samples.clew("resume", "trip", "Add the museum.", "--without-tools", "--trust", env=env)
     assert (trip.returncode, trip.stdout) == (0, "Fine.\n")
     assert "Without tools that it had before: look_up, write_plan.\n" in trip.stderr
     assert trip.stderr.count("look_up") == 1
     assert "model: scripted → script:any" in trip.stderr
-    refused = samples.clew("resume", "report", env=env)
+    refused = samples.clew("resume", "report", "--trust", env=env)
     assert refused.returncode == 2
     assert "in the middle of a call of send_mail" in refused.stderr
-    answered = samples.clew(
-        "resume", "visa", "--answer", "A Swiss one.", "--tool", "tests.cli.samples:ask_traveller", env=env
-    )
+    tool = ("--tool", "tests.cli.samples:ask_traveller")
+    answered = samples.clew("resume", "visa", "--answer", "A Swiss one.", *tool, "--trust", env=env)
     assert (answered.returncode, "↳ ask_traveller: A Swiss one." in answered.stderr) == (0, True)
 
 
@@ -296,7 +293,7 @@ async def test_ways_out_for_a_programs_thread_repeat_what_was_asked_and_allow_mo
             await agent.run("Go.", thread_id=name)
 
     def ways(*words: str) -> list[str]:
-        refused = shop.clew("resume", *words)
+        refused = shop.clew("resume", *words, "--trust")
         assert refused.returncode == 2, refused.stderr
         return [line.strip() for line in refused.stderr.splitlines()[1:]]
 

@@ -62,11 +62,11 @@ def test_with_json_every_event_is_a_line_and_the_last_is_the_result(tmp_path: Pa
     assert result["thread_id"].startswith("run-")
 
 
-def test_at_a_terminal_all_of_it_is_shown_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_a_terminal_all_of_it_is_shown_as_it_comes(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     told = "\x1b]0;a title\x07Red \x1b[31mtea."
     model = shop.script("tea", TEA[0], told)
-    with shop.terminal("run", "Order.", "--model", model, "--tool", "shop:price", monkeypatch=monkeypatch) as shown:
+    with shop.terminal("run", "Order.", "--model", model, "--tool", "shop:price") as shown:
         assert shown.end() == 0
     assert "\x1b[2;3mThe" in shown.shown
     assert "I look it up." in shown.shown

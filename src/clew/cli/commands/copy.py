@@ -9,6 +9,7 @@ import typer
 
 import clew
 from clew._runtime.text import size
+from clew.cli.consent import keep_carried
 from clew.cli.deferred import asyncio, thread_copy
 from clew.cli.failures import report_errors
 from clew.cli.options import Json
@@ -87,6 +88,8 @@ async def _copy(
         else:
             with working("Copying") as tick:
                 copied = await clew.Thread.copy_all(here, there, progress=tick)
+        heads = [(await here.head(each), await there.head(each)) for each in copied.ids]
+        keep_carried([(source, copy) for source, copy in heads if source is not None and copy is not None])
         verdicts = []
         if verify:
             checked = [*copied.ids, *copied.skipped]

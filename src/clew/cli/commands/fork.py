@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import clew
+from clew.cli.consent import keep_carried
 from clew.cli.deferred import thread_fork, thread_reader, way_forward
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
@@ -78,5 +79,8 @@ async def _fork(
         state = await thread_fork.state_for(store, thread_id, turn)
     at = state.turns if turn is None else turn
     name = await free_id(store, f"{thread_id}-at-{at}") if new_id is None else new_id
+    source = await store.head(thread_id)
     head = await thread_fork.fork(store, thread_id, state, name, at)
+    if source is not None:
+        keep_carried([(source, head)])
     return head, thread_id, at, await way_forward.way_of(store, head)

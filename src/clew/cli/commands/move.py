@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 import clew
 from clew import advice
+from clew.cli.consent import TrustOption, agree, keep_trust, review_of
 from clew.cli.deferred import agent_settings, asyncio, handles, provider_registry, providers
 from clew.cli.failures import report_errors
 from clew.cli.native_sessions import SessionProvider, find_native, native_session
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
     from clew.cli.native_sessions import Native
     from clew.messages.dialects import Loss
+    from clew.providers import Permissions
 
 __all__ = ["losses_in_words", "move"]
+
+_PERMISSIONS: Permissions = "edit"
+"""What a provider may do that a thread is moved to."""
 
 
 @report_errors
@@ -41,6 +46,7 @@ def move(
         str | None,
         typer.Option("--cwd", metavar="DIR", help="The folder it goes on in. Default: the one it was in."),
     ] = None,
+    trust: TrustOption = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -58,10 +64,11 @@ def move(
     """
     target = _target(to, session)
     folder = None if cwd is None else folder_of(cwd, "--cwd")
+    consent = _Consent(trust, json)
     if provider is not None:
         moved = asyncio.run(_translated(native_session(session, provider), target, folder))
     else:
-        moved = on_store(store, lambda opened: _moved(opened, session, target, folder, store), "empty")
+        moved = on_store(store, lambda opened: _moved(opened, session, target, folder, store, consent), "empty")
     is_here = os.path.realpath(moved.cwd) == os.path.realpath(os.getcwd())
     command = advice.open_session(moved.provider, moved.key, "" if is_here else moved.cwd)
     if json:
@@ -89,15 +96,23 @@ def _target(name: str, given: str) -> str:
     return provider_registry.find_provider(name).name
 
 
+class _Consent(NamedTuple):
+    """How the user agrees to what a thread's record names: with --trust, or at the terminal, unless --json is given."""
+
+    trust: bool
+    json: bool
+
+
 async def _moved(
-    store: Checkpointer, given: str, target: str, folder: str | None, url: str | None
+    store: Checkpointer, given: str, target: str, folder: str | None, url: str | None, consent: _Consent
 ) -> providers.Translated:
     """Move the thread or session that `given` names to the provider `target`. Returns the session that the provider's
     program can open. If `folder` is given, that session works in `folder`. `url` is the URL of the store, for messages.
+    `consent` says how the user agrees to the setup of a thread.
     """
     meant = await _meant(store, given, url)
     if isinstance(meant, str):
-        return await _moved_thread(store, meant, target, folder)
+        return await _moved_thread(store, meant, target, folder, consent)
     return await _translated(meant, target, folder)
 
 
@@ -138,23 +153,41 @@ async def _translated(native: Native, target: str, folder: str | None) -> provid
     return await providers.translate(native.key, source=native.provider, to=target, place=place)
 
 
-async def _moved_thread(store: Checkpointer, thread_id: str, target: str, folder: str | None) -> providers.Translated:
+async def _moved_thread(
+    store: Checkpointer, thread_id: str, target: str, folder: str | None, consent: _Consent
+) -> providers.Translated:
     """Move a thread to the provider `target`, and return the session that the provider's program can open. The session
     works in `folder`. If that is None, it works in the thread's own folder if that exists on this machine, else in the
-    current folder. Raises `InvalidInput` if the thread has no messages."""
+    current folder. Raises `InvalidInput` if the thread has no messages.
+
+    The thread's record names a folder and a system prompt, and the provider's program may be run there. So the user
+    must have made or agreed to that setup; `consent` says how it is asked for.
+    """
 
     state = await clew.Thread.load(store, thread_id)
     if not state.messages:
         raise InvalidInput(f"thread {thread_id!r} has no messages yet, so there is nothing to move.")
     setup = agent_settings.setup_of(state)
     where = folder or next(filter(os.path.isdir, (setup.workspace, setup.folder)), os.getcwd())
+    moved = agent_settings.setup_at(setup, target, folder=where, permissions=_PERMISSIONS)
+    if (head := await store.head(thread_id)) is not None:
+        agree(await review_of(store, head, state, moved), trust=consent.trust, json=consent.json)
     agent = providers.ProviderAgent(
-        provider=target, name=setup.name, system_prompt=setup.system, checkpointer=store, cwd=_made(where)
+        provider=target,
+        name=setup.name,
+        system_prompt=setup.system,
+        checkpointer=store,
+        cwd=_made(where),
+        permissions=_PERMISSIONS,
     )
     async with agent:
         session = await agent.start_session(thread_id=thread_id).move_to(target)
         losses = session.losses if isinstance(session, providers.ProviderSession) else ()
         key = handles.read_handle(session.resume_handle).resume_key
+    # The record may not name folder and permissions; then those of the setup before, which was agreed to, stay.
+    await keep_trust(
+        store, thread_id, moved, *(agent_settings.setup_at(setup, target, folder=each) for each in (where, ""))
+    )
     return providers.Translated(provider=target, key=key, cwd=where, losses=losses)
 
 

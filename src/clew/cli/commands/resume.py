@@ -11,6 +11,7 @@ import typer
 import clew
 from clew import advice
 from clew._runtime.text import ago, one_line
+from clew.cli.consent import TrustOption, agree, review_of
 from clew.cli.deferred import (
     agent_questions,
     agent_settings,
@@ -45,6 +46,7 @@ from clew.errors import InvalidInput, ThreadNotFound, UsageError
 if TYPE_CHECKING:
     from clew.agent.way_forward import Way
     from clew.checkpointers import Checkpointer, Head
+    from clew.cli.consent import Review
     from clew.cli.output.live import Ended
     from clew.cli.stores import Absent
     from clew.cli.work import Job
@@ -89,6 +91,7 @@ def resume(
     permissions: PermissionsOption = None,
     timeout: TimeoutOption = None,
     name: NameOption = None,
+    trust: TrustOption = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -100,6 +103,10 @@ def resume(
     agent (`clew` is the built-in one). Answer a thread that waits with
     --answer, or at the terminal. A prompt to such a thread is stored, and
     asked after the answer.
+
+    If you neither ran nor agreed to its tools, commands, folder and
+    permissions on this machine, all of that is shown first, and you are
+    asked. --trust agrees, for scripts.
 
     \b
     Examples:
@@ -147,6 +154,7 @@ def resume(
         if answered is None:
             raise typer.Exit(0 if standing.status == "done" else 1)
         job = job._replace(answer=answered)
+    agree(found.review, trust=trust, json=json)
     work_on(job, store, json)
 
 
@@ -171,6 +179,8 @@ class _Found(NamedTuple):
     way: Way | None = None
     """What is needed to go on with the thread, such as an answer or a higher limit. A sub-agent's thread goes on
     together with its parent, so for such a thread this is what the parent needs."""
+    review: Review | None = None
+    """What the user has to agree to before the job is run; None if there is nothing."""
 
 
 async def _find(
@@ -201,7 +211,9 @@ async def _find(
         error = UsageError(f"thread {thread_id!r} has no prompt to go on with: nothing was asked, or all was rewound.")
         error.add_note(f"To {'go on' if way.prompt is None else 'ask it'}{way.words(shown_store(url))}")
         raise error
-    return _Found(resumed_job(thread_id, state, asked), head, state, way)
+    job = resumed_job(thread_id, state, asked)
+    review = None if head is None else await review_of(store, head, state, job.setup)
+    return _Found(job, head, state, way, review)
 
 
 async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:

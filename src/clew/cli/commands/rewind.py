@@ -9,12 +9,12 @@ import typer
 
 import clew
 from clew import advice
-from clew.cli.deferred import agent_rewind, agent_settings, thread_reader, workspaces
+from clew.cli.deferred import agent_rewind, agent_settings, agent_trust, thread_reader, workspaces
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId, Yes
 from clew.cli.output.console import confirm, print_json
 from clew.cli.stores import find_thread, on_store, shown_store
-from clew.errors import InvalidInput
+from clew.errors import InvalidInput, UsageError
 
 if TYPE_CHECKING:
     from clew.agent.rewind import RewindDone
@@ -100,6 +100,13 @@ async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[Rewin
     else:
         then = await thread_reader.state_after(store, thread_id, asked.frame)
     files, folder = _target(thread_id, now, then, asked)
+    if folder is not None and asked.folder is None and not await _is_own_folder(store, thread_id, now, folder):
+        if asked.yes:
+            raise UsageError(
+                f"the record of thread {thread_id!r} names the folder {folder}, which you have not agreed to on this "
+                f"machine. Nothing was changed. To put the files there, name it: --workspace {advice.quoted(str(folder))}"
+            )
+        confirm(f"The files go to {folder}, which the record names. Put them there?", yes=False)
     workspace = None if folder is None else workspaces.Workspace(folder, store)
     place = None if workspace is None else workspace.path
     if workspace is not None and files is not None:
@@ -134,6 +141,13 @@ def _target(
         f"thread {thread_id!r} has files, but their folder on this machine is not known. "
         "Give it with --workspace DIR, or leave the files alone with --conversation."
     )
+
+
+async def _is_own_folder(store: Checkpointer, thread_id: str, now: Checkpoint, folder: Path) -> bool:
+    """Tell whether this user agreed on this machine that the thread works in this folder: by a setup that names it."""
+    head, setup = await store.head(thread_id), agent_settings.setup_of(now)
+    named = str(folder) in (setup.workspace, setup.folder)
+    return named and head is not None and agent_trust.is_trusted(head.log_id, setup)
 
 
 async def _ask(workspace: workspaces.Workspace, files: WorkspaceSnapshot, asked: _Asked) -> None:

@@ -10,6 +10,7 @@ import typer
 
 import clew
 from clew import advice
+from clew.cli.consent import TrustOption, agree, review_of
 from clew.cli.deferred import agent_settings
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
@@ -34,6 +35,7 @@ from clew.errors import InvalidInput, ThreadNotFound
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
+    from clew.cli.consent import Review
     from clew.cli.work import Job
 
 __all__ = ["run"]
@@ -58,6 +60,7 @@ def run(
     permissions: PermissionsOption = None,
     timeout: TimeoutOption = None,
     name: NameOption = None,
+    trust: TrustOption = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -92,7 +95,9 @@ def run(
         name=name,
     )
     prompt = _prompt(task)
-    job = on_store(store, lambda opened: _job(opened, thread, asked), "made") if thread else _new(asked)
+    found = on_store(store, lambda opened: _job(opened, thread, asked), "made") if thread else (_new(asked), None)
+    job, review = found
+    agree(review, trust=trust, json=json)
     work_on(job._replace(prompt=prompt, timeout=timeout), store, json)
 
 
@@ -110,14 +115,15 @@ def _new(asked: Asked) -> Job:
     return Job(merged(agent_settings.Setup(folder=os.getcwd()), asked))
 
 
-async def _job(store: Checkpointer, thread_id: str, asked: Asked) -> Job:
-    """Return the job of `clew run` for the thread with this id, which need not exist. `asked` has the options that the
-    user gave for the agent. If the thread exists, options that are not given keep their stored values, so the same
-    command can be repeated after a crash."""
+async def _job(store: Checkpointer, thread_id: str, asked: Asked) -> tuple[Job, Review | None]:
+    """Return the job of `clew run` for the thread with this id, which need not exist, and what the user has to agree to
+    before it is run. `asked` has the options that the user gave for the agent. If the thread exists, options that are
+    not given keep their stored values, so the same command can be repeated after a crash."""
     from clew.cli.work import resumed_job
 
     try:
         state = await clew.Thread.load(store, thread_id)
     except ThreadNotFound:
-        return _new(asked)._replace(thread_id=thread_id)
-    return resumed_job(thread_id, state, asked)
+        return _new(asked)._replace(thread_id=thread_id), None
+    job, head = resumed_job(thread_id, state, asked), await store.head(thread_id)
+    return job, None if head is None else await review_of(store, head, state, job.setup)

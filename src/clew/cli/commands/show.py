@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clew._runtime.text import ago, dollars, one_line, plural, short_number, size
+from clew.cli.consent import setup_text
 from clew.cli.deferred import (
+    agent_settings,
     agent_workspace,
     entry_lines,
     exchanges,
@@ -27,7 +29,7 @@ from clew.cli.output.console import console, json_line, print_json
 from clew.cli.output.conversation import Pen, entry_text, in_order, print_entry
 from clew.cli.output.heads import head_object, status_cell
 from clew.cli.stores import find_thread, on_store
-from clew.errors import InvalidInput, ThreadNotFound
+from clew.errors import Corrupt, InvalidInput, ThreadNotFound
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
@@ -58,9 +60,9 @@ def show(
 ) -> None:
     """Show a thread: what was said, done, and went wrong.
 
-    Prints prompts, answers and tool calls with their results, and where the thread crashed, was resumed, rewound or
-    moved. Long results are cut, with the option that shows them in full. Rewound turns are dim. Nothing is changed, and
-    a running thread can be shown too.
+    Prints, whole, the setup with which a resume would make its agent. Then prompts, answers and tool calls with their
+    results, and where the thread crashed, was resumed, rewound or moved. Long results are cut, with the option that
+    shows them in full. Rewound turns are dim. Nothing is changed, and a running thread can be shown too.
 
     \b
     Examples:
@@ -199,10 +201,28 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
     ]
     pen.line(f"{one_line(head.thread_id)}  {one_line(timeline.checkpoint.title)}", "bold")
     pen.line(f"{sign} · " + " · ".join(fact for fact in facts if fact), style)
+    if setup := _setup(timeline.checkpoint):
+        pen.text(f"Setup of a resume:\n{setup}", "dim", indent=0)
     pen.line()
     if full and timeline.checkpoint.system_prompt:
         pen.text(timeline.checkpoint.system_prompt, "dim", indent=0)
         pen.line()
+
+
+def _setup(state: Checkpoint) -> str:
+    """Return the setup in force for people, whole: the options with which a resume would make the agent."""
+    try:
+        return setup_text(agent_settings.setup_of(state))
+    except Corrupt as error:
+        return f"  {error}"
+
+
+def _setup_object(state: Checkpoint) -> Any:
+    """Return the setup in force as the object that --json prints; None if the recorded one cannot be read."""
+    try:
+        return msgspec.to_builtins(agent_settings.setup_of(state))
+    except Corrupt:
+        return None
 
 
 async def _json(shown: _Shown) -> None:
@@ -215,6 +235,7 @@ async def _json(shown: _Shown) -> None:
         **head_object(msgspec.structs.replace(head, status=status, title=state.title)),
         "reason": state.reason,
         "system_prompt": state.system_prompt,
+        "setup": _setup_object(state),
     }
     after = {
         "exchanges": _exchanges(state, status),

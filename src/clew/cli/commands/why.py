@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from clew import advice
 from clew._runtime.text import ago, clock, elapsed, one_line
-from clew.cli.deferred import render, way_forward
+from clew.cli.consent import setup_text
+from clew.cli.deferred import msgspec, render, way_forward
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, print_json
@@ -29,8 +30,8 @@ def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
     """Say what a thread waits for, and what to do about it.
 
     It may wait for an answer, for a model, or for a process that holds it. Also names tool calls whose outcome is
-    unknown, and what went wrong last. The last line is the command that goes on from there, or the Python call if only
-    a program has the thread's tools. Nothing is changed.
+    unknown, what went wrong last, and, whole, the setup with which a resume would make its agent. The last line is the
+    command that goes on from there, or the Python call if only a program has the thread's tools. Nothing is changed.
 
     \b
     Examples:
@@ -64,6 +65,8 @@ def _print(standing: Standing, store: str) -> None:
     if standing.is_empty:
         pen.line("There is no prompt to go on with: nothing was asked, or all was rewound.")
     pen.gap()
+    if setup := setup_text(standing.setup):
+        pen.text(f"Setup of a resume:\n{setup}", "dim", indent=0)
     if standing.status != "running" and standing.way.tools:
         pen.line(f"Its tools are in the program that made it: {', '.join(map(one_line, standing.way.tools))}", "dim")
     pen.command("Go on", f": {_next(standing, store)}" if standing.status == "running" else standing.way.words(store))
@@ -154,6 +157,7 @@ def _print_json(standing: Standing, store: str) -> None:
             "next": _next(standing, store),
             "program_tools": standing.way.tools,
             "program_budget": standing.way.program_budget,
+            "setup": msgspec.to_builtins(standing.setup),
         }
     )
 

@@ -19,7 +19,7 @@ from clew.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["agreed", "confirm", "console", "errors", "hint", "json_line", "print_json", "working"]
+__all__ = ["agreed", "confirm", "console", "errors", "hint", "json_line", "print_json", "read_line", "working"]
 
 
 def console() -> Console:
@@ -104,11 +104,12 @@ def agreed(question: str, yes: bool) -> bool:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{question} There is no terminal to ask at. Add --yes to agree.")
-    return _answer(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    return read_line(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _answer(shown: str) -> str:
-    """Print `shown` on the standard error, and return the line that the user enters. Ctrl+C raises `KeyboardInterrupt`
+def read_line(shown: str) -> str:
+    """Print `shown` on the standard error, and return the line that the user enters, with its line break. Returns an
+    empty text if the input has ended. Ctrl+C raises `KeyboardInterrupt`
     at once. To that end, the signal handler of a running event loop, which would wait for the line, is replaced
     meanwhile."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,7 +10,7 @@ import msgspec
 from clew.agent.way_forward import way_of
 from clew.checkpointers import Checkpointer
 from clew.errors import ClewError, Unavailable
-from clew.server.inspector.thread_page import WINDOW, facts_html, questions_html, resume_html
+from clew.server.inspector.thread_page import WINDOW, facts_html, questions_html, resume_html, setup_html
 from clew.server.inspector.threads_page import list_threads, rows
 from clew.server.inspector.timelines import Readers
 from clew.server.inspector.turns import cell_html, mark_html, mark_id, pending_html, tick_html, turn_html
@@ -107,6 +107,7 @@ class _Follow:
             "facts": facts_html(head, timeline),
             "pending": pending_html(timeline, abandoned=abandoned),
             "resume": resume_html(self._viewer, await way_of(store, head, timeline.checkpoint)),
+            "setup": setup_html(timeline),
             "questions": questions_html(self._viewer, head, timeline),
         }
         found += [Patch(name, str(html)) for name, html in whole.items() if self._parts.get(name) != html]

@@ -9,9 +9,12 @@ import msgspec
 from clew._runtime.text import plural
 from clew.agent.events import Question
 from clew.agent.questions import open_questions
+from clew.agent.settings import setup_of
+from clew.agent.trust import setup_facts
 from clew.agent.way_forward import Way
 from clew.agent.workspace import unkept
 from clew.checkpointers import Head
+from clew.errors import Corrupt
 from clew.server.inspector.templates import Markup, part, render, thread_url
 from clew.server.inspector.text import pretty
 from clew.server.inspector.turns import Cell, Stretch, Tick, pending_view, stretches, strip_cells
@@ -19,7 +22,16 @@ from clew.server.inspector.visits import Viewer
 from clew.threads.leases import is_crashed, is_live
 from clew.threads.views.timeline import Timeline, TimelineReader
 
-__all__ = ["WINDOW", "facts_html", "questions_html", "resume_html", "seen_at", "thread_page", "window_html"]
+__all__ = [
+    "WINDOW",
+    "facts_html",
+    "questions_html",
+    "resume_html",
+    "seen_at",
+    "setup_html",
+    "thread_page",
+    "window_html",
+]
 
 WINDOW = 50
 """The most turns that are sent to the browser at a time."""
@@ -88,6 +100,7 @@ def thread_page(
         forks=forks,
         facts=_facts(head, timeline),
         resume=_resume(viewer, way),
+        setup=_setup(around),
         asked=_asked(timeline),
         strip=_strip(around, thread_id) if around.total or around.marks else None,
         frames=timeline.frames,
@@ -114,6 +127,12 @@ def resume_html(viewer: Viewer, way: Way) -> Markup:
     answer or a higher limit. The box has a shell command, or a Python call if only the program that made the thread can
     go on with it."""
     return part("thread_parts.html", "resume_box", _resume(viewer, way))
+
+
+def setup_html(timeline: Timeline) -> Markup:
+    """Return the HTML of the box with the setup in force, whole: the options with which the command line would make the
+    agent that goes on with the thread. If there is none, the box is hidden."""
+    return part("thread_parts.html", "setup_box", _setup(timeline))
 
 
 def questions_html(viewer: Viewer, head: Head, timeline: Timeline) -> Markup:
@@ -172,6 +191,13 @@ def _resume(viewer: Viewer, way: Way) -> _Resume:
     in_program = way.is_program or viewer.is_nested
     command = msgspec.structs.replace(way, is_program=in_program).command(viewer.store)
     return _Resume(command, way.program if in_program else "")
+
+
+def _setup(timeline: Timeline) -> list[tuple[str, str]]:
+    try:
+        return setup_facts(setup_of(timeline.checkpoint))
+    except Corrupt as error:
+        return [("damaged", str(error))]
 
 
 def _asked(timeline: Timeline) -> list[tuple[Question, str]]:

@@ -1,0 +1,163 @@
+"""Let nothing run out of a record that this user has not seen. `clew resume` and others make an agent from the setup that
+a thread's record names: tools, MCP commands, folder, permissions, system prompt. If this user neither made that setup on
+this machine nor agreed to it, it is printed whole, and the user is asked."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from clew._runtime.text import visible
+from clew.cli.deferred import agent_settings, agent_trust, entry_lines, log, provider_registry, provider_settings
+from clew.cli.output.console import agreed, hint
+from clew.cli.output.conversation import json_text
+from clew.cli.output.pages import print_whole
+from clew.cli.setups import changes
+from clew.errors import Corrupt, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clew.agent.settings import Setup
+    from clew.checkpointers import Checkpointer, Head
+    from clew.log import Checkpoint, Logged
+
+__all__ = ["Review", "TrustOption", "agree", "keep_carried", "keep_trust", "review_of", "setup_text"]
+
+TrustOption = Annotated[
+    bool, typer.Option("--trust", help="Agree to the tools, commands, folder and permissions that the record names.")
+]
+
+
+class Review(NamedTuple):
+    """What a user has to agree to before a thread can go on: the setup in force, and what else tells about it."""
+
+    thread_id: str
+    setup: Setup
+    """The setup that the agent would be made from."""
+    changed: tuple[str, ...]
+    """How it differs from the last setup in the record that this user agreed to; empty if there is none."""
+    calls: tuple[tuple[str, str], ...]
+    """The tool calls that would be run at once, because they have no result yet: name, and arguments as JSON."""
+    author: str
+    """Who worked on the thread last, as the record says. It proves nothing."""
+
+    def text(self) -> str:
+        """Return everything for people, whole."""
+        parts = [
+            f"You have neither made nor agreed to the setup of thread {self.thread_id!r} on this machine.",
+            setup_text(self.setup),
+        ]
+        if self.changed:
+            parts.append("\n".join(["Changed since you agreed:", *(f"  {line}" for line in self.changed)]))
+        if self.calls:
+            parts.append("\n".join(["It goes on with:", *(f"  {name} {given}" for name, given in self.calls)]))
+        if self.author:
+            parts.append(f"The record says that {self.author} worked on it last. That proves nothing.")
+        return "\n".join(parts)
+
+
+def setup_text(setup: Setup) -> str:
+    """Return a setup for people, whole: a line for each option, and more for what has several lines."""
+    lines = []
+    for name, text in agent_trust.setup_facts(setup):
+        first, *others = visible(text).split("\n")
+        lines.append(f"  {name + ':':<15}{first}")
+        lines += [f"  {'':<15}{line}" for line in others]
+    return "\n".join(lines)
+
+
+async def review_of(store: Checkpointer, head: Head, state: Checkpoint, setup: Setup) -> Review | None:
+    """Return what the user has to agree to before an agent that is made from `setup` works on this thread. `setup` is
+    the recorded one, changed by the options that the user gave now; `state` is the thread's present state.
+
+    Returns None if there is nothing to agree to: this user made or agreed to the recorded setup or to `setup` on this
+    machine, or the record names nothing at all.
+    """
+    recorded = agent_settings.setup_of(state)
+    calls = tuple((call.call.name, json_text(call.call.arguments)) for call in state.calls if call.result is None)
+    if not agent_trust.setup_facts(recorded) and not calls:
+        return None
+    if any(agent_trust.is_trusted(head.log_id, each) for each in (recorded, setup)):
+        return None
+    agreed_to, author = None, ""
+    async for line in entry_lines.read_lines(store, head):
+        if isinstance(line.entry, log.LeaseTaken):
+            author = line.entry.owner
+        found = _setup_in(line.entry)
+        if found is not None and agent_trust.is_trusted(head.log_id, found):
+            agreed_to = found
+    changed = () if agreed_to is None else tuple(changes(agreed_to, setup, longest=None))
+    return Review(head.thread_id, setup, changed, calls, author)
+
+
+def _setup_in(entry: Logged) -> Setup | None:
+    """Return the setup that an entry of a log records, None if it records none that can be read."""
+    if isinstance(entry, log.FoldedState):
+        kept = entry.state.state.get(agent_settings.SETUP)
+    elif isinstance(entry, log.StateSet) and entry.key == agent_settings.SETUP:
+        kept = entry.value
+    else:
+        return None
+    try:
+        return agent_settings.read_setup(kept)
+    except Corrupt:
+        return None
+
+
+def agree(review: Review | None, *, trust: bool, json: bool) -> None:
+    """Return if there is nothing to agree to, or if the user agrees: at the terminal, or with `trust`, the value of the
+    option --trust. Otherwise exit the command with the code 1, with nothing run.
+
+    Raises `UsageError`, which names --trust, if `json` is set or there is no terminal to ask at.
+    """
+    if review is None or trust:
+        return
+    can_ask = not json and sys.stdin.isatty() and sys.stderr.isatty()
+    if not can_ask:
+        print_whole(review.text())
+        raise UsageError(
+            f"you have not agreed to the setup of thread {review.thread_id!r} on this machine, and there is no terminal "
+            "to ask at. Nothing was run. Add --trust to agree to everything that is listed above."
+        )
+    if not (print_whole(review.text()) and agreed("Go on with this setup?", yes=False)):
+        typer.echo("Nothing was run.", err=True)
+        raise typer.Exit(1)
+
+
+async def keep_trust(store: Checkpointer, thread_id: str, *setups: Setup) -> None:
+    """Keep on this machine that this user made these setups for this thread, or agreed to them, so that the next resume
+    does not ask. If that cannot be kept, say so and go on."""
+    head = await store.head(thread_id)
+    if head is None:
+        return
+    try:
+        agent_trust.remember_setups(head.log_id, [each for setup in setups for each in _outcomes(setup)])
+    except (OSError, UsageError) as error:
+        hint(visible(f"That you agreed to this setup cannot be kept, so a resume will ask: {error}"))
+
+
+def keep_carried(made: Sequence[tuple[Head, Head]]) -> None:
+    """Keep on this machine that this user made forks or copies of threads, so that a resume of one asks only if a resume
+    of the original would. `made` has the head of each original and that of its fork or copy. If that cannot be kept, a
+    resume will ask."""
+    with suppress(OSError, UsageError):
+        agent_trust.carry_trust((source.log_id, copy.log_id) for source, copy in made)
+
+
+def _outcomes(setup: Setup) -> Sequence[Setup]:
+    """Return the setup, and the setups that it becomes by itself: with the provider `auto`, one for each provider that
+    may be chosen."""
+    if setup.provider != provider_settings.AUTO:
+        return [setup]
+    folder, permissions = setup.workspace or setup.folder, setup.permissions or "edit"
+    return [
+        setup,
+        *(
+            agent_settings.setup_at(setup, name, folder=folder, permissions=permissions)
+            for name in provider_registry.provider_names()
+        ),
+    ]

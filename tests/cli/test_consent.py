@@ -1,0 +1,209 @@
+"""Nothing runs out of a record that this user has not seen: setups that nobody here made or agreed to."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from clew import Thread, open_checkpointer
+from clew.agent.settings import SETUP, Setup, keep_setup, kept_setup
+from clew.log import StateSet
+from tests.cli.command_line import objects
+from tests.cli.workshop import Workshop
+from tests.limits import PATIENCE
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+EVIL = 'from pathlib import Path\nPath(__file__).with_name("evil-was-here").touch()\nasync def boom() -> str: ...\n'
+
+
+class Attacked(Workshop):
+    """A shop whose thread `t` this user ran, and a store in which somebody else can write."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        super().__init__(folder)
+        (self.folder / "evil.py").write_text(EVIL)
+        self.env["XDG_STATE_HOME"] = str(folder / "state")
+        ran = self.clew("run", "Hi.", "--model", self.script("talk", *["Hello."] * 9), "--thread", "t", *options)
+        assert ran.returncode == 0, ran.stderr
+
+    @property
+    def ran_evil(self) -> bool:
+        return (self.folder / "evil-was-here").exists()
+
+    async def forge(self, **fields: Any) -> None:
+        """Another setup with these fields is put on record, by a process of this very host and user."""
+        before = kept_setup(await self.load("t"))
+        assert before is not None
+        async with open_checkpointer(self.url) as store:
+            await keep_setup(store, "t", msgspec.structs.replace(before, **fields))
+
+    def is_refused(self, *arguments: str) -> str:
+        """What is said where it is refused, with nothing run, in a process without a terminal."""
+        run = self.clew(*arguments)
+        assert (run.returncode, run.stdout, self.ran_evil) == (2, "", False), run.stderr
+        assert "Add --trust to agree" in run.stderr.splitlines()[-1]
+        return run.stderr
+
+
+async def test_a_setup_that_this_user_ran_goes_on_without_a_question(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path, "--tool", "shop:price")
+    assert shop.clew("resume", "t", "More.").stdout == "Hello.\n"
+    file = tmp_path / "state" / "clew" / "trusted-setups"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    file.unlink()
+    shop.is_refused("resume", "t", "More.")
+    shop.is_refused("run", "More.", "--thread", "t")
+
+
+async def test_a_setup_forged_with_this_users_name_and_host_is_asked_about(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    async with open_checkpointer(shop.url) as store, Thread.open(store, "t", label="clew run by me") as thread:
+        setup = msgspec.structs.replace(kept_setup(thread.checkpoint) or Setup(), tools=("evil:boom",))
+        await thread.append(StateSet(SETUP, msgspec.to_builtins(setup)))
+    for command in (("resume", "t", "Go."), ("resume", "t", "Go.", "--json"), ("run", "Go.", "--thread", "t")):
+        said = shop.is_refused(*command)
+        assert "  tools:         evil:boom\n" in said
+        assert "clew run by me) worked on it last. That proves nothing." in said
+    assert shop.clew("resume", "t", "Go.", "--trust").returncode == 0
+    assert shop.ran_evil
+
+
+async def test_a_long_system_prompt_hides_no_command(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    prompt = "".join(f"Be kind, {number}.\n" for number in range(20_000))
+    await shop.forge(system=prompt + "THE END", mcp=("sh -c 'touch evil-was-here'", "other \x1b]0;\u202emcp"))
+    for said in (shop.is_refused("resume", "t", "Go."), shop.clew("show", "t").stdout, shop.clew("why", "t").stdout):
+        assert "  MCP servers:   sh -c 'touch evil-was-here'\n" in said
+        assert "other \\x1b]0;\\u202emcp\n" in said
+        assert "Be kind, 0.\n" in said
+        assert "THE END" in said
+        assert not {"\x1b", "\u202e"} & set(said)
+
+
+async def test_a_setup_inside_a_folded_state_is_shown_and_asked_about(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    await shop.forge(tools=("evil:boom",))
+    async with open_checkpointer(shop.url) as store, Thread.open(store, "t") as thread:
+        await thread.fork("folded")
+    assert "evil:boom" not in shop.clew("show", "folded", "--entries").stdout
+    assert "tools:         evil:boom\n" in shop.is_refused("resume", "folded", "Go.")
+    assert "tools:         evil:boom\n" in shop.clew("show", "folded").stdout
+    assert "tools:         evil:boom\n" in shop.clew("why", "folded").stdout
+    for command in ("show", "why"):
+        (told,) = objects(shop.clew(command, "folded", "--json"))
+        assert told["setup"]["tools"] == ["evil:boom"]
+
+
+async def test_an_imported_archive_is_asked_about_although_its_setup_is_one_that_this_user_ran(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path, "--tool", "shop:price")
+    assert shop.clew("export", "t", "t.clew").returncode == 0
+    assert shop.clew("import", "t.clew", "--as", "from-a-friend").returncode == 0
+    assert "shop:price" in shop.is_refused("resume", "from-a-friend", "Go.")
+    assert shop.clew("resume", "t", "Go.").returncode == 0
+    for _ in range(2):
+        assert shop.clew("resume", "from-a-friend", "Go.", "--trust").returncode == 0
+    assert shop.clew("resume", "from-a-friend", "Go.").returncode == 0  # agreed to
+
+
+async def test_changed_permissions_are_asked_about_and_shown_as_a_change(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path, "--workspace", str(tmp_path / "desk"), "--permissions", "read")
+    await shop.forge(permissions="full")
+    said = shop.is_refused("resume", "t", "Go.")
+    assert "  permissions:   full (look at files, change them, and run any command)\n" in said
+    assert "Changed since you agreed:\n  permissions: read → full\n" in said
+    assert shop.clew("resume", "t", "Go.", "--permissions", "read").returncode == 0  # what runs is what was agreed to
+
+
+async def test_at_a_terminal_yes_goes_on_for_good_and_anything_else_runs_nothing(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    await shop.forge(tools=("evil:boom",), system="line\n" * 40 + "LAST")
+    for leave in ("q\n", "\n\nn\n"):
+        with shop.terminal("resume", "t", "Go.") as shown:
+            shown.wait_for("-- more")
+            assert "LAST" not in shown.shown
+            shown.type(leave)
+            assert shown.end() == 1
+        assert "Nothing was run." in shown.shown
+        assert not shop.ran_evil
+    with shop.terminal("resume", "t", "Go.") as shown:
+        shown.wait_for("-- more")
+        shown.type("\n\n")
+        shown.wait_for("Go on with this setup? [y/N] ")
+        assert "LAST" in shown.shown
+        shown.type("y\n")
+        assert shown.end() == 0
+    assert shop.ran_evil
+    assert shop.clew("resume", "t", "Go.").stdout == "Hello.\n"
+
+
+async def test_a_call_that_a_resume_would_run_at_once_is_shown_whole(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    (shop.folder / "die").touch()
+    wanted = {"call": {"name": "order", "arguments": {"item": "x" * 500 + "THE END"}}}
+    shop.clew("run", "Order.", "--model", shop.script("buy", wanted, "Done."), "--tool", "shop:order", "--thread", "t")
+    other = shop.clew("resume", "t", env={"XDG_STATE_HOME": str(tmp_path / "elsewhere")})
+    assert other.returncode == 2
+    assert f'It goes on with:\n  order {{"item":"{"x" * 500}THE END"}}\n' in other.stderr
+
+
+async def test_forks_and_copies_that_this_user_makes_are_asked_about_only_if_the_original_is(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    assert shop.clew("fork", "t", "--as", "mine").returncode == 0
+    assert shop.clew("resume", "mine", "Go.").returncode == 0
+    there = f"sqlite:///{tmp_path / 'there.db'}"
+    assert shop.clew("copy", shop.url, there, "t").returncode == 0
+    assert shop.clew("resume", "t", "Go.", "--store", there).returncode == 0
+    await shop.forge(tools=("evil:boom",))
+    shop.clew("fork", "t", "--as", "theirs")
+    shop.is_refused("resume", "theirs", "Go.")
+
+
+async def test_a_file_of_agreements_that_others_can_change_is_refused(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    file = tmp_path / "state" / "clew" / "trusted-setups"
+    file.chmod(0o666)
+    refused = shop.clew("resume", "t", "Go.")
+    assert refused.returncode == 2
+    assert f"other users can change {file}" in refused.stderr
+    assert "Delete it" in refused.stderr
+
+
+async def test_a_move_and_a_rewind_take_no_folder_from_a_record_unseen(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path, "--workspace", str(tmp_path / "desk"))
+    (tmp_path / "desk" / "plan.md").write_text("All of it.")
+    assert shop.clew("resume", "t", "More.").returncode == 0
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "home").mkdir()
+    await shop.forge(workspace=str(tmp_path / "theirs"))
+    assert str(tmp_path / "theirs") in shop.is_refused("move", "t", "--to", "toy")
+    rewound = shop.clew("rewind", "t", "--turn", "2", "--files", "--yes")
+    assert (rewound.returncode, rewound.stdout) == (2, "")
+    assert f"name it: --workspace {tmp_path / 'theirs'}" in rewound.stderr
+    named = shop.clew("rewind", "t", "--turn", "2", "--files", "--yes", "--workspace", str(tmp_path / "theirs"))
+    assert named.returncode == 0
+    assert shop.clew("move", "t", "--to", "toy", "--trust").returncode == 0
+
+
+async def test_two_runs_at_once_keep_both_agreements(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    model = shop.script("talk", *["Hello."] * 9)
+    options = ("--model", model, "--thread")
+    with shop.process("run", "A.", *options, "a") as first, shop.process("run", "B.", *options, "b") as second:
+        assert (first.wait(PATIENCE), second.wait(PATIENCE)) == (0, 0)
+    assert [shop.clew("resume", each, "Go.").returncode for each in ("a", "b")] == [0, 0]
+
+
+async def test_json_of_a_refusal_has_the_setup_on_the_standard_error(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    await shop.forge(mcp=("npx evil",))
+    run = shop.clew("resume", "t", "Go.", "--json")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "npx evil" in run.stderr
+    assert json.dumps("npx evil") not in run.stdout
