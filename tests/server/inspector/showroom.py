@@ -6,6 +6,7 @@ Their times lie in the past, so a clock of this module's own stands in for the r
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -68,7 +69,7 @@ class Clock:
 
     @contextmanager
     def ruling(self) -> Iterator[None]:
-        seconds = SimpleNamespace(time=lambda: self.now.timestamp())
+        seconds = SimpleNamespace(time=lambda: self.now.timestamp(), monotonic=time.monotonic)
         nanoseconds = SimpleNamespace(time_ns=lambda: int(self.now.timestamp() * 1e9))
         with (
             patch("clew._runtime.clock.time", seconds),

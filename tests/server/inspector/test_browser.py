@@ -371,6 +371,19 @@ def test_no_page_is_wider_than_a_phone(looks: Looks) -> None:
     assert looks.too_wide == []
 
 
+def test_on_a_phone_the_diff_comes_before_the_list_of_files(tab: Open) -> None:
+    with tab() as page:
+        tops = []
+        for width in (390, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            _go(page, thread("trip", "/files?turn=4"))
+            boxes = [page.locator(part).bounding_box() for part in (".diff-panel", ".tree")]
+            tops.append([box["y"] for box in boxes if box is not None])
+        (phone_diff, phone_tree), (wide_diff, wide_tree) = tops
+        assert phone_diff < phone_tree
+        assert wide_diff == wide_tree
+
+
 def test_the_keyboard_walks_through_threads_and_turns(tab: Open) -> None:
     with tab() as page:
         _go(page, "/", live=True)

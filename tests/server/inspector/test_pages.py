@@ -12,9 +12,11 @@ import pytest
 
 from clew import Agent, Budget, Thread, tool
 from clew.checkpointers import Checkpointer, open_checkpointer
+from clew.checkpointers.registry import default_url
 from clew.log import MessageAdded
 from clew.messages import assistant, user
-from clew.server.inspector.visits import HEADERS
+from clew.server.inspector.visits import HEADERS, _store_for_commands
+from clew.server.settings import Settings
 from clew.testing import ScriptedModel, call
 from tests.limits import PATIENCE
 from tests.server.inspector.looking import HOSTILE, PIXEL, fill, in_store, thread
@@ -344,3 +346,49 @@ async def test_a_programs_thread_that_used_up_its_budget_says_which_budget_its_a
     with serving(url) as running:
         page = httpx.get(running.url + thread("rows")).text
     assert re.search(r"In the program that made it, with budget=Budget\(tokens=\d+\): ", page)
+
+
+LONG_PROMPT = "Please " + "look into every one of the reports " * 8
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A store with threads whose prompt is long, whose answer is Markdown, and whose cost nobody knows."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('more')}/c.db"
+
+    async def fill_more(store: Checkpointer) -> None:
+        for name in ("one", "two"):
+            model = ScriptedModel(f"# Done\n\n**All** of `it`.\n\n![x](https://evil.example/x.png) <b>{name}</b>")
+            await Agent(model, checkpointer=store).run(LONG_PROMPT, thread_id=name)
+
+    in_store(url, fill_more)
+    with serving(url) as running, httpx.Client(base_url=running.url) as client:
+        yield client
+
+
+def test_a_title_that_was_cut_ends_in_an_ellipsis(more: httpx.Client) -> None:
+    cut = LONG_PROMPT[:80].rstrip() + "…"
+    assert more.get("/").text.count(f">{cut}</a>") == 2
+    assert f'data-test="thread-title">{cut}<' in more.get(thread("one")).text
+
+
+def test_that_costs_are_unknown_is_said_once_and_not_on_every_row(more: httpx.Client) -> None:
+    page = more.get("/").text
+    assert page.count("is unknown") == 1
+    assert "it is unknown for 2 threads here" in page
+    assert '<td class="num cost"></td>' in page
+    assert 'data-test="fact-cost">unknown<' in more.get(thread("one")).text
+
+
+def test_the_markdown_of_the_model_is_rendered_without_its_html_and_pictures(more: httpx.Client) -> None:
+    page = more.get(thread("one")).text
+    assert '<p class="md-heading">Done</p>' in page
+    assert "<strong>All</strong> of <code>it</code>." in page
+    assert "&lt;b&gt;one&lt;/b&gt;" in page
+    assert 'href="https://evil.example/x.png" rel="noopener' in page
+    assert "<img" not in page
+
+
+def test_the_resume_command_names_the_store_even_if_it_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLEW_STORE", raising=False)
+    assert _store_for_commands(Settings(store=default_url()), {b"host": b"127.0.0.1:7411"}) == "http://127.0.0.1:7411"

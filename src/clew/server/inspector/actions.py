@@ -136,6 +136,8 @@ def _answer(fields: dict[str, str], number: str) -> Any:
     text = fields.get(f"answer-{number}", "")
     if fields.get(f"kind-{number}") == "approval":
         return True if text == "yes" else fields.get(f"why-{number}", "").strip() or False
+    if f"again-{number}" in fields:
+        return "run"
     if not text.strip():
         raise InvalidInput("an answer has at least one character")
     if f"json-{number}" not in fields:

@@ -13,7 +13,8 @@ from markupsafe import Markup
 from clew._runtime.text import dollars, elapsed, plural, short_number, size
 from clew.checkpointers.http.protocol import encode_text
 from clew.server.inspector.assets import asset_url
-from clew.server.inspector.text import STATUS_WORDS, count, page_time
+from clew.server.inspector.markdown import markdown
+from clew.server.inspector.text import STATUS_WORDS, count, cut_title, page_time
 
 __all__ = ["Markup", "part", "render", "thread_url"]
 
@@ -49,7 +50,7 @@ def _environment() -> Environment:
         loader=PackageLoader("clew.server.inspector"),
         undefined=StrictUndefined,
     )
-    for function in (page_time, count, dollars, elapsed, plural, short_number, size):
+    for function in (page_time, count, cut_title, dollars, markdown, elapsed, plural, short_number, size):
         made.filters[function.__name__] = function
     made.globals |= {"STATUS_WORDS": STATUS_WORDS, "asset_url": asset_url, "thread_url": thread_url}
     return made

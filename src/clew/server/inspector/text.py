@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from clew._runtime.text import ago, one_line
+from clew.log.fold import TITLE_LENGTH
 
-__all__ = ["STATUS_WORDS", "compact", "count", "page_time", "pretty"]
+__all__ = ["STATUS_WORDS", "compact", "count", "cut_title", "page_time", "pretty"]
 
 _LONGEST_VALUE = 20_000
 
@@ -26,6 +27,12 @@ STATUS_WORDS = {
 def count(number: int) -> str:
     """Write a number with commas between thousands: `1,234`."""
     return f"{number:,}"
+
+
+def cut_title(title: str) -> str:
+    """Return a thread's title with an ellipsis if it is as long as titles are cut to: then the prompt that it was made of
+    goes on."""
+    return f"{title.rstrip()}…" if len(title) == TITLE_LENGTH else title
 
 
 class PageTime(NamedTuple):
@@ -53,8 +60,10 @@ def compact(value: Any, longest: int = 120) -> str:
 
 
 def pretty(value: Any) -> str:
-    """Write any value from a log as indented JSON. Only about the first 20,000 characters are kept; a note then says that
-    there is more."""
+    """Write any value from a log as indented JSON, and the answer to a question of yes or no as a word. Only about the
+    first 20,000 characters are kept; a note then says that there is more."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     room = _Room(_LONGEST_VALUE)
     text = json.dumps(_plain(value, room), indent=2, ensure_ascii=False, default=repr)
     if room.left <= 0 or len(text) > _LONGEST_VALUE:

@@ -114,6 +114,7 @@ def threads_page(viewer: Viewer, listing: Listing) -> Markup:
         asked=asked,
         shown=_shown(listing),
         damage=listing.damage,
+        unpriced=sum(head.cost_usd is None for head in listing.heads),
         scanned=listing.scanned,
         stopped_early=listing.stopped_early,
         is_filtered=listing.damage or any(name in asked for name in ("q", "status", "agent", "tags", "parent")),

@@ -59,7 +59,7 @@ _LARGEST_IMAGE = 4 * 2**20
 class _Part(NamedTuple):
     """A block of a message, prepared for the macro `message_block` of the template `turns.html`."""
 
-    kind: Literal["text", "long", "thinking", "code", "image", "attachment"]
+    kind: Literal["text", "long", "markdown", "thinking", "code", "image", "attachment"]
     text: str
     """The text of the block, or the `data:` URL of an image."""
     rest: str = ""
@@ -227,7 +227,7 @@ def _response(turn: TimelineTurn) -> list[_Part | _Result | _Call]:
     calls = iter(turn.calls)
     for block in turn.blocks[:_MOST_BLOCKS]:
         call = next(calls, None) if isinstance(block, ToolCall) else None
-        found.append(_block(block) if call is None else _call(call, turn.position))
+        found.append(_said(block) if call is None else _call(call, turn.position))
     return [*found, *_left_out(turn.blocks)]
 
 
@@ -235,6 +235,19 @@ def _left_out(blocks: Sequence[object]) -> list[_Part]:
     """Return a note for the blocks of a message that are too many to be shown; nothing if all are shown."""
     more = len(blocks) - _MOST_BLOCKS
     return [_Part("attachment", f"… and {more:,} more blocks; export the thread to see all")] if more > 0 else []
+
+
+def _said(block: Block) -> _Part | _Result:
+    """Return a block of the model's response. Its text is Markdown. A long one is cut between two paragraphs, or left as
+    plain text if there is no such place."""
+    if not isinstance(block, Text):
+        return _block(block)
+    if len(block.text) <= _LONG * 3:
+        return _Part("markdown", block.text)
+    cut = block.text.rfind("\n\n", 0, _LONG)
+    if cut <= 0 or block.text.count("```", 0, cut) % 2:
+        return _block(block)
+    return _Part("markdown", block.text[:cut], _cut(block.text[cut:], 200_000), len(block.text) - cut)
 
 
 def _prompt(message: Message) -> _Prompt:

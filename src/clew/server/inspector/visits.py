@@ -3,13 +3,11 @@ response (`html`), with the headers that all pages have."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from clew.checkpointers.registry import default_url
 from clew.errors import InvalidInput
 from clew.server.auth import EVERY_NAMESPACE, NOBODY, Scope
 from clew.server.failures import Refused
@@ -62,7 +60,7 @@ class Viewer(NamedTuple):
     namespace: str = ""
     csrf: str = ""
     store: str = ""
-    """The URL to name with --store in commands that the page shows. Empty if that is this machine's default store."""
+    """The URL to name with --store in commands that the page shows."""
     is_nested: bool = False
     """Whether the page shows a namespace that lies within the namespace of the token, instead of the token's namespace
     itself."""
@@ -169,11 +167,8 @@ def _store_for_commands(settings: Settings, headers: Mapping[bytes, bytes]) -> s
     """Return the URL by which commands on a page name the store: that of this server, under the host name that the
     browser used.
 
-    Empty for the default store of a service for one person: the browser then runs on the same machine as the service,
-    where commands find that store by themselves.
+    It is named even if it is the default store of this machine: the command may be run in a shell with another default.
     """
-    if settings.is_personal and settings.store == default_url() and not os.environ.get("CLEW_STORE"):
-        return ""
     named = headers.get(b"host", b"").decode("latin-1")
     host = named if _HOST.fullmatch(named) else f"{settings.host}:{settings.port}"
     is_safe = settings.tls_cert is not None or headers.get(b"x-forwarded-proto") == b"https"
