@@ -11,15 +11,16 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from clew.checkpointers import open_checkpointer
 from clew.checkpointers.base import Checkpointer
-from clew.checkpointers.http.protocol import END, RECORDS, Broken, RecordReader, failure_record, record_size
+from clew.checkpointers.http.protocol import END, MSGPACK, RECORDS, Broken, RecordReader, failure_record, record_size
 from clew.checkpointers.http.protocol import Failure as WireFailure
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable, UsageError
-from clew.testing.contract.builders import append, digest_of, every_call, put
+from clew.testing.contract.builders import a_head, append, digest_of, every_call, put
 from tests.server.certificate import make_certificate
 from tests.server.serving import a_token, serving
 
@@ -356,6 +357,81 @@ async def test_a_blob_above_the_limit_of_the_server_is_refused_with_its_words() 
             for size in (3 * 2**20 + 1, 60 * 2**20):
                 with pytest.raises(InvalidInput, match="3145728 bytes"):
                     await put(store, bytes(size))
+
+
+# What a server may send
+
+
+class Flood(Fake):
+    """A server that sends the beginning of an answer, and then zeros for as long as the client takes them. Counts them."""
+
+    sent = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(self._answers[0] or b"")
+            while self.sent < 2**28:
+                writer.write(bytes(2**16))
+                await writer.drain()
+                self.sent += 2**16
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+def endless(status: int, body: bytes = b"", kind: str = "application/json") -> bytes:
+    return answer(status, body, kind=kind, content_length="", connection="close")
+
+
+DIGEST = "0" * 64
+FLOODS: dict[str, tuple[bytes, Callable[[HTTPCheckpointer], Awaitable[object]]]] = {
+    "one frame": (endless(200, record_size(0xF0000000), RECORDS), lambda store: store.read("thread")),
+    "one blob": (
+        endless(200, record_size(0xF0000000), RECORDS),
+        lambda store: store.get_blobs([DIGEST]),
+    ),
+    "many frames": (endless(200, b"", RECORDS), lambda store: store.read("thread", start=1, stop=3)),
+    "many blobs": (endless(200, b"", RECORDS), lambda store: store.get_blobs([DIGEST])),
+    "a head": (endless(200, b"", MSGPACK), lambda store: store.head("thread")),
+    "digests": (endless(200, b"", MSGPACK), lambda store: store.missing_blobs([DIGEST])),
+    "an append": (endless(200, b"", MSGPACK), lambda store: append(store, "thread", b"frame")),
+    "an error": (endless(500), lambda store: store.head("thread")),
+}
+
+
+@pytest.mark.parametrize("case", FLOODS)
+async def test_a_server_that_sends_without_end_is_cut_off_soon(case: str) -> None:
+    begun, call = FLOODS[case]
+    flood = Flood(begun)
+    async with talking_to(flood, retries=0) as store:
+        with pytest.raises(Unavailable, match=r"limit|asked for"):
+            await call(store)
+    assert flood.sent < 2**26
+
+
+async def test_a_blob_above_the_limit_of_the_client_is_refused_and_one_at_the_limit_taken() -> None:
+    with serving() as running:
+        async with HTTPCheckpointer(running.url, max_blob=1000, retries=0) as store:
+            small, large = [*await put(store, bytes(1000)), *await put(store, bytes(1001))]
+            assert await store.get_blobs([small]) == {small: bytes(1000)}
+            with pytest.raises(Unavailable, match="record of 1033 bytes"):
+                await store.get_blobs([large])
+
+
+async def test_interim_answers_without_end_are_no_answer() -> None:
+    async with talking_to(Fake(b"HTTP/1.1 102 Wait\r\n\r\n" * 1000), retries=0) as store:
+        with pytest.raises(Unavailable):
+            await store.head("thread")
+
+
+async def test_the_head_of_another_thread_is_corrupt() -> None:
+    body = msgspec.msgpack.encode(a_head("another"))
+    async with talking_to(Fake(answer(200, body, kind="application/msgpack"))) as store:
+        with pytest.raises(Corrupt, match="'another' where 'thread' was asked for"):
+            await store.head("thread")
+        assert await store.head("another") == a_head("another")
 
 
 # TLS

@@ -13,17 +13,15 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from clew.server.settings import Settings
+from clew.server.settings import CONNECTION, Settings
 
 try:
     import resource
 except ImportError:  # on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["CONNECTION", "LARGEST_REQUEST_HEAD", "Connection", "Connections", "Listener", "listen"]
+__all__ = ["LARGEST_REQUEST_HEAD", "Connection", "Connections", "Listener", "listen"]
 
-CONNECTION = "clew.connection"
-"""The key under which the ASGI scope of a request has its `Connection`."""
 LARGEST_REQUEST_HEAD = 2**15
 """The most bytes that the request line and the headers of a request may have together."""
 _ROUND = 1.0

@@ -17,7 +17,7 @@ import msgspec
 
 from clew.checkpointers.http.protocol import NAMESPACE_HEADER, PROTOCOL, PROTOCOL_HEADER, Failure
 from clew.server.auth import ANYBODY, EVERY_NAMESPACE, NOBODY, Rates, Token
-from clew.server.connections import CONNECTION, Connection
+from clew.server.connections import Connection
 from clew.server.failures import log_failure, refusal
 from clew.server.hosts import is_local_header
 from clew.server.inspector import Inspector
@@ -25,7 +25,7 @@ from clew.server.limits import Bodies, Room, Streams
 from clew.server.request import Request
 from clew.server.response import Response
 from clew.server.router import Router
-from clew.server.settings import Settings
+from clew.server.settings import CONNECTION, Settings
 from clew.server.stores import Stores
 from clew.server.token_file import Tokens
 

@@ -11,10 +11,11 @@ from clew.checkpointers.heads import thread_key
 from clew.checkpointers.http.protocol import NAMESPACE_HEADER, decode_text
 from clew.server.auth import NOBODY, Scope, Token, in_store
 from clew.server.failures import Refused
-from clew.server.settings import Settings
+from clew.server.settings import CONNECTION, Settings
 from clew.server.stores import Stores, Use
 
 if TYPE_CHECKING:
+    from clew.server.connections import Connection
     from clew.server.limits import Room
 
 __all__ = ["Request"]
@@ -44,6 +45,7 @@ class Request:
         self.thread = ""
         """The thread that the request names, for the access log: the first 16 digits of the thread's key, a hash of its
         id. Empty if it names none."""
+        self._connection: Connection | None = scope.get(CONNECTION)
         self._query: bytes = scope.get("query_string", b"")
         self._stores = stores
 
@@ -90,6 +92,12 @@ class Request:
         check_thread_id(thread_id)
         self.thread = thread_key(thread_id)[:16]
         return thread_id
+
+    def need_client(self) -> None:
+        """Raise `Refused` if the client has gone away. Call this right before something is written. A client that gave up
+        was told that the call failed; a write that a busy or frozen service made afterwards would come as a surprise."""
+        if self._connection is not None and self._connection.is_gone():
+            raise Refused("unavailable", "the client went away before its request was carried out; nothing was written")
 
     def need(self, scope: Scope) -> None:
         """Raise `Refused` if the request's token lacks this scope."""

@@ -11,8 +11,10 @@ from clew.checkpointers.base import MAX_APPEND, MAX_HEAD
 from clew.errors import InvalidInput
 from clew.server.auth import Token
 
-__all__ = ["MAX_APPEND_BODY", "MAX_QUERY_BODY", "MAX_SMALL_BODY", "Settings"]
+__all__ = ["CONNECTION", "MAX_APPEND_BODY", "MAX_QUERY_BODY", "MAX_SMALL_BODY", "Settings"]
 
+CONNECTION = "clew.connection"
+"""The key under which the ASGI scope of a request has its `Connection`."""
 MAX_APPEND_BODY = MAX_APPEND + 8 * 2**20
 """The largest request body, in bytes, that appends frames or uploads several blobs. Besides the frames there is room
 for a head and many refs."""

@@ -380,6 +380,9 @@ class HTTPCheckpointer(Checkpointer):
     are not repeated. A call without progress for `timeout` seconds, 10 by default, raises `Unavailable`; `timeout` may
     also be an option of the URL. `tls` replaces the default TLS settings, which trust the authorities that the system
     trusts.
+
+    What a server sends is bounded by what was asked for: a blob by `max_blob` bytes, everything else by the limits of
+    every store. A server that sends more is `Unavailable`.
     """
 
     def __init__(
@@ -391,6 +394,7 @@ class HTTPCheckpointer(Checkpointer):
         timeout: float | None = None,
         retries: int = 3,
         tls: ssl.SSLContext | None = None,
+        max_blob: int = 268435456,
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> HTTPCheckpointer:

@@ -36,13 +36,18 @@ from clew.errors import (
     rebuild,
 )
 
-__all__ = ["Address", "Answer", "Client", "NotSent", "Pool", "Reply"]
+__all__ = ["LARGEST_ANSWER", "Address", "Answer", "Client", "NotSent", "Pool", "Reply"]
 
 MOST_OPEN = 64
 """The most connections that a client has to its server at the same time. Further calls wait."""
 _IDLE = 30.0
 """Seconds after which an idle connection is closed instead of being used again."""
 _PIECE = 2**18
+LARGEST_ANSWER = 2**20
+"""The most bytes of an answer's body, for calls that expect no long one. A head is such an answer."""
+_LARGEST_FAILURE = 2**24
+_MOST_NOTICES = 20
+"""The most interim answers (status 1xx) before the answer to a request."""
 _ASK_FIRST = 2**20
 """The size of a request's body, in bytes, from which the body is held back at first. It is sent once the server has
 agreed to receive it, or has said nothing for a second."""
@@ -54,17 +59,24 @@ _decode_failure = msgspec.json.Decoder(Failure).decode
 
 class Reply:
     """The server's answer to a call, with its body. If the body is a stream of records, they are in `reader`, which is
-    a `RecordReader`; otherwise the body's bytes are in `body`."""
+    a `RecordReader`; otherwise the body's bytes are in `body`. `largest` is the most bytes of the body, or of each record;
+    `most` is the most records, None for any number. What comes beyond that raises `Broken`, and is not kept."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, largest: int, most: int | None) -> None:
         self.status = answer.status
         self.kind = answer.headers.get("content-type", "").partition(";")[0].strip()
         self.retry_after = _seconds(answer.headers.get("retry-after", ""))
         self.protocol = answer.headers.get(PROTOCOL_HEADER, "")
         self.server = answer.headers.get("server", "")
         self.body = bytearray()
-        self.reader = RecordReader()
-        self.take: Callable[[bytes], None] = self.reader.feed if self.is_stream else self.body.extend
+        self.reader = RecordReader(largest, most)
+        self._largest = largest if self.status == 200 else _LARGEST_FAILURE
+        self.take: Callable[[bytes], None] = self.reader.feed if self.is_stream else self._extend
+
+    def _extend(self, data: bytes) -> None:
+        if len(self.body) + len(data) > self._largest:
+            raise Broken(f"it has more than the {self._largest} bytes that are the limit")
+        self.body += data
 
     @property
     def is_stream(self) -> bool:
@@ -109,10 +121,13 @@ class Client:
         headers: tuple[tuple[str, str], ...] = (),
         thread_id: str | None = None,
         absent: bool = False,
+        largest: int = LARGEST_ANSWER,
+        most: int | None = None,
     ) -> Reply | None:
         """Make a call and return the server's reply, whose status is 200. Raises the error that the server reports.
         With `absent`, return None if the server says that the thread does not exist. `kind` is the content type of
-        `body`; `headers` are sent in addition to those of every call; `thread_id` is named in errors.
+        `body`; `headers` are sent in addition to those of every call; `thread_id` is named in errors. `largest` is the
+        most bytes that the body of the reply has, or each record of a stream, and `most` the most records.
 
         If no answer comes, or the server cannot serve the call for the moment, the call is repeated, at most `retries`
         times (an argument of the client). With `safe=False`, which says that repeating may do harm, this is done only
@@ -123,18 +138,26 @@ class Client:
         self._active += 1
         self._quiet.clear()
         try:
-            reply = await self._patience.limit(self._attempts(method, path, all_headers, body, safe))
+            reply = await self._patience.limit(self._attempts(method, path, all_headers, body, safe, (largest, most)))
             return self._settle(reply, thread_id, absent)
         finally:
             self._active -= 1
             if not self._active:
                 self._quiet.set()
 
-    async def _attempts(self, method: str, path: str, headers: list[tuple[str, str]], body: bytes, safe: bool) -> Reply:
+    async def _attempts(
+        self,
+        method: str,
+        path: str,
+        headers: list[tuple[str, str]],
+        body: bytes,
+        safe: bool,
+        limits: tuple[int, int | None],
+    ) -> Reply:
         loop = asyncio.get_running_loop()
         began = loop.time()
         for attempt in range(self._retries + 1):
-            reply, problem, wait = await self._attempt(method, path, headers, body, safe)
+            reply, problem, wait = await self._attempt(method, path, headers, body, safe, limits)
             if reply is not None:
                 return reply
             if wait is None or attempt == self._retries:
@@ -151,9 +174,16 @@ class Client:
         await self._pool.close()
 
     async def _attempt(
-        self, method: str, path: str, headers: list[tuple[str, str]], body: bytes, safe: bool
+        self,
+        method: str,
+        path: str,
+        headers: list[tuple[str, str]],
+        body: bytes,
+        safe: bool,
+        limits: tuple[int, int | None],
     ) -> tuple[Reply | None, str, float | None]:
-        """Send the request of a call once. `safe` says that repeating the call does no harm.
+        """Send the request of a call once. `safe` says that repeating the call does no harm. `limits` are the most bytes
+        and records of the reply, as in `call`.
 
         Returns three values: the reply, the problem, and the seconds to wait. If the call is answered, these are the
         reply, an empty text and None. If not, the reply is None, the problem is said in words, and the seconds are how
@@ -163,7 +193,7 @@ class Client:
         replies: list[Reply] = []
 
         def begin(answer: Answer) -> Callable[[bytes], None]:
-            replies.append(Reply(answer))
+            replies.append(Reply(answer, *limits))
             return replies[-1].take
 
         again = 0.0 if safe else None
@@ -396,6 +426,7 @@ class _Connection:
         http = self._http
         answer: Answer | None = None
         take: Callable[[bytes], None] = bytearray().extend
+        notices = 0
         while True:
             event, self._early = (self._early or http.next_event()), None
             if event is h11.NEED_DATA:
@@ -408,7 +439,9 @@ class _Connection:
                 take(event.data)
             elif isinstance(event, h11.EndOfMessage) and answer is not None:
                 return answer
-            elif not isinstance(event, h11.InformationalResponse):
+            elif isinstance(event, h11.InformationalResponse) and notices < _MOST_NOTICES:
+                notices += 1
+            else:
                 raise EOFError("the connection was closed before the answer")
 
     def is_reusable(self) -> bool:

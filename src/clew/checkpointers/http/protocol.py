@@ -168,6 +168,7 @@ def log_tag(frames: int, log_id: str) -> str:
 # Records
 
 _END, _FAILURE = 0xFFFFFFFF, 0xFFFFFFFE
+_LARGEST_FAILURE = 2**24
 END = _END.to_bytes(4, "big")
 
 
@@ -193,10 +194,16 @@ class Broken(Exception):
 
 
 class RecordReader:
-    """Splits a stream of bytes into records. Pass the stream to `feed` in pieces of any size, then call `finish`."""
+    """Splits a stream of bytes into records. Pass the stream to `feed` in pieces of any size, then call `finish`.
 
-    def __init__(self) -> None:
+    A record has up to `largest` bytes, and there are up to `most` of them. A stream with more is malformed: whoever sends
+    it must not fill the memory of whoever reads it.
+    """
+
+    def __init__(self, largest: int = _FAILURE - 1, most: int | None = None) -> None:
         self.records: list[bytes] = []
+        self._largest = largest
+        self._most = most
         self.ended = False
         self._buffer = bytearray()
         self._failing = False
@@ -216,6 +223,10 @@ class RecordReader:
                 if self.ended and len(buffer) > start:
                     raise Broken("it goes on after its end")
                 continue
+            if size > (_LARGEST_FAILURE if self._failing else self._largest):
+                raise Broken(f"it has a record of {size} bytes, and {self._largest} are the limit")
+            if not self._failing and len(self.records) == self._most:
+                raise Broken(f"it has more than the {self._most} records that were asked for")
             if len(buffer) - start - 4 < size:
                 break
             record = bytes(memoryview(buffer)[start + 4 : start + 4 + size])

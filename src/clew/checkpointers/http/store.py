@@ -13,7 +13,7 @@ import msgspec
 
 from clew._runtime.aio import settle, settling
 from clew._runtime.batches import batches
-from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.base import MAX_FRAME, Checkpointer
 from clew.checkpointers.checks import (
     Guard,
     check_append,
@@ -43,6 +43,9 @@ _BATCH = 4 * 2**20
 """The most bytes that blobs in one request have in total. A single larger blob has a request of its own."""
 _BATCH_COUNT = 1000
 _MOST = 2**62
+_LARGEST_HEAD = 2**20
+"""The most bytes of a head that a server may send. Older versions wrote larger ones than stores accept now."""
+_LARGEST_REFS = 2**27
 
 T = TypeVar("T")
 
@@ -60,6 +63,9 @@ class HTTPCheckpointer(Checkpointer):
     are not repeated. A call without progress for `timeout` seconds, 10 by default, raises `Unavailable`; `timeout` may
     also be an option of the URL. `tls` replaces the default TLS settings, which trust the authorities that the system
     trusts.
+
+    What a server sends is bounded by what was asked for: a blob by `max_blob` bytes, everything else by the limits of
+    every store. A server that sends more is `Unavailable`.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class HTTPCheckpointer(Checkpointer):
         timeout: float | None = None,
         retries: int = 3,
         tls: ssl.SSLContext | None = None,
+        max_blob: int = 256 * 2**20,
     ) -> None:
         check_namespace(namespace)
         self._scheme, self._host, self._port, self._base, options = _parse(url)
@@ -85,6 +92,7 @@ class HTTPCheckpointer(Checkpointer):
         self._timeout = timeout_seconds(options.get("timeout", TIMEOUT) if timeout is None else timeout)
         self._retries = retries
         self._tls = tls
+        self._max_blob = max_blob
         named = f"[{self._host}]" if ":" in self._host else self._host
         self._socket = options.get("socket", "")
         at_socket = f"?socket={self._socket}" if self._socket else ""
@@ -122,26 +130,34 @@ class HTTPCheckpointer(Checkpointer):
         self._guard.enter()
         check_range(thread_id, start, stop)
         wanted = f"?start={start}" + ("" if stop is None else f"&stop={stop}")
-        return await self._records("GET", f"{_path(thread_id)}/frames{wanted}")
+        most = None if stop is None else max(0, stop - start)
+        return await self._records("GET", f"{_path(thread_id)}/frames{wanted}", largest=MAX_FRAME, most=most)
 
     async def head(self, thread_id: str) -> Head | None:
         self._guard.enter()
         check_thread_id(thread_id)
         reply = await self._use().call("GET", _path(thread_id), absent=True)
-        return None if reply is None else self._decode(_decode_head, reply.body)
+        if reply is None:
+            return None
+        head = self._decode(_decode_head, reply.body)
+        if head.thread_id != thread_id:
+            raise Corrupt(f"{self._where} sent the head of thread {head.thread_id!r} where {thread_id!r} was asked for")
+        return head
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         self._guard.enter()
         check_query(query)
         if query.limit is not None:
             query = msgspec.structs.replace(query, limit=min(query.limit, _MOST))
-        for data in await self._records("POST", "/v1/threads/query", _encode(query)):
+        for data in await self._records(
+            "POST", "/v1/threads/query", _encode(query), largest=_LARGEST_HEAD, most=query.limit
+        ):
             yield self._decode(_decode_head, data)
 
     async def refs(self, thread_id: str) -> set[str]:
         self._guard.enter()
         check_thread_id(thread_id)
-        reply = await self._ask("GET", f"{_path(thread_id)}/refs")
+        reply = await self._ask("GET", f"{_path(thread_id)}/refs", largest=_LARGEST_REFS)
         return set(self._decode(_decode_digests, reply.body).digests)
 
     async def delete(self, thread_id: str) -> None:
@@ -166,7 +182,9 @@ class HTTPCheckpointer(Checkpointer):
             return {}
         wanted = set(digests)
         found = {}
-        for record in await self._records("POST", "/v1/blobs/get", _encode(Digests(list(wanted)))):
+        asked = _encode(Digests(list(wanted)))
+        largest, most = 32 + self._max_blob, len(wanted)
+        for record in await self._records("POST", "/v1/blobs/get", asked, largest=largest, most=most):
             digest, data = record[:32].hex(), record[32:]
             if digest not in wanted:
                 raise Corrupt(f"{self._where} sent a blob {digest} that was not asked for")
@@ -179,13 +197,16 @@ class HTTPCheckpointer(Checkpointer):
         check_digests(digests)
         if not digests:
             return set()
-        reply = await self._ask("POST", "/v1/blobs/missing", _encode(Digests(list(set(digests)))))
+        asked = set(digests)
+        largest = 1024 + 80 * len(asked)
+        reply = await self._ask("POST", "/v1/blobs/missing", _encode(Digests(list(asked))), largest=largest)
         return set(self._decode(_decode_digests, reply.body).digests)
 
     async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
         self._guard.enter()
         check_grace(untouched_for)
-        for record in await self._records("GET", f"/v1/blobs?untouched_for_micros={grace_micros(untouched_for)}"):
+        address = f"/v1/blobs?untouched_for_micros={grace_micros(untouched_for)}"
+        for record in await self._records("GET", address, largest=32):
             yield record.hex()
 
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
@@ -203,15 +224,28 @@ class HTTPCheckpointer(Checkpointer):
                 await asyncio.wait(self._appends)
             await client.close()
 
-    async def _ask(self, method: str, path: str, body: bytes = b"", *, kind: str = MSGPACK, safe: bool = True) -> Reply:
-        reply = await self._use().call(method, path, body, kind=kind, safe=safe)
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        kind: str = MSGPACK,
+        safe: bool = True,
+        largest: int = _LARGEST_HEAD,
+        most: int | None = None,
+    ) -> Reply:
+        reply = await self._use().call(method, path, body, kind=kind, safe=safe, largest=largest, most=most)
         assert reply is not None, "only a call that allows it is answered with absent"  # noqa: S101 - said before
         return reply
 
-    async def _records(self, method: str, path: str, body: bytes = b"") -> list[bytes]:
-        """Make a call and return the records of its answer. Raises `Unavailable` if the answer is not a stream of
-        records, so that a wrong answer is never taken for an empty list."""
-        reply = await self._ask(method, path, body)
+    async def _records(
+        self, method: str, path: str, body: bytes = b"", *, largest: int, most: int | None = None
+    ) -> list[bytes]:
+        """Make a call and return the records of its answer: up to `most`, each of up to `largest` bytes. Raises
+        `Unavailable` if the answer is not a stream of records, so that a wrong answer is never taken for an empty
+        list."""
+        reply = await self._ask(method, path, body, largest=largest, most=most)
         if not reply.is_stream:
             raise Unavailable(f"{self._where} sent {reply.kind or 'nothing'} where a stream of records was asked for")
         return reply.reader.records

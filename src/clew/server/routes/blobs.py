@@ -91,6 +91,7 @@ async def sweep(request: Request) -> Response:
     """Delete the blobs that the request's body lists, except those that were touched within the time that the body
     names. A blob is touched when it is stored, referred to by an append, or asked for with `missing`."""
     body = await decoded(request, IncomingSweep, MAX_SMALL_BODY)
+    request.need_client()
     async with request.store() as store:
         await store.delete_blobs(body.digests, untouched_for=_time(body.untouched_for_micros))
     return Response(kind=MSGPACK)

@@ -38,6 +38,7 @@ async def head(request: Request) -> Response:
 
 async def remove(request: Request) -> Response:
     """Delete a thread. Also succeeds if there is no such thread."""
+    request.need_client()
     async with request.store() as store:
         await store.delete(request.thread_id)
     return Response(kind=MSGPACK)
@@ -69,6 +70,7 @@ async def append(request: Request) -> Response:
             f"a frame has up to {MAX_FRAME} bytes and an append up to {MAX_APPEND}. Put large values in blobs.",
         )
     _check_conditions(request, thread_id, log_tag(body.at, head.log_id), is_first=not body.at)
+    request.need_client()
     async with request.store() as store:
         if not request.token.allows("write"):
             addition = Append(at=body.at, head=head, frames=body.frames, refs=body.refs)
