@@ -10,7 +10,7 @@ FUZZ_RUNS ?= 165000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test test-all crash fuzz lint format bench docs site screenshots release-check clean
+.PHONY: help setup hooks demo test test-all crash attack fuzz lint format bench docs site screenshots release-check clean
 
 # $(call install,ARGUMENTS): pip install these into .venv. An environment made by uv has no pip of its own.
 define install
@@ -81,6 +81,9 @@ test-all: $(VENV)/.ready $(VENV)/.clis $(VENV)/.oci ## Run the rest: slow tests,
 
 crash: $(VENV)/.ready $(VENV)/.clis ## Run the long matrices whole: every kill, every torn byte
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash
+
+attack: $(VENV)/.ready ## Attack the service, all ways: slow clients, floods, oversized and malformed requests
+	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m attack
 
 fuzz: $(VENV)/.fuzz ## Give a million inputs to everything that reads bytes from outside
 	for target in frame weight blob envelope anthropic openai-chat openai-responses; do \
