@@ -55,8 +55,11 @@ def serve(
         int, typer.Option(metavar="COUNT", help="Long reads and live pages of one token at a time.")
     ] = 256,
     max_bodies_mib: Annotated[
-        int, typer.Option("--max-bodies-mib", metavar="MIB", help="Memory for the bodies of requests.")
-    ] = 256,
+        int | None,
+        typer.Option(
+            "--max-bodies-mib", metavar="MIB", help="Memory for the bodies of requests. Default: 256, or two blobs."
+        ),
+    ] = None,
     header_timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long a client may take to send the head of a request.")
     ] = 10.0,
@@ -100,7 +103,7 @@ def serve(
         "max_connections_per_address": max_connections_per_address,
         "max_connections_per_token": max_connections_per_token,
         "max_streams": max_streams,
-        "max_bodies": max_bodies_mib * 2**20,
+        "max_bodies": (max(256, 2 * max_blob_mib) if max_bodies_mib is None else max_bodies_mib) * 2**20,
         "header_timeout": header_timeout,
         "body_timeout": body_timeout,
         "send_timeout": send_timeout,
