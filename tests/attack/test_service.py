@@ -171,7 +171,8 @@ async def garbage(target: Target) -> None:
     pieces = [
         b"GET ", b"POST ", b"/", b" ", b" HTTP/1.1", b" HTTP/9.9", b"\r\n", b"\n", b"\0", b"\xff\xfe", b"%00", b":",
         b"host: x", b"content-length: ", b"-1", b"99999999999999999999", b"transfer-encoding: chunked",
-        b"ffffffffffffffff\r\n", b"connection: upgrade\r\nupgrade: websocket", b"expect: 100-continue", f"authorization: Bearer {ATTACKER}".encode(),
+        b"ffffffffffffffff\r\n",
+        b"connection: upgrade\r\nupgrade: websocket", b"expect: 100-continue", f"authorization: Bearer {ATTACKER}".encode(),
     ]  # fmt: skip
     for _ in range(MANY):
         target.connect(b"".join(chance.choices(pieces, k=chance.randrange(1, 30))))
