@@ -168,6 +168,11 @@ def in_store(tenant: str, inner: str) -> str:
     return whole if len(whole.encode()) <= MAX_ID else f"{tenant}#{blake3(inner.encode()).hexdigest()}"
 
 
+_MOST_CALLERS = 10_000
+"""How many callers `Rates` remembers. Of more it forgets the one that was quiet for longest, so that invented addresses
+cannot fill the memory."""
+
+
 class Rates:
     """Limits how many requests each token may make: `rate` a second in the long run and, after a quiet time, at most
     `burst` at once (a token bucket). If `rate` is None, there is no limit. If `burst` is None, it is the number of
@@ -179,16 +184,21 @@ class Rates:
         self._now = now
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    def wait(self, who: str) -> int:
-        """Count a request of the caller `who`, the hash of a token. Returns 0 if the request is allowed; otherwise the
-        seconds, as a whole number, to wait until the next request is allowed."""
+    def wait(self, who: str, *, count: bool = True) -> int:
+        """Count a request of the caller `who`, such as the hash of a token. Returns 0 if the request is allowed; otherwise
+        the seconds, as a whole number, to wait until the next request is allowed. Without `count`, only asks."""
         if not self._rate:
             return 0
         now = self._now()
         level, since = self._buckets.get(who, (self._size, now))
         level = min(self._size, level + (now - since) * self._rate)
         if level < 1:
-            self._buckets[who] = (level, now)
-            return math.ceil((1 - level) / self._rate)
-        self._buckets[who] = (level - 1, now)
-        return 0
+            wait, after = math.ceil((1 - level) / self._rate), level
+        else:
+            wait, after = 0, level - 1
+        if count:
+            self._buckets.pop(who, None)
+            self._buckets[who] = (after, now)
+            if len(self._buckets) > _MOST_CALLERS:
+                del self._buckets[next(iter(self._buckets))]
+        return wait

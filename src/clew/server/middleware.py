@@ -9,7 +9,7 @@ import time
 import traceback
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -168,7 +168,7 @@ class Gate:
             return Failure("draining", "the server is shutting down and takes no more requests", retry_after=1)
         if path in OPEN or self.inspector.is_open(path):
             return None
-        token = self._who(request.headers)
+        token = self._who(request)
         if isinstance(token, Failure):
             return token
         if wait := self._rates.wait(token.sha256):
@@ -181,9 +181,11 @@ class Gate:
         request.token = token
         return None
 
-    def _who(self, headers: Mapping[bytes, bytes]) -> Token | Failure:
+    def _who(self, request: Request) -> Token | Failure:
+        headers = request.headers
         if self._settings.needs_token:
-            found = self._tokens.find(headers.get(b"authorization", b""))
+            given = headers.get(b"authorization")
+            found = request.session_token if given is None else self._tokens.find(given)
             return found or Failure("unauthenticated", "no token was given that this server knows")
         if self._settings.socket is not None:
             return ANYBODY  # no browser reaches a socket, and the system lets nobody else connect

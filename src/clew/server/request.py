@@ -36,6 +36,15 @@ class Request:
         self.settings = settings
         self.room: Room | None = None
         """Where the memory that the body takes is counted. None if it is not counted."""
+        self.is_secure = scope.get("scheme") == "https"
+        """Whether the client uses TLS, to this service or to a proxy in front of it that the settings name."""
+        self.address: str = (scope.get("client") or ("",))[0]
+        """The address that the request comes from; behind a proxy that the settings name, the one that the proxy names.
+        Empty on a unix socket."""
+        self.browser = ""
+        """The random id in the cookie of a browser that asks for a page. A browser without one gets one with the page."""
+        self.session_token: Token | None = None
+        """The token that the browser is signed in with. None if it is not, and for requests to the API."""
         self.token: Token = NOBODY
         """The token of the caller. `NOBODY` if the request was refused, or its path needs no token."""
         self.route = "other"

@@ -66,6 +66,8 @@ class Server(uvicorn.Server):
                 access_log=False,
                 log_config=None,
                 server_header=False,
+                proxy_headers=bool(settings.proxies),
+                forwarded_allow_ips="*" if settings.socket else list(settings.proxies),
                 timeout_keep_alive=settings.idle_timeout,  # type: ignore[arg-type] # it waits for parts of seconds too
                 timeout_graceful_shutdown=1,  # `_drain` has waited before, and cut off the rest
             )

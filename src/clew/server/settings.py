@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 
 import msgspec
@@ -55,6 +56,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The largest blob that is accepted, in bytes. While a blob is received or sent, it is in memory as a whole."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    proxies: tuple[str, ...] = ()
+    """Addresses or networks of the proxies in front of the service. Only they are believed about whom a request comes
+    from and whether it came over TLS (`X-Forwarded-For`, `X-Forwarded-Proto`)."""
     access_log: bool = True
     grace: float = 30.0
     """Seconds after which the service has ended when it is told to stop. Most of them are for the requests under way."""
@@ -121,6 +125,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidInput(f"{name.replace('_', ' ')}: {getattr(self, name)} lets nothing through")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidInput("TLS needs both files: the certificate and its key")
+        for proxy in self.proxies:
+            try:
+                ipaddress.ip_network(proxy, strict=False)
+            except ValueError:
+                raise InvalidInput(
+                    f"{proxy!r} is not the address of a proxy. Write an IP address or a network, such as 10.0.0.0/8."
+                ) from None
         for path in (self.tls_cert, self.tls_key):
             if path is not None and not path.is_file():
                 raise InvalidInput(f"{path}: there is no such file for TLS")

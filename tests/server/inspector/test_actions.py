@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,8 @@ from clew import Thread
 from clew.checkpointers import Checkpointer
 from clew.log import MessageAdded
 from clew.messages import plain_text, user
+from clew.server.token_file import add_token, revoke_token
+from tests.clock import Clock
 from tests.server.inspector.looking import agent, fill, in_store, post, proof, thread
 from tests.server.serving import Running, a_token, serving
 
@@ -64,7 +68,7 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites_and_leads_back_to_the_p
         answer = post(client, "/login", "/login", token=READER, next=thread("trip"))
         cookie = answer.headers["set-cookie"]
         assert "HttpOnly" in cookie
-        assert "SameSite=Strict" in cookie
+        assert "SameSite=Lax" in cookie  # so that a link in a chat leads to its page
         assert READER not in cookie
         assert answer.headers["location"] == thread("trip")
         assert "A trip" in client.get("/").text
@@ -80,8 +84,75 @@ def test_the_api_takes_no_cookie(service: Running) -> None:
 
 def test_signing_out_takes_the_cookie_away(service: Running) -> None:
     with signed_in(service, READER) as client:
+        copied = dict(client.cookies)
         assert post(client, "/", "/logout").status_code == 303
         assert client.get("/").status_code == 401
+    with httpx.Client(base_url=service.url, cookies=copied) as thief:
+        assert thief.get("/").status_code == 401
+
+
+def test_a_login_gets_another_id_than_the_browser_had_before(service: Running) -> None:
+    with httpx.Client(base_url=service.url) as client:
+        client.get("/login")
+        before = client.cookies["clew_session"]
+        assert post(client, "/login", "/login", token=READER).status_code == 303
+        assert client.cookies["clew_session"] != before
+    with httpx.Client(base_url=service.url, cookies={"clew_session": before}) as who_planted_it:
+        assert who_planted_it.get("/").status_code == 401
+
+
+def test_the_login_form_of_one_browser_is_refused_from_another(service: Running) -> None:
+    with httpx.Client(base_url=service.url) as attacker, httpx.Client(base_url=service.url) as victim:
+        theirs = proof(attacker.get("/login").text)
+        for _ in range(2):  # without any cookie, and with its own
+            answer = victim.post("/login", data={"csrf": theirs, "token": OTHER})
+            assert answer.status_code == 403
+            assert victim.get("/").status_code == 401
+
+
+def test_a_link_that_needs_a_login_leads_to_its_page_afterwards(service: Running) -> None:
+    page = thread("trip", "/files?turn=1")
+    with httpx.Client(base_url=service.url) as client:
+        shown = client.get(page)
+        assert shown.status_code == 401
+        (after,) = re.findall(r'name="next" value="([^"]*)"', shown.text)
+        answer = client.post("/login", data={"csrf": proof(shown.text), "token": READER, "next": html.unescape(after)})
+        assert (answer.status_code, answer.headers["location"]) == (303, page)
+
+
+def test_login_attempts_are_limited_and_a_right_token_is_taken_after_the_wait(service: Running, clock: Clock) -> None:
+    with httpx.Client(base_url=service.url) as client:
+        tries = [post(client, "/login", "/login", token=f"wrong-token-{n}-wrong-token") for n in range(12)]
+        assert [answer.status_code for answer in tries] == [401] * 10 + [429] * 2
+        answer = post(client, "/login", "/login", token=READER)
+        assert answer.status_code == 429
+        assert f"Wait {answer.headers['retry-after']} s" in answer.text
+        clock.advance(60)
+        assert post(client, "/login", "/login", token=READER).status_code == 303
+
+
+def test_a_revoked_token_ends_its_sessions(url: str, tmp_path: Path) -> None:
+    path = tmp_path / "tokens.jsonl"
+    secret, _ = add_token(path, "team", ["read"], "me")
+    with serving(url, token_file=path) as running, signed_in(running, secret) as client:
+        assert client.get("/").status_code == 200
+        revoke_token(path, "me")
+        assert client.get("/").status_code == 401
+
+
+@pytest.mark.parametrize(("proxies", "is_secure"), [(("127.0.0.1",), True), (("10.0.0.0/8",), False), ((), False)])
+def test_the_cookie_is_for_tls_alone_behind_a_proxy_with_tls_that_the_settings_name(
+    url: str, proxies: tuple[str, ...], is_secure: bool
+) -> None:
+    with serving(url, tokens=TOKENS, proxies=proxies) as running:
+        headers = {"x-forwarded-proto": "https", "x-forwarded-for": "192.0.2.7"}
+        with httpx.Client(base_url=running.url, headers=headers) as client:
+            shown = client.get("/login")
+            cookies = shown.headers["set-cookie"].partition(";")[0]
+            sent = {"csrf": proof(shown.text), "token": READER}
+            answer = client.post("/login", data=sent, headers={"cookie": cookies})
+            assert answer.status_code == 303
+            assert answer.headers["set-cookie"].endswith("; Secure") == is_secure
 
 
 def test_each_token_sees_its_own_namespace_and_the_one_inside_it_that_was_named(service: Running, url: str) -> None:

@@ -6,6 +6,8 @@ import base64
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import httpx
 import pytest
@@ -16,6 +18,7 @@ from clew.checkpointers.registry import default_url
 from clew.log import MessageAdded
 from clew.messages import assistant, user
 from clew.server.inspector.visits import HEADERS, _store_for_commands
+from clew.server.request import Request
 from clew.server.settings import Settings
 from clew.testing import ScriptedModel, call
 from tests.limits import PATIENCE
@@ -391,4 +394,5 @@ def test_the_markdown_of_the_model_is_rendered_without_its_html_and_pictures(mor
 
 def test_the_resume_command_names_the_store_even_if_it_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CLEW_STORE", raising=False)
-    assert _store_for_commands(Settings(store=default_url()), {b"host": b"127.0.0.1:7411"}) == "http://127.0.0.1:7411"
+    asked = SimpleNamespace(headers={b"host": b"127.0.0.1:7411"}, is_secure=False)
+    assert _store_for_commands(Settings(store=default_url()), cast(Request, asked)) == "http://127.0.0.1:7411"

@@ -43,6 +43,10 @@ def serve(
     max_blob_mib: Annotated[int, typer.Option("--max-blob-mib", metavar="MIB", help="The largest blob.")] = 64,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate, with its chain.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The key of the certificate.")] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ADDRESS", help="A proxy whose X-Forwarded headers are believed. Repeatable."),
+    ] = None,
     grace: Annotated[
         float, typer.Option(metavar="SECONDS", help="When it has ended at the latest, once it is told to stop.")
     ] = 30.0,
@@ -128,6 +132,7 @@ def serve(
         max_blob=max_blob_mib * 2**20,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        proxies=tuple(proxy or ()),
         access_log=access_log,
         grace=grace,
         **limits,

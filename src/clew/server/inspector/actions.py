@@ -18,7 +18,8 @@ from clew.checkpointers.checks import check_namespace, check_thread_id
 from clew.checkpointers.http.protocol import JSON
 from clew.errors import InvalidInput
 from clew.log import Described
-from clew.server.inspector.login import Session, cookie_for, no_cookie
+from clew.server.auth import ANYBODY, NOBODY, Token
+from clew.server.inspector.login import cookie_for, no_cookie
 from clew.server.inspector.plain_pages import describe_page, fork_page, login_page, rewind_page
 from clew.server.inspector.templates import thread_url
 from clew.server.inspector.threads_page import read_tags
@@ -44,31 +45,48 @@ async def login_form(visit: Visit) -> Response:
 
     No other token is taken from an address, so nobody can sign a browser in with a token of their own by a link.
     """
-    proof = visit.shared.forms.proof(visit.request.headers)
+    shared, request = visit.shared, visit.request
     next_path = _local(visit.query.get("next", "/"))
-    made, given = visit.shared.settings.made_token, visit.query.get("token", "")
+    made, given = shared.settings.made_token, visit.query.get("token", "")
     if made and hmac.compare_digest(made.encode(), given.encode("utf-8", "replace")):
-        return _go(next_path, cookie_for(Session(made, ""), secure=visit.shared.secure))
-    return html(login_page(proof, next_path, needs_token=visit.shared.settings.needs_token))
+        return _sign_in(visit, shared.tokens.find(b"Bearer " + made.encode()) or NOBODY, "", next_path)
+    proof = shared.sessions.proof(request.browser)
+    return html(login_page(proof, next_path, needs_token=shared.settings.needs_token))
 
 
 async def login(visit: Visit) -> Response:
-    """Check the token that the login form sent. If the service knows it, or needs no token, store it in a cookie and
-    redirect to the page that the form names. If not, return the login form again, with an error."""
-    shared, fields = visit.shared, await visit.form()
-    token, namespace = fields.get("token", "").strip(), fields.get("namespace", "").strip()
+    """Check the token that the login form sent. If the service knows it, or needs no token, sign the browser in and
+    redirect to the page that the form names. If not, return the login form again, with an error. An address that sent
+    too many wrong tokens has to wait."""
+    shared, request, fields = visit.shared, visit.request, await visit.form()
+    given, namespace = fields.get("token", "").strip(), fields.get("namespace", "").strip()
     next_path = _local(fields.get("next", "/"))
-    needs_token = shared.settings.needs_token
-    if needs_token and shared.tokens.find(b"Bearer " + token.encode("utf-8", "replace")) is None:
-        proof = shared.forms.proof(visit.request.headers)
-        return html(login_page(proof, next_path, needs_token=True, wrong="This server does not know that token."), 401)
     check_namespace(namespace)
-    return _go(next_path, cookie_for(Session(token if needs_token else "", namespace), secure=shared.secure))
+    if not shared.settings.needs_token:
+        return _sign_in(visit, ANYBODY, namespace, next_path)
+    wrong, status, headers = "This server does not know that token.", 401, {}
+    if wait := shared.sessions.wait(request.address):
+        wrong = f"Too many wrong tokens came from your address. Wait {wait} s, then try again."
+        status, headers = 429, {"retry-after": str(wait)}
+    elif (token := shared.tokens.find(b"Bearer " + given.encode("utf-8", "replace"))) is not None:
+        return _sign_in(visit, token, namespace, next_path)
+    else:
+        shared.sessions.failed(request.address)
+    proof = shared.sessions.proof(request.browser)
+    return html(login_page(proof, next_path, needs_token=True, wrong=wrong), status, headers)
+
+
+def _sign_in(visit: Visit, token: Token, namespace: str, next_path: str) -> Response:
+    """Begin a session with this token, and return the redirect that gives the browser its cookie."""
+    visit.shared.sessions.end(visit.request.browser)
+    browser = visit.shared.sessions.start(token, namespace)
+    return _go(next_path, cookie_for(browser, secure=visit.request.is_secure))
 
 
 async def logout(visit: Visit) -> Response:
     await visit.form()
-    return _go("/", no_cookie(secure=visit.shared.secure))
+    visit.shared.sessions.end(visit.request.browser)
+    return _go("/", no_cookie(secure=visit.request.is_secure))
 
 
 def _local(path: str) -> str:

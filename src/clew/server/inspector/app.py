@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from clew.checkpointers.http.protocol import Failure
+from clew.checkpointers.http.protocol import NAMESPACE_HEADER, Failure, encode_text
 from clew.server.failures import Refused
 from clew.server.inspector import actions, pages
 from clew.server.inspector.error_pages import error_response
-from clew.server.inspector.login import with_session
+from clew.server.inspector.login import browser_of, cookie_for, new_id
 from clew.server.inspector.plain_pages import login_page
 from clew.server.inspector.visits import Shared, Visit, html
 from clew.server.request import Request
@@ -37,7 +37,18 @@ class Inspector:
         )
 
     def _for_request(self, page: Callable[[Visit], Awaitable[Response]]) -> Handler:
-        return lambda request: page(Visit(self._shared, request))
+        async def respond(request: Request) -> Response:
+            return self._with_id(request, await page(Visit(self._shared, request)))
+
+        return respond
+
+    def _with_id(self, request: Request, response: Response) -> Response:
+        """Return the response to a page, with a cookie for a browser that has no id yet."""
+        is_new = browser_of(request.headers) != request.browser
+        if is_new and not any(name == b"set-cookie" for name, _ in response.headers):
+            cookie = cookie_for(request.browser, secure=request.is_secure)
+            response.headers.append((b"set-cookie", cookie.encode()))
+        return response
 
     def owns(self, path: str) -> bool:
         """Return whether a path is one of the inspector's, not of the API."""
@@ -48,21 +59,33 @@ class Inspector:
         return path in _OPEN or path.startswith("/assets/")
 
     def add_session(self, request: Request) -> None:
-        """Read the token and the namespace from the login cookie of a request for a page, and add them to the headers
-        of the request, in the form in which an API client sends them.
+        """Find the session of the browser that asks for a page, and give the request its token and namespace. If the
+        token was revoked or has expired, the session ends.
 
         This is done for pages only. The API takes no cookie, so that no other site can use the API through a user's
         browser.
         """
-        request.headers = with_session(request.headers)
+        sessions = self._shared.sessions
+        known = browser_of(request.headers)
+        request.browser = known or new_id()
+        session = sessions.find(known) if known else None
+        if session is None:
+            return
+        request.session_token = self._shared.tokens.current(session.token)
+        if request.session_token is None:
+            sessions.end(known)
+        elif session.namespace:
+            inner = {NAMESPACE_HEADER.encode(): encode_text(session.namespace).encode()}
+            request.headers = {**inner, **request.headers}
 
     def refusal(self, request: Request, failure: Failure) -> Response:
         """Return the page for a request that the service's gate (`Gate`) has refused: the login form if the request has
         no known token, else an error page."""
         if failure.code == "unauthenticated":
             here = request.path + (f"?{request.query}" if request.query else "")
-            proof = self._shared.forms.proof(request.headers)
-            return html(login_page(proof, here if request.method == "GET" else "/", needs_token=True), 401)
+            proof = self._shared.sessions.proof(request.browser)
+            page = login_page(proof, here if request.method == "GET" else "/", needs_token=True)
+            return self._with_id(request, html(page, 401))
         response = error_response(self._shared, request, Refused(failure.code, failure.message))
         if failure.retry_after:
             response.headers.append((b"retry-after", b"%d" % failure.retry_after))

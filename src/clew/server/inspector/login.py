@@ -1,92 +1,131 @@
-"""The login of the inspector: a cookie that holds the token, and proofs (CSRF tokens) in forms, so that no other site
-can send them."""
+"""The login of the inspector: sessions that the server keeps, of which a browser has only a random id in a cookie; and
+proofs (CSRF tokens) in forms, so that no other site can send them."""
 
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
+from typing import NamedTuple
 
-from clew.checkpointers.http.protocol import NAMESPACE_HEADER, encode_text
-from clew.errors import InvalidInput
+from clew.server.auth import Rates, Token
 
-__all__ = ["COOKIE", "Forms", "Session", "cookie_for", "no_cookie", "session_of", "with_session"]
+__all__ = ["COOKIE", "Session", "Sessions", "browser_of", "cookie_for", "new_id", "no_cookie"]
 
 COOKIE = "clew_session"
+_ID = re.compile(r"[A-Za-z0-9_-]{43}")
+_IDLE = 24 * 3600.0
+"""Seconds after which a session ends that nobody used."""
+_LONGEST = 7 * 24 * 3600.0
+"""Seconds after which a session ends in any case."""
+_MOST = 100
+"""The most sessions that one token has at a time. A further login ends the oldest of them."""
+_TRIES = 10
+_TRIES_PER_SECOND = 1 / 6
+"""How many wrong tokens the login form takes from one address at once, and in the long run."""
 
 
-class Session:
-    """What the login cookie holds: a token, and the namespace that the user chose within the token's namespace."""
+class Session(NamedTuple):
+    """A login: the token, the namespace that the user chose within the token's namespace, and when it began."""
 
-    __slots__ = ("namespace", "token")
-
-    def __init__(self, token: str = "", namespace: str = "") -> None:
-        self.token = token
-        self.namespace = namespace
-
-
-def session_of(headers: Mapping[bytes, bytes]) -> Session:
-    """Read the login session from the cookie in a request's headers. Returns an empty session if the cookie is missing
-    or unreadable; the login form is then shown."""
-    try:
-        cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
-        token, _, namespace = cookies[COOKIE].value.partition(".")
-        return Session(urlsafe_b64decode(token).decode("ascii"), urlsafe_b64decode(namespace).decode())
-    except (CookieError, KeyError, ValueError):
-        return Session()
+    token: Token
+    namespace: str
+    began: float
+    used: float
 
 
-def with_session(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the headers with the token and the namespace from the cookie added, in the form in which an API client
-    sends them. Headers that are present already stay."""
-    session = session_of(headers)
-    found = dict(headers)
-    if session.token:
-        found.setdefault(b"authorization", b"Bearer " + session.token.encode())
-    if session.namespace:
-        found.setdefault(NAMESPACE_HEADER.encode(), encode_text(session.namespace).encode())
-    return found
+class Sessions:
+    """The login sessions of a service, in memory: they end with the service, at sign-out, and with their token.
 
+    The browser's cookie is a random id, which every browser gets with the first page that it opens. A login gives it a
+    new one, so that nobody who knew the old one is signed in with it. Only the hash of an id is kept.
 
-def cookie_for(session: Session, *, secure: bool) -> str:
-    """Return the value of the `Set-Cookie` header that stores a login session in the browser. Raises `InvalidInput` if
-    the session's token has characters that are not ASCII.
-
-    The browser deletes the cookie when it is closed. Scripts cannot read the cookie, other sites cannot send it, and
-    with `secure` the browser sends it over TLS only.
-    """
-    if not session.token.isascii():
-        raise InvalidInput("the token has a character that is not ASCII. Copy the token again.")
-    value = ".".join(urlsafe_b64encode(part.encode()).decode() for part in (session.token, session.namespace))
-    return f'{COOKIE}="{value}"; Path=/; HttpOnly; SameSite=Strict{"; Secure" if secure else ""}'
-
-
-def no_cookie(*, secure: bool) -> str:
-    """Return the value of the `Set-Cookie` header that deletes the login cookie. `secure` says that the cookie was set
-    for TLS only."""
-    return f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
-
-
-class Forms:
-    """Makes and checks the proof that each form carries: a text which shows that a page of this service made the form.
-
-    The proof is made from the login session and a secret of this process. Another site can make a browser send a form
-    here, but it cannot read a page of this service, and so cannot copy the proof.
+    Each form carries a proof which shows that a page of this service made it for this browser: it is made from the
+    browser's id and a secret of this process. Another site can make a browser send a form here. But it cannot read a
+    page, and a proof from a page that it opened itself does not fit the id of another browser. That holds for the login
+    form too, so nobody can sign another person's browser in with a token of their own.
     """
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
+        self._open: OrderedDict[bytes, Session] = OrderedDict()
+        self._tries = Rates(_TRIES_PER_SECOND, _TRIES, lambda: time.monotonic())
 
-    def proof(self, headers: Mapping[bytes, bytes]) -> str:
-        session = session_of(headers)
-        who = f"{session.token}\0{session.namespace}".encode()
-        return hmac.new(self._secret, who, sha256).hexdigest()[:40]
+    def start(self, token: Token, namespace: str) -> str:
+        """Begin a session and return the id for its cookie."""
+        mine = [key for key, session in self._open.items() if session.token.sha256 == token.sha256]
+        for key in mine[: max(0, len(mine) - _MOST + 1)]:
+            del self._open[key]
+        browser, now = new_id(), time.monotonic()
+        self._open[_key(browser)] = Session(token, namespace, now, now)
+        return browser
 
-    def holds(self, headers: Mapping[bytes, bytes], given: str) -> bool:
-        """Return whether a form that was sent is from a page of this service: `given`, the proof in the form, must be
-        right, and `headers`, those of the request, must not name another site as the sender."""
+    def find(self, browser: str) -> Session | None:
+        """Return the session of the browser with this id. None if it is not signed in, or was for too long."""
+        session = self._open.get(_key(browser))
+        if session is None:
+            return None
+        now = time.monotonic()
+        if now - session.began > _LONGEST or now - session.used > _IDLE:
+            self.end(browser)
+            return None
+        self._open[_key(browser)] = session._replace(used=now)
+        return session
+
+    def end(self, browser: str) -> None:
+        """End the session of the browser with this id, whoever else has a copy of its cookie."""
+        self._open.pop(_key(browser), None)
+
+    def proof(self, browser: str) -> str:
+        return hmac.new(self._secret, browser.encode(), sha256).hexdigest()[:40]
+
+    def holds(self, browser: str, headers: Mapping[bytes, bytes], given: str) -> bool:
+        """Return whether a form that was sent is from a page that this service made for the same browser: `given`, the
+        proof in the form, must fit, and `headers`, those of the request, must not name another site as the sender."""
         same = headers.get(b"sec-fetch-site", b"same-origin") in (b"same-origin", b"none")
-        return same and hmac.compare_digest(self.proof(headers).encode(), given.encode("utf-8", "replace"))
+        return same and hmac.compare_digest(self.proof(browser).encode(), given.encode("utf-8", "replace"))
+
+    def wait(self, address: str) -> int:
+        """Return the seconds until the login form takes another token from this address; 0 is now."""
+        return self._tries.wait(address, count=False)
+
+    def failed(self, address: str) -> None:
+        """Count a wrong token that was sent from this address."""
+        self._tries.wait(address)
+
+
+def new_id() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def _key(browser: str) -> bytes:
+    return sha256(browser.encode()).digest()
+
+
+def browser_of(headers: Mapping[bytes, bytes]) -> str:
+    """Return the id that the cookie of a browser has; empty if it has none that this service could have made."""
+    try:
+        found = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))[COOKIE].value
+    except (CookieError, KeyError):
+        return ""
+    return found if _ID.fullmatch(found) else ""
+
+
+def cookie_for(browser: str, *, secure: bool) -> str:
+    """Return the value of the `Set-Cookie` header that gives a browser its id.
+
+    The browser deletes the cookie when it is closed. Scripts cannot read it, and with `secure` the browser sends it over
+    TLS only. Other sites cannot send it with forms. They can with links, so that a link in a chat leads to its page:
+    pages change nothing.
+    """
+    return f"{COOKIE}={browser}; Path=/; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
+
+
+def no_cookie(*, secure: bool) -> str:
+    """Return the value of the `Set-Cookie` header that deletes the cookie. `secure` says that it was set for TLS only."""
+    return f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 from clew.errors import InvalidInput
 from clew.server.auth import EVERY_NAMESPACE, NOBODY, Scope
 from clew.server.failures import Refused
-from clew.server.inspector.login import Forms
+from clew.server.inspector.login import Sessions
 from clew.server.inspector.templates import Markup
 from clew.server.inspector.timelines import Readers
 from clew.server.request import Request
@@ -67,20 +67,14 @@ class Viewer(NamedTuple):
 
 
 class Shared:
-    """What all pages of a service share: the settings, the tokens, a cache of timelines, and the secret from which the
-    proofs in forms are made."""
+    """What all pages of a service share: the settings, the tokens, the logins, and a cache of timelines."""
 
     def __init__(self, settings: Settings, tokens: Tokens, stopping: Callable[[], bool]) -> None:
         self.settings = settings
         self.tokens = tokens
         self.stopping = stopping
         self.readers = Readers()
-        self.forms = Forms()
-
-    @property
-    def secure(self) -> bool:
-        """Whether browsers send the login cookie over TLS only, which they do if the service uses TLS."""
-        return self.settings.tls_cert is not None
+        self.sessions = Sessions()
 
 
 class Visit:
@@ -120,8 +114,8 @@ class Visit:
     async def form(self) -> dict[str, str]:
         """Read the fields of the form that was sent. If a name occurs more than once, its last value counts.
 
-        Raises `InvalidInput` for a body that is not a form, and `Refused` for a form that another site sent, or that was
-        made before the service was started again.
+        Raises `InvalidInput` for a body that is not a form, and `Refused` for a form that another site sent, that was
+        made for another browser, or before the service was started again.
         """
         headers = self.request.headers
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
@@ -134,7 +128,7 @@ class Visit:
             fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=500))
         except ValueError as error:
             raise InvalidInput(f"the form cannot be read: {error}") from None
-        if not self.shared.forms.holds(headers, fields.get("csrf", "")):
+        if not self.shared.sessions.holds(self.request.browser, headers, fields.get("csrf", "")):
             raise Refused(
                 "forbidden",
                 "this form is not from a page of this server, or the server was started again since. Open the page again.",
@@ -157,22 +151,21 @@ def viewer_of(shared: Shared, request: Request, inner: str) -> Viewer:
         has_tokens=shared.settings.needs_token,
         label=token.label,
         namespace="/".join(filter(None, (tenant, inner))),
-        csrf=shared.forms.proof(request.headers),
-        store=_store_for_commands(shared.settings, request.headers),
+        csrf=shared.sessions.proof(request.browser),
+        store=_store_for_commands(shared.settings, request),
         is_nested=bool(inner),
     )
 
 
-def _store_for_commands(settings: Settings, headers: Mapping[bytes, bytes]) -> str:
+def _store_for_commands(settings: Settings, request: Request) -> str:
     """Return the URL by which commands on a page name the store: that of this server, under the host name that the
     browser used.
 
     It is named even if it is the default store of this machine: the command may be run in a shell with another default.
     """
-    named = headers.get(b"host", b"").decode("latin-1")
+    named = request.headers.get(b"host", b"").decode("latin-1")
     host = named if _HOST.fullmatch(named) else f"{settings.host}:{settings.port}"
-    is_safe = settings.tls_cert is not None or headers.get(b"x-forwarded-proto") == b"https"
-    return f"{'https' if is_safe else 'http'}://{host}"
+    return f"{'https' if request.is_secure else 'http'}://{host}"
 
 
 def turn_of(fields: dict[str, str]) -> int:
