@@ -20,6 +20,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from clew._runtime.text import UNSEEN
+
 __all__ = [
     "ANSWER",
     "FOLDER",
@@ -96,7 +98,7 @@ KINDS: dict[str, Callable[..., str]] = {}
 """The functions of this module that return a command as advice, by the name of the function."""
 
 _F = TypeVar("_F", bound=Callable[..., str])
-_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+_CONTROL = re.compile(f"(?:\t|{UNSEEN})+")
 """Matches control characters, and those that change the direction of writing. They are never printed unescaped."""
 
 

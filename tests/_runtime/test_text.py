@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew._runtime.text import ago, clean, clock, cut, dollars, elapsed, one_line, plural, short_number, size
+from clew._runtime.text import (
+    ago,
+    clock,
+    cut,
+    dollars,
+    elapsed,
+    one_line,
+    plural,
+    short_number,
+    size,
+    visible,
+    visible_json,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -68,12 +81,22 @@ def test_numbers_and_sizes_are_short() -> None:
 
 @given(st.text())
 def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
-    assert not set(clean(text)) & {chr(number) for number in (*range(9), *range(11, 32), *range(127, 160))}
+    assert not set(visible(text)) & {chr(number) for number in (*range(9), *range(11, 32), *range(127, 160))}
     assert "\n" not in one_line(text)
 
 
-def test_sequences_go_as_a_whole_and_the_words_stay() -> None:
-    assert clean("\x1b[31mred\x1b[0m \x1b]0;title\x07and \x1b]8;;http://x\x1b\\link\r\n\tend") == "red and link\n\tend"
+def test_control_characters_are_shown_and_no_word_is_swallowed() -> None:
+    text = "\x1b[31mred \x1b]0;title\x07and \x9b2J \x7f\u202eback\u2066\u2028\r\n\tend\rover\ud800"
+    shown = "\\x1b[31mred \\x1b]0;title\\x07and \\x9b2J \\x7f\\u202eback\\u2066\\u2028\n\tend\\x0dover\\ud800"
+    assert visible(text) == shown
+    assert visible(shown) == shown
+
+
+def test_json_for_a_terminal_stands_for_the_same_value() -> None:
+    value = {"a": "\x9b2J\u202e\u2028\x7f\x1b \u00e9"}
+    text = visible_json(json.dumps(value, ensure_ascii=False))
+    assert json.loads(text) == value
+    assert not set(text) & set("\x9b\u202e\u2028\x7f\x1b")
 
 
 def test_a_cut_is_told() -> None:

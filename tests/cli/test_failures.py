@@ -54,12 +54,12 @@ def test_a_thread_that_cannot_be_copied_is_named_once(tmp_path: Path) -> None:
     assert run.stderr.count("not copied") == 1, run.stderr
 
 
-def test_an_id_that_a_terminal_would_obey_is_listed_without_that(tmp_path: Path) -> None:
+def test_an_id_that_a_terminal_would_obey_is_listed_with_that_made_visible(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     shop.clew("run", "Hi.", "--model", shop.script("a", "Hello."), "--thread", "bell\x07\u202e and\nline")
     which = shop.clew("resume")
     assert (which.returncode, "\x07" in which.stderr, "\u202e" in which.stderr) == (2, False, False)
-    assert which.stderr.splitlines()[1].startswith("  bell and line · done")
+    assert which.stderr.splitlines()[1].startswith("  bell\\x07\\u202e and line · done")
 
 
 def test_a_stop_that_cannot_be_recorded_is_told_in_a_sentence_that_ends_once(tmp_path: Path) -> None:

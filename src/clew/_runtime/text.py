@@ -10,8 +10,8 @@ import re
 from datetime import UTC, datetime
 
 __all__ = [
+    "UNSEEN",
     "ago",
-    "clean",
     "clock",
     "cut",
     "dollars",
@@ -21,6 +21,7 @@ __all__ = [
     "short_number",
     "size",
     "visible",
+    "visible_json",
 ]
 
 
@@ -85,30 +86,20 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
-"""Matches terminal commands (escape sequences). They move the cursor, or set a colour, the window's title or the
-clipboard."""
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Matches control characters, and characters that change the direction of writing, which can make a text look like
-another."""
-
-
-def clean(text: str) -> str:
-    """Return a text without everything that a terminal would obey: commands and control characters. Tabs
-    stay, and every kind of line break becomes `\\n`."""
-    return _CONTROL.sub("", _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
-
-
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Matches the characters that a terminal or a browser obeys instead of showing them: control characters (C0 and C1),
-and those that break lines or change the direction of writing, which can make a text look like another. Halves of a
-surrogate pair, which cannot be printed at all, are matched too. Line breaks and tabs are not."""
+UNSEEN = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+"""A pattern that matches the characters that a terminal or a browser obeys instead of showing them: control characters
+(C0 and C1), and those that break lines or change the direction of writing, which can make a text look like another.
+Halves of a surrogate pair, which cannot be printed at all, are matched too. Line breaks and tabs are not."""
+_UNSEEN = re.compile(UNSEEN)
 
 
 def visible(text: str) -> str:
     """Return a text in which nothing is hidden: each control character, and each character that changes the direction
     of writing, is written as an escape such as `\\x1b` or `\\u202e`. Tabs and line breaks stay; the line break of
-    Windows becomes `\\n`."""
+    Windows becomes `\\n`.
+
+    Every line that the command prints, and every text of the inspector, passes through this function.
+    """
     return _UNSEEN.sub(_escape, text.replace("\r\n", "\n"))
 
 
@@ -117,11 +108,17 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
+def visible_json(text: str) -> str:
+    """Return JSON text with every character that a terminal would obey written as an escape of JSON, such as `\\u009b`.
+    It stands for the same value: in JSON such characters occur only inside strings."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def one_line(text: str, longest: int | None = None) -> str:
-    """Return a text on one line: without terminal commands and control characters, and with single spaces in place of
-    line breaks, tabs and longer gaps. If `longest` is given, the result has at most that many characters, and ends in
+    """Return a text on one line: with control characters made visible, and with single spaces in place of line breaks,
+    tabs and longer gaps. If `longest` is given, the result has at most that many characters, and ends in
     an ellipsis if it was cut."""
-    return cut(" ".join(clean(text).split()), longest)
+    return cut(" ".join(visible(text).split()), longest)
 
 
 def cut(text: str, longest: int | None) -> str:

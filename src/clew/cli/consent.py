@@ -12,7 +12,7 @@ import typer
 
 from clew._runtime.text import visible
 from clew.cli.deferred import agent_settings, agent_trust, entry_lines, log, provider_registry, provider_settings
-from clew.cli.output.console import agreed, hint
+from clew.cli.output.console import agreed, hint, say
 from clew.cli.output.conversation import json_text
 from clew.cli.output.pages import print_whole
 from clew.cli.setups import changes
@@ -124,7 +124,7 @@ def agree(review: Review | None, *, trust: bool, json: bool) -> None:
             "to ask at. Nothing was run. Add --trust to agree to everything that is listed above."
         )
     if not (print_whole(review.text()) and agreed("Go on with this setup?", yes=False)):
-        typer.echo("Nothing was run.", err=True)
+        say("Nothing was run.", err=True)
         raise typer.Exit(1)
 
 

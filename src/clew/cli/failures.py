@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import typer
 
-from clew._runtime.text import clean
-
 if TYPE_CHECKING:
     from clew.errors import ClewError
 
@@ -76,7 +74,9 @@ def report_errors(command: Callable[P, T]) -> Callable[P, T]:
             _print_error(error, kwargs.get("store"))
             raise typer.Exit(exit_code(error)) from None
         except MemoryError:
-            typer.echo("Error: this process ran out of memory; nothing stored was harmed. Give it more.", err=True)
+            from clew.cli.output.console import say
+
+            say("Error: this process ran out of memory; nothing stored was harmed. Give it more.", err=True)
             raise typer.Exit(_BY_NAME["Unavailable"]) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
@@ -91,14 +91,15 @@ def _print_error(error: ClewError, store: Any) -> None:
     """Print an error and its notes on the standard error. Python calls that the error advises are replaced by shell
     commands. These commands name `store`, the value of the option --store, if it is a text."""
     from clew import advice
+    from clew.cli.output.console import say
     from clew.cli.stores import shown_store  # imports the stores, which `clew --help` does not need
 
-    said, thread_id = clean(str(error)), getattr(error, "thread_id", "") or ""
+    said, thread_id = str(error), getattr(error, "thread_id", "") or ""
     if isinstance(store, str) and advice.for_shell(said, thread_id, store="x") != said:
         said = advice.for_shell(said, thread_id, store=shown_store(store))
-    typer.echo(f"Error: {advice.for_shell(said, thread_id)}", err=True)
+    say(f"Error: {advice.for_shell(said, thread_id)}", err=True)
     for note in getattr(error, "__notes__", ()):
-        typer.echo(f"  {clean(note)}", err=True)
+        say(f"  {note}", err=True)
 
 
 def _discard_output() -> None:

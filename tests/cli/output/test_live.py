@@ -73,7 +73,7 @@ def test_results_are_a_line_each_and_say_where_they_come_from() -> None:
     lines, _ = shown(
         ToolFinished("look", "a", text), ToolReplayed("send", "b", failed), ToolFinished("no", "c", ToolResult("c"))
     )
-    assert lines[0] == '  ↳ look: one two {"n":1} [image]'
+    assert lines[0] == '  ↳ look: one \\x1b[2Jtwo {"n":1} [image]'
     assert lines[1].startswith("  ✗ send: xxx")
     assert lines[1].endswith("x… · from the record")
     assert lines[2] == "  ↳ no: (nothing)"

@@ -11,7 +11,7 @@ from clew.cli.deferred import providers
 from clew.cli.failures import report_errors
 from clew.cli.native_sessions import SessionProvider, native_session
 from clew.cli.options import Json, Store
-from clew.cli.output.console import hint, print_json
+from clew.cli.output.console import hint, print_json, say
 from clew.cli.stores import on_store, shown_store
 from clew.errors import ThreadNotFound
 
@@ -55,7 +55,7 @@ def adopt(
             {"thread_id": thread_id, "provider": native.provider, "id": native.key, "turns": turns, "resume": command}
         )
         return
-    typer.echo(thread_id)
+    say(thread_id)
     hint(f"{turns} turns of {native.provider} session {native.key}. To go on: {command}")
 
 

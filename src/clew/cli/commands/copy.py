@@ -13,7 +13,7 @@ from clew.cli.consent import keep_carried
 from clew.cli.deferred import asyncio, thread_copy
 from clew.cli.failures import report_errors
 from clew.cli.options import Json
-from clew.cli.output.console import print_json, working
+from clew.cli.output.console import print_json, say, working
 from clew.cli.stores import find_thread, opened
 
 if TYPE_CHECKING:
@@ -59,15 +59,15 @@ def copy(
         )
     else:
         for thread_id in copied.ids:
-            typer.echo(f"{thread_id}: copied")
+            say(f"{thread_id}: copied")
         for thread_id, reason in copied.failed.items():
-            typer.echo(f"{thread_id}: not copied: {reason}", err=True)
+            say(f"{thread_id}: not copied: {reason}", err=True)
         for verdict in damaged:
             for problem in verdict.problems:
-                typer.echo(f"{verdict.thread_id}: {problem}", err=True)
+                say(f"{verdict.thread_id}: {problem}", err=True)
         checked = f"; {len(verdicts) - len(damaged)} verified" if verify else ""
         said = f"{len(copied.ids)} copied ({size(copied.bytes)}), {len(copied.skipped)} there already{checked}."
-        typer.secho(said, dim=True, err=True)
+        say(said, dim=True, err=True)
     if damaged or copied.failed:
         raise typer.Exit(_CORRUPT if damaged else _FAILED)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clew.cli.failures import report_errors
+from clew.cli.output.console import say
 
 if TYPE_CHECKING:
     from clew.demo.views import View
@@ -42,10 +43,10 @@ def demo(
         try:
             report = run_demo(Path(folder), _view(plain))
         except OSError as error:
-            typer.echo(f"Error: {error}", err=True)
+            say(f"Error: {error}", err=True)
             raise typer.Exit(1) from None
     if keep is not None:
-        typer.echo(f"\nAll of it is in {folder}")
+        say(f"\nAll of it is in {folder}")
     if not report.is_whole:
         raise typer.Exit(1)
 

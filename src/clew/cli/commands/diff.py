@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clew._runtime.text import clean
+from clew._runtime.text import visible
 from clew.cli.deferred import log, msgspec, render, rich_text, thread_fork, thread_sketch, workspace_compare
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
@@ -136,6 +136,6 @@ def _print_patch(patch: str) -> None:
     if not out.is_terminal:
         sys.stdout.write(patch)
         return
-    for line in clean(patch).rstrip("\n").split("\n"):
+    for line in visible(patch).rstrip("\n").split("\n"):
         style = "bold" if line.startswith(("---", "+++")) else _COLOURS.get(line[:1], "")
         out.print(rich_text.Text(line, style), soft_wrap=True)

@@ -12,11 +12,11 @@ import typer
 
 import clew
 from clew._runtime import files
-from clew._runtime.text import size
+from clew._runtime.text import size, visible, visible_json
 from clew.cli.deferred import msgspec, render
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
-from clew.cli.output.console import print_json, working
+from clew.cli.output.console import print_json, say, working
 from clew.cli.stores import find_thread, on_store
 from clew.errors import InvalidInput
 
@@ -72,8 +72,8 @@ def export(
     if json:
         print_json(done)
     elif file != "-":
-        typer.echo(done["file"])
-        typer.secho(f"{done['thread_id']}: {size(done['bytes'])} written", dim=True, err=True)
+        say(done["file"])
+        say(f"{done['thread_id']}: {size(done['bytes'])} written", dim=True, err=True)
 
 
 async def _export(
@@ -99,6 +99,8 @@ async def _export_text(store: Checkpointer, thread_id: str, name: str, form: str
     state = await clew.Thread.load(store, thread_id)
     write = render.to_markdown if form == "markdown" else render.to_json
     text = write(state, thread_id=thread_id, history=history).rstrip("\n") + "\n"
+    if name == "-":  # it may be a terminal, now or behind a pipe
+        text = visible(text) if form == "markdown" else visible_json(text)
     data = text.encode()
     if name == "-":
         sys.stdout.buffer.write(data)

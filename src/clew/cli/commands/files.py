@@ -13,7 +13,7 @@ from clew._runtime.text import clock, plural, size
 from clew.cli.deferred import agent_workspace, asyncio, msgspec, workspace_reader, workspaces
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId, Yes
-from clew.cli.output.console import confirm, hint, print_json, working
+from clew.cli.output.console import confirm, hint, print_json, say, working
 from clew.cli.output.tables import Cell, Column, print_table
 from clew.cli.stores import find_thread, on_store
 from clew.errors import InvalidInput
@@ -130,7 +130,7 @@ async def _copy(
     if json:
         print_json({"thread_id": thread_id, "out": str(out), "files": kept.files, "size": kept.size, "before": before})
         return
-    typer.echo(f"{plural(kept.files, 'file')} copied to {out}")
+    say(f"{plural(kept.files, 'file')} copied to {out}")
     if before is not None:
         hint(f"What was there before is kept as snapshot {before} for at least half a day.")
 

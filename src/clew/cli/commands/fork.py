@@ -11,7 +11,7 @@ from clew.cli.consent import keep_carried
 from clew.cli.deferred import thread_fork, thread_reader, way_forward
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
-from clew.cli.output.console import hint, print_json
+from clew.cli.output.console import hint, print_json, say
 from clew.cli.stores import find_thread, free_id, on_store, shown_store
 from clew.errors import InvalidInput
 
@@ -53,7 +53,7 @@ def fork(
     if json:
         print_json({"thread_id": head.thread_id, "parent": parent, "turn": at, "frame": frame})
         return
-    typer.echo(head.thread_id)
+    say(head.thread_id)
     hint(f"To go on{way.words(shown_store(store))}")
 
 

@@ -11,7 +11,7 @@ import clew
 from clew._runtime.text import size
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes
-from clew.cli.output.console import confirm, print_json, working
+from clew.cli.output.console import confirm, print_json, say, working
 from clew.cli.quantities import duration
 from clew.cli.stores import on_store
 
@@ -51,4 +51,4 @@ def gc(
         return
     done = "would be removed" if dry_run else "removed"
     untouched_ones = f"of {found.examined} that were not used for {grace}"
-    typer.echo(f"{found.deleted} values {done} {untouched_ones}: {size(found.freed)}")
+    say(f"{found.deleted} values {done} {untouched_ones}: {size(found.freed)}")

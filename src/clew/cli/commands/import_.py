@@ -11,7 +11,7 @@ import clew
 from clew import advice
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
-from clew.cli.output.console import hint, print_json, working
+from clew.cli.output.console import hint, print_json, say, working
 from clew.cli.stores import on_store, shown_store
 from clew.errors import Conflict, InvalidInput
 
@@ -49,7 +49,7 @@ def import_(
     if json:
         print_json({"thread_id": head.thread_id, "status": head.status, "turns": head.turns, "frames": head.frames})
         return
-    typer.echo(head.thread_id)
+    say(head.thread_id)
     hint(f"Look at it with: {advice.show(head.thread_id, store=shown_store(store))}")
 
 

@@ -15,7 +15,7 @@ from clew.cli.deferred import agent_settings, asyncio, handles, provider_registr
 from clew.cli.failures import report_errors
 from clew.cli.native_sessions import SessionProvider, find_native, native_session
 from clew.cli.options import Json, Store
-from clew.cli.output.console import print_json
+from clew.cli.output.console import print_json, say
 from clew.cli.setups import folder_of
 from clew.cli.stores import find_thread, on_store, shown_store
 from clew.errors import InvalidInput, SessionNotFound, ThreadNotFound
@@ -78,9 +78,9 @@ def move(
         print_json({"provider": target, "id": moved.key, "cwd": moved.cwd, "losses": losses, "command": command})
         return
     for words in losses_in_words(moved.losses):
-        typer.echo(f"Lost: {words}", err=True)
-    typer.secho(f"It is {target} session {moved.key} now. Open it there:", dim=True, err=True)
-    typer.echo(command or moved.key)
+        say(f"Lost: {words}", err=True)
+    say(f"It is {target} session {moved.key} now. Open it there:", dim=True, err=True)
+    say(command or moved.key)
 
 
 def _target(name: str, given: str) -> str:

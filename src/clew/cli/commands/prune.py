@@ -10,7 +10,7 @@ import clew
 from clew._runtime.text import plural
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes
-from clew.cli.output.console import confirm, print_json, working
+from clew.cli.output.console import confirm, print_json, say, working
 from clew.cli.quantities import duration
 from clew.cli.stores import on_store
 from clew.errors import InvalidInput
@@ -94,13 +94,13 @@ def _prune(url: str | None, conditions: dict[str, Any], *, dry_run: bool) -> Pru
 
 
 def _ask(planned: Pruned) -> None:
-    typer.echo("\n".join(planned.deleted), err=True)
+    say("\n".join(planned.deleted), err=True)
     confirm(f"Delete {plural(len(planned.deleted), 'thread')}? {planned.kept} stay.", False)
 
 
 def _print_result(pruned: Pruned) -> None:
     for thread_id in pruned.deleted:
-        typer.echo(thread_id)
+        say(thread_id)
     busy = f", {len(pruned.busy)} of them in use" if pruned.busy else ""
     done = "would be deleted" if pruned.dry_run else "deleted"
-    typer.secho(f"{plural(len(pruned.deleted), 'thread')} {done}; {pruned.kept} stay{busy}.", dim=True, err=True)
+    say(f"{plural(len(pruned.deleted), 'thread')} {done}; {pruned.kept} stay{busy}.", dim=True, err=True)

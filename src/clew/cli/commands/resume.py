@@ -24,6 +24,7 @@ from clew.cli.deferred import (
 )
 from clew.cli.failures import EXIT_CODES, report_errors
 from clew.cli.options import Json, Store, complete_thread
+from clew.cli.output.console import say
 from clew.cli.setups import (
     Asked,
     BudgetOption,
@@ -231,7 +232,7 @@ async def _last(store: Checkpointer, url: str | None) -> str:
     async for head in _resumable(store):
         return head.thread_id
     start = advice.start(store=shown_store(url))
-    typer.echo(f"Error: there is no thread in this store to go on with. Start one: {start}", err=True)
+    say(f"Error: there is no thread in this store to go on with. Start one: {start}", err=True)
     raise typer.Exit(_NOT_FOUND)
 
 

@@ -12,7 +12,7 @@ from clew import advice
 from clew.cli.deferred import agent_rewind, agent_settings, agent_trust, thread_reader, workspaces
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId, Yes
-from clew.cli.output.console import confirm, print_json
+from clew.cli.output.console import confirm, print_json, say
 from clew.cli.stores import find_thread, on_store, shown_store
 from clew.errors import InvalidInput, UsageError
 
@@ -86,9 +86,9 @@ def rewind(
         print_json(_as_json(done, folder, asked, undo))
         return
     for line in _lines(done, folder, asked):
-        typer.echo(line)
+        say(line)
     if undo:
-        typer.secho("\n".join(["To undo it:", *(f"  {command}" for command in undo)]), dim=True, err=True)
+        say("\n".join(["To undo it:", *(f"  {command}" for command in undo)]), dim=True, err=True)
 
 
 async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[RewindDone, Path | None]:
@@ -161,7 +161,7 @@ async def _ask(workspace: workspaces.Workspace, files: WorkspaceSnapshot, asked:
         return
     listed = [f"  {change.kind} {change.path}" for change in changes[:_SHOWN]]
     more = [f"  and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else []
-    typer.echo("\n".join([f"In {workspace.path}:", *listed, *more]), err=True)
+    say("\n".join([f"In {workspace.path}:", *listed, *more]), err=True)
     confirm("Make these changes? What is there now is snapshotted first.", asked.yes)
 
 

@@ -13,7 +13,7 @@ from clew._runtime.text import size
 from clew.cli.deferred import checkpointers, leases, thread_heads, thread_purge
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes, complete_thread
-from clew.cli.output.console import confirm, hint, print_json
+from clew.cli.output.console import confirm, hint, print_json, say
 from clew.cli.stores import find_any, on_store, shown_store
 from clew.errors import Corrupt
 
@@ -59,7 +59,7 @@ def rm(
             print_json(gone)
         else:
             freed = f", {gone['blobs']} values with it ({size(gone['freed'])})" if purge else ""
-            typer.echo(f"{gone['thread_id']}: deleted{freed}")
+            say(f"{gone['thread_id']}: deleted{freed}")
 
     on_store(store, lambda opened: _remove(opened, threads, children, purge, yes, tell, store))
     if not (json or purge):

@@ -13,7 +13,7 @@ from clew.cli import quantities
 from clew.cli.deferred import checkpointers, opensearch, render, rich_text, thread_heads, thread_search
 from clew.cli.failures import exit_code, report_errors
 from clew.cli.options import Json, Store
-from clew.cli.output.console import console, hint, print_json, working
+from clew.cli.output.console import console, hint, print_json, say, working
 from clew.cli.output.heads import head_object, status_cell
 from clew.cli.stores import on_store
 
@@ -164,6 +164,6 @@ def _say_unread(unread: list[tuple[Head, ClewError]]) -> None:
     """Print an error for each thread that could not be read. If there is one, exit the command with the code of the
     first error, because the result is not complete."""
     for head, error in unread:
-        typer.echo(f"Error: thread {head.thread_id!r} could not be read: {error}", err=True)
+        say(f"Error: thread {head.thread_id!r} could not be read: {error}", err=True)
     if unread:
         raise typer.Exit(exit_code(unread[0][1]))

@@ -11,7 +11,7 @@ from clew._runtime.text import ago, one_line, size
 from clew.cli.deferred import providers
 from clew.cli.failures import report_errors
 from clew.cli.options import Json
-from clew.cli.output.console import errors, print_json
+from clew.cli.output.console import errors, print_json, say
 from clew.cli.output.tables import Cell, Column, print_table
 from clew.cli.setups import folder_of
 
@@ -76,7 +76,7 @@ def sessions(
     if len(found) > limit and not json:
         errors().print(f"{len(found) - limit} more: --limit {len(found)}", style="dim")
     for problem in found.problems:
-        typer.echo(f"Error: {problem.provider}: its sessions could not all be listed: {problem.reason}", err=True)
+        say(f"Error: {problem.provider}: its sessions could not all be listed: {problem.reason}", err=True)
     if found.problems:
         raise typer.Exit(1)
 

@@ -13,7 +13,7 @@ from clew.cli import quantities
 from clew.cli.deferred import checkpointers, msgspec, thread_totals
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
-from clew.cli.output.console import hint, print_json
+from clew.cli.output.console import hint, print_json, say
 from clew.cli.output.heads import status_style
 from clew.cli.output.tables import Cell, Column, is_plain, print_table
 from clew.cli.stores import on_store
@@ -74,7 +74,7 @@ def _print(totals: Totals, stored: int | None) -> None:
     room = "" if stored is None else f" · {size(stored)} stored"
     whole = totals.all
     facts = [plural(whole.threads, "thread"), plural(whole.turns, "turn"), f"{_tokens(whole)} tokens", _money(whole)]
-    typer.echo(" · ".join(facts) + room)
+    say(" · ".join(facts) + room)
     if not whole.threads:
         hint("There are no threads to count.")
         return
@@ -104,7 +104,7 @@ def _section(name: str, found: Sequence[tuple[Cell, Total]], bars: bool = False)
         columns.append(Column("", spare=1))
         for row, height in zip(rows, _heights([total for _, total in found]), strict=True):
             row.append(Cell(_bar(height), "cyan"))
-    typer.echo()
+    say()
     print_table(columns, rows)
 
 

@@ -10,7 +10,7 @@ import typer
 from clew.cli.deferred import leases, maintenance
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId, Yes
-from clew.cli.output.console import confirm, hint, print_json
+from clew.cli.output.console import confirm, hint, print_json, say
 from clew.cli.stores import find_thread, on_store
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def unlock(
         expires = None if lease is None else lease.expires_at
         print_json({"thread_id": thread_id, "holder": holder, "was_live": was_live, "expires_at": expires})
     elif holder is None:
-        typer.echo(f"{thread_id}: nobody holds it")
+        say(f"{thread_id}: nobody holds it")
     else:
-        typer.echo(f"{thread_id}: taken from {holder}, which {'was still working' if was_live else 'is gone'}")
+        say(f"{thread_id}: taken from {holder}, which {'was still working' if was_live else 'is gone'}")
 
 
 async def _unlock(store: Checkpointer, given: str, force: bool, yes: bool) -> tuple[str, Lease | None, bool]:

@@ -13,7 +13,7 @@ from clew import advice
 from clew._runtime.text import plural
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes, complete_thread
-from clew.cli.output.console import agreed, hint, print_json, working
+from clew.cli.output.console import agreed, hint, print_json, say, working
 from clew.cli.stores import find_any, free_id, on_store, shown_store
 from clew.errors import Corrupt, NewerFormat, WrongKey
 
@@ -68,9 +68,9 @@ async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool
             print_json(verdict)
         else:
             for problem in verdict.problems:
-                typer.echo(f"{verdict.thread_id}: {problem}" if verdict.thread_id else problem.what)
+                say(f"{verdict.thread_id}: {problem}" if verdict.thread_id else problem.what)
     if not json:
-        typer.secho(_summary(seen, given, repair, url), dim=True, err=True)
+        say(_summary(seen, given, repair, url), dim=True, err=True)
     damaged = [verdict for verdict in seen if not verdict.sound]
     for verdict in damaged if repair else ():
         if not verdict.key_missing:  # it may be intact: only its key is missing
@@ -131,10 +131,10 @@ async def _repair(store: Checkpointer, verdict: Verdict, yes: bool, json: bool, 
     try:
         head = await clew.Thread.repair(store, thread_id, new_id)
     except (Corrupt, NewerFormat, WrongKey) as error:
-        typer.echo(f"{error}", err=True)
+        say(f"{error}", err=True)
         return
     if json:
         print_json({"thread_id": thread_id, "repaired_as": new_id, "turns": head.turns, "frames": head.frames})
         return
-    typer.echo(f"{thread_id}: saved as {new_id}, {head.turns} turns")
+    say(f"{thread_id}: saved as {new_id}, {head.turns} turns")
     hint(f"Once you are content with it: {advice.remove(thread_id, store=shown_store(url))}")

@@ -5,6 +5,7 @@ rich is imported inside functions: it takes 50 ms, and a command whose output go
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,20 +14,39 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from clew._runtime.text import visible, visible_json
 from clew.cli.deferred import msgspec
 from clew.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["agreed", "confirm", "console", "errors", "hint", "json_line", "print_json", "read_line", "working"]
+__all__ = ["agreed", "confirm", "console", "errors", "hint", "json_line", "print_json", "read_line", "say", "working"]
+
+
+@functools.cache
+def _shown_console() -> Any:
+    """Return a class of rich consoles that make control characters visible in everything that they print."""
+    from rich.console import Console
+    from rich.text import Text
+
+    class Shown(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*(self._shown(each) for each in objects), **options)
+
+        def _shown(self, value: Any) -> Any:
+            if isinstance(value, Text) and visible(value.plain) != value.plain:
+                parts = [(visible(part.text), part.style or "") for part in value.render(self)]
+                return Text.assemble(*parts, no_wrap=value.no_wrap, overflow=value.overflow, end=value.end)
+            return visible(value) if isinstance(value, str) else value
+
+    return Shown
 
 
 def console() -> Console:
     """Return the rich console for results, on the standard output. In a pipe it has no colours and breaks no lines."""
-    from rich.console import Console
 
-    class Output(Console):
+    class Output(_shown_console()):  # type: ignore[misc] # made when it is needed
         def on_broken_pipe(self) -> None:
             """Raise the `BrokenPipeError` that rich is handling; rich itself would end the process with code 1 here.
             `report_errors`, which wraps every command, then ends the command without a message."""
@@ -40,14 +60,19 @@ def console() -> Console:
 
 def errors() -> Console:
     """Return the rich console for progress, hints and questions, on the standard error."""
-    from rich.console import Console
+    made: Console = _shown_console()(stderr=True, highlight=False)
+    return made
 
-    return Console(stderr=True, highlight=False)
+
+def say(text: object = "", *, err: bool = False, dim: bool = False) -> None:
+    """Print a line on the standard output, or on the standard error with `err`. Control characters in it are made
+    visible, so that no text of a thread can control the terminal."""
+    typer.secho(visible(str(text)), err=err, dim=dim)
 
 
 def json_line(value: Any) -> str:
-    """Return a value as JSON, without a line break."""
-    return msgspec.json.encode(value, enc_hook=str).decode()
+    """Return a value as JSON, without a line break, and with every character escaped that a terminal would obey."""
+    return visible_json(msgspec.json.encode(value, enc_hook=str).decode())
 
 
 def print_json(value: Any) -> None:
@@ -83,14 +108,14 @@ def working(what: str, total: int | None = None) -> Iterator[Any]:
 
 def hint(text: str) -> None:
     """Print a dim line on the standard error, where it does not disturb programs that read the output."""
-    typer.secho(text, err=True, dim=True)
+    say(text, err=True, dim=True)
 
 
 def confirm(question: str, yes: bool) -> None:
     """Ask the user the question, and return if the answer is yes. Otherwise say that nothing was changed, and exit the
     command with the code 1. If `yes` is set, ask nothing and return."""
     if not agreed(question, yes):
-        typer.echo("Nothing was changed.", err=True)
+        say("Nothing was changed.", err=True)
         raise typer.Exit(1)
 
 
@@ -114,7 +139,7 @@ def read_line(shown: str) -> str:
     meanwhile."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        sys.stderr.write(shown)
+        sys.stderr.write(visible(shown))
         sys.stderr.flush()
         return sys.stdin.readline()
     finally:

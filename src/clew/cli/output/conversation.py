@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from clew._runtime.text import clean, clock, cut, dollars, elapsed, one_line, plural, short_number, size
+from clew._runtime.text import clock, cut, dollars, elapsed, one_line, plural, short_number, size, visible
 from clew.cli.deferred import log, messages, msgspec, prompts, render, rich_text, timelines
 from clew.cli.output.console import print_json
 
@@ -78,7 +78,7 @@ class Pen:
     def piece(self, text: str, style: str = "") -> None:
         """Print a part of a line, without a line break, because more of it follows."""
         self._last = "" if text.endswith("\n\n") else "text"
-        self._out.print(rich_text.Text(clean(text), style), end="", soft_wrap=True)
+        self._out.print(rich_text.Text(visible(text), style), end="", soft_wrap=True)
 
     def command(self, label: str, words: str, style: str = "bold") -> None:
         """Print a label and a command on one line. The line is not wrapped, so that the command can be copied. Control
@@ -88,7 +88,7 @@ class Pen:
 
     def text(self, text: str, style: str = "", indent: int = 2) -> None:
         """Print a text of several lines, each with `indent` spaces in front."""
-        for line in clean(text).strip("\n").expandtabs(4).split("\n"):
+        for line in visible(text).strip("\n").expandtabs(4).split("\n"):
             self.line(line, style, indent)
 
     def happened(self, what: TimelineTurn | timelines.Mark) -> None:
@@ -113,7 +113,7 @@ class Pen:
 
         by_user = isinstance(message, messages.User) and not prompts.is_note(message)
         style = style or ("bold" if by_user else "dim")
-        first, *rest = clean("\n".join(map(_words, message.content))).strip("\n").expandtabs(4).split("\n")
+        first, *rest = visible("\n".join(map(_words, message.content))).strip("\n").expandtabs(4).split("\n")
         self.gap()
         self.line(("> " if by_user else "· ") + first, style)
         for line in rest:
@@ -176,7 +176,7 @@ class Pen:
         """Print a text, but at most its first `_LINES` lines and `_LONGEST_LINE` characters of each. If something is
         left out, also print the options with which `clew show` prints it: `--turn`, with the number `turn`, and
         `--full`. A pen made with `full` prints the whole text."""
-        lines = clean(text).strip("\n").expandtabs(4).split("\n")
+        lines = visible(text).strip("\n").expandtabs(4).split("\n")
         shown = lines if self._full else [cut(line, _LONGEST_LINE) for line in lines[:_LINES]]
         for line in shown:
             self.line(line, style, indent)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 import msgspec
 from rich.text import Text as Styled
 
-from clew._runtime.text import clean, dollars, elapsed, one_line, short_number
+from clew._runtime.text import dollars, elapsed, one_line, short_number, visible
 from clew.agent import RunStarted, ToolReplayed
 from clew.agent import events as of
-from clew.cli.output.console import console, errors
+from clew.cli.output.console import console, errors, json_line
 from clew.cli.output.conversation import call_text
 from clew.messages import Json, Text
 from clew.threads.views.render import plain_object
@@ -196,7 +196,7 @@ class LiveView:
         if self._line != kind:
             self.pause()
             text = text.lstrip("\n")
-        if shown := clean(text):
+        if shown := visible(text):
             self._line = "" if shown.endswith("\n") else kind
             self._out.print(Styled(shown, style), end="", soft_wrap=True)
 
@@ -209,7 +209,7 @@ class LiveView:
 
     def _print(self, text: str, style: str) -> None:
         self.pause()
-        self._out.print(Styled(clean(text), style), soft_wrap=True)
+        self._out.print(Styled(visible(text), style), soft_wrap=True)
 
 
 class JsonView:
@@ -240,7 +240,7 @@ class JsonView:
         self._write({"type": "result", **fields, "questions": questions})
 
     def _write(self, value: dict[str, Any]) -> None:
-        self._out.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+        self._out.write(json_line(value) + "\n")
         self._out.flush()
 
 

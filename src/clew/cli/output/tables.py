@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from clew._runtime.text import visible
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -79,6 +81,7 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: i
     and the spaces between them, each with its style. No line is wider than `width` characters; None is no limit."""
     from rich.cells import cell_len
 
+    rows = [[Cell(visible(cell.text).replace("\n", " "), cell.style) for cell in row] for row in rows]
     widths = [
         max(len(column.name), *(cell_len(row[place].text) for row in rows)) if rows else len(column.name)
         for place, column in enumerate(columns)

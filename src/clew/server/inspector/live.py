@@ -174,5 +174,7 @@ async def threads_events(
 
 
 def _event(name: str, data: str) -> bytes:
-    lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
+    """Return a server-sent event. Only a line feed ends a line of it: `splitlines` would also break the data at U+2028
+    or U+0085 in a text, and the page could not read it."""
+    lines = "".join(f"data: {line}\n" for line in data.split("\n"))
     return f"event: {name}\n{lines}\n".encode()

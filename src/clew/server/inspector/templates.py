@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.ext import Extension
 from markupsafe import Markup
 
-from clew._runtime.text import dollars, elapsed, plural, short_number, size
+from clew._runtime.text import dollars, elapsed, plural, short_number, size, visible
 from clew.checkpointers.http.protocol import encode_text
 from clew.server.inspector.assets import asset_url
 from clew.server.inspector.markdown import markdown
@@ -41,12 +41,20 @@ def _joined(found: re.Match[str]) -> str:
     return f"{space}{{#{found[0].count(chr(10)) * chr(10)}#}}"
 
 
+def _shown(value: Any) -> Any:
+    """Make control characters visible in a text before it goes into a page. Every value of every template passes here;
+    markup, which templates made, has passed already. A page cannot carry control characters anyway: a browser drops or
+    obeys them."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 @cache
 def _environment() -> Environment:
     made = Environment(
         autoescape=True,
         auto_reload=False,
         extensions=[JoinedLines],
+        finalize=_shown,
         loader=PackageLoader("clew.server.inspector"),
         undefined=StrictUndefined,
     )
