@@ -1272,7 +1272,12 @@ class Workspace:
     @property
     def path(self) -> Path: ...
     def restore(
-        self, ref: Ref, into: str | os.PathLike[str] | None = None, progress: Progress | None = None
+        self,
+        ref: Ref,
+        into: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+        *,
+        setuid: bool = False,
     ) -> Restored:
         """Make the folder equal to a snapshot. With `into`, make that folder equal to the snapshot instead and leave
         the workspace's own folder alone.
@@ -1280,7 +1285,10 @@ class Workspace:
         A snapshot of the folder to change is taken first; the result has it as `before_restore`. Only names that differ
         are touched. Files that were never part of a snapshot, such as ignored ones, stay. After an interruption at any
         point, make the same call again: it completes the restore. `progress` is called with the number of files
-        written so far and the number of files to write."""
+        written so far and the number of files to write.
+
+        Setuid and setgid bits are not restored, because with them a program runs with its owner's rights, whoever
+        starts it. For a snapshot that you trust, pass `setuid=True`."""
 
     def snapshot(self, progress: Progress | None = None) -> SnapshotRef:
         """Take a snapshot of the folder. All of it is durable when this returns, so that an entry of a log may name it.
