@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 6
 FUZZ_RUNS ?= 165000
+FUZZ_QUICK ?= 300000
 
 # Keep compiled modules even where the shell says not to: a run starts some thousand Pythons, which would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -85,9 +86,12 @@ crash: $(VENV)/.ready $(VENV)/.clis ## Run the long matrices whole: every kill, 
 attack: $(VENV)/.ready ## Attack the service, all ways: slow clients, floods, oversized and malformed requests
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m attack
 
-fuzz: $(VENV)/.fuzz ## Give a million inputs to everything that reads bytes from outside
+fuzz: $(VENV)/.fuzz ## Give millions of inputs to everything that reads bytes from outside
 	for target in frame weight blob envelope anthropic openai-chat openai-responses; do \
 		$(BIN)/python -m tests.fuzz $$target $(FUZZ_RUNS) || exit 1; \
+	done
+	for target in native setup url http sql; do \
+		$(BIN)/python -m tests.fuzz $$target $(FUZZ_QUICK) || exit 1; \
 	done
 	$(BIN)/python -m tests.fuzz archive $$(($(FUZZ_RUNS) / 5))
 

@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from clew.checkpointers import open_checkpointer
-from clew.errors import ClewError
+from clew.errors import ClewError, InvalidInput
 
 SECRET = "s3cr3tMARK"
 HOSTS = {
@@ -71,3 +71,11 @@ def test_the_path_of_a_local_store_is_still_named() -> None:
     assert "'sqlite:///a@b/x.db'" in words("sqlite:///a@b/x.db?mode=ro")
     assert "'file:///a@b'" in words("file:///a@b?x=y")
     assert "'clew.db' is not the URL of a store. For a SQLite file write sqlite:///clew.db" in words("clew.db")
+
+
+def test_a_postgres_url_with_a_part_of_a_character_is_refused_in_order() -> None:
+    broken = bytes.fromhex(
+        "80a3b9c59cfbb6c037daa3e15fe493336 29ec431611c13480ad9ce6e93254541fbc7816e4c5302aace2f6868".replace(" ", "")
+    )
+    with pytest.raises(InvalidInput):
+        open_checkpointer("postgresql://" + broken.decode("utf-8", "replace"))

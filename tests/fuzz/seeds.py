@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from pathlib import Path
 from random import Random
 
 import msgspec
 
+from clew.agent.settings import Setup
 from clew.checkpointers.files import envelope
 from clew.checkpointers.memory import MemoryCheckpointer
 from clew.log import FIRST, StateSet, WorkspaceSnapshot, encode_entries, encode_frame
@@ -72,7 +74,59 @@ def seeds(target: str) -> list[bytes]:
             return [asyncio.run(_archive())]
         case "anthropic" | "openai-chat" | "openai-responses":
             return [json.dumps(payload).encode() for payload in _payloads(target)]
+        case "native":
+            return [bytes([number % 3]) + piece for number, pieces in enumerate(_sessions()) for piece in pieces]
+        case "setup":
+            full = Setup(
+                model="openai:gpt-5", tools=("a:b",), mcp=("npx x",), folder="/w", max_turns=3, system="Be kind."
+            )
+            return [
+                msgspec.json.encode(full),
+                b"{}",
+                b'{"budget":{"usd":2.5,"tokens":9},"supplies":["x"],"provider":"codex"}',
+            ]
+        case "url":
+            forms = (
+                "h:1/db",
+                "[::1]:5/db?timeout=5&connections=2",
+                "h/db?ssl=true&tls=1&prefix=p_",
+                "b/p?region=r",
+                "h#x",
+            )
+            return [bytes([scheme]) + form.encode() for scheme in range(7) for form in forms]
+        case "http":
+            return [request.encode() for request in _REQUESTS]
+        case "sql":
+            return [b"plain", b"it's", b"\\'", b"'; DROP TABLE x; --", bytes(range(256))]
     raise ValueError(target)
+
+
+_REQUESTS = (
+    "GET /v1/threads?limit=5&order=created HTTP/1.1\r\nHost: 127.0.0.1:8420\r\nAuthorization: Bearer x\r\n\r\n",
+    "GET /v1/threads/t/head HTTP/1.1\r\nHost: localhost\r\nClew-Namespace: a\r\n\r\n",
+    "POST /v1/blobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/msgpack\r\nContent-Length: 3\r\n\r\nabc",
+    "GET / HTTP/1.1\r\nHost: 127.0.0.1:8420\r\nCookie: a=b\r\n\r\n",
+    "GET /?q=x&status=done&tags=a%3Db HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "GET /t/trip/files?turn=1&path=%2F HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 7\r\n\r\n"
+    "token=x",
+    "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+)
+
+
+def _sessions() -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Pieces of real sessions, short enough to be changed often: of Codex, of Claude Code, and rows of opencode."""
+    providers = Path(__file__).parents[1] / "providers"
+    rollout = (providers / "codex/fixtures/0.166.0/rollout-tools.jsonl").read_bytes().splitlines(keepends=True)[1:]
+    small = [line for line in rollout if len(line) < 1500]
+    lines = [
+        file.read_bytes().splitlines(keepends=True) for file in sorted(providers.glob("claude_code/fixtures/*/*.jsonl"))
+    ]
+    said = [b"".join(line for line in found if len(line) < 3000)[:8000] for found in lines[:4]]
+    message = b'{"message":{"id":"msg_1","session_id":"s","time_created":1,"time_updated":2,"data":{"role":"user"}}}'
+    part = message.replace(b'"message":', b'"part":').replace(b'"role":"user"', b'"type":"text","text":"hi"')
+    return [b"".join(small[at : at + 6]) for at in range(0, 24, 6)], said, [message, part, message + b"\n" + part]
 
 
 async def _archive() -> bytes:

@@ -22,6 +22,7 @@ from clew.log.codec import _decode_entries
 from clew.log.keys import Keyring
 from clew.messages.dialects import Dialect, from_dialect, losses, to_dialect
 from clew.threads.ops.export import import_
+from tests.fuzz import inputs
 
 __all__ = ["TARGETS"]
 
@@ -118,4 +119,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "anthropic": _dialect("anthropic"),
     "openai-chat": _dialect("openai-chat"),
     "openai-responses": _dialect("openai-responses"),
+    "native": inputs.native,
+    "setup": inputs.setup,
+    "url": inputs.url,
+    "http": inputs.http,
+    "sql": inputs.sql,
 }

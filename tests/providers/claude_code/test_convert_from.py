@@ -13,6 +13,7 @@ import pytest
 from clew.errors import Corrupt
 from clew.messages import Assistant, Image, Text, Thinking, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
 from clew.providers.base import Conversation
+from clew.providers.claude_code import convert
 from tests.providers.claude_code.homes import SESSIONS, key_of, machine
 
 
@@ -185,3 +186,9 @@ def test_the_title_is_what_the_user_called_it_else_the_model_else_the_first_prom
     tmp_path: Path, rows: list[dict[str, Any]], title: str
 ) -> None:
     assert read_rows(tmp_path, said("a", None, "user", "the prompt\nand more"), *rows).title == title
+
+
+def test_a_session_file_in_which_nothing_can_be_read_is_a_conversation_without_messages(tmp_path: Path) -> None:
+    path = tmp_path / "session.jsonl"
+    path.write_bytes(b'"pa":{"id":')
+    assert convert.read(path).messages == ()

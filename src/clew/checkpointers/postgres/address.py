@@ -70,6 +70,8 @@ def parse(url: str, schema: str | None, connections: int | None, timeout: float 
     base = f"{scheme}://{login}{at}{place}"
     try:
         found = conninfo_to_dict(f"{base}?{theirs}" if theirs else base)
+    except UnicodeError:  # psycopg decodes libpq's answer, which may quote a part of a character
+        raise InvalidInput(f"a PostgreSQL URL is UTF-8. {_FORM}") from None
     except psycopg.Error as error:
         raise InvalidInput(f"libpq cannot read this PostgreSQL URL: {_reason(error)}. {_FORM}") from None
     for port in str(found.get("port") or "").split(","):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,8 +177,11 @@ def _is_result(row: Row) -> bool:
     return isinstance(content, list) and any(values(part).get("type") == "tool_result" for part in content)
 
 
+_NO_ROW: Row = {}
+
+
 def _without_noise(rows: list[Row]) -> Iterable[Row]:
-    for row, after in zip(rows, [*rows[1:], {}], strict=True):
+    for row, after in zip_longest(rows, rows[1:], fillvalue=_NO_ROW):
         message, text = values(row.get("message")), _text_of(row)
         if message.get("model") == SYNTHETIC or row.get("isApiErrorMessage") is True:
             continue
