@@ -24,7 +24,7 @@ help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} \
 		/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "Variables: PYTHON=$(PYTHON)  WORKERS=$(WORKERS) (processes of a test run)  CLEW_SEED=… (repeats a test-all)"
+	@echo "Variables: PYTHON=$(PYTHON)  WORKERS=$(WORKERS) (processes of a test run)  CLEW_SEED=… (repeats a test-all)  LOCKED=1 (setup by hashes)"
 
 # What .venv holds, group by group. The files with a dot say that a group is installed.
 
@@ -33,7 +33,8 @@ $(VENV)/.ready: pyproject.toml
 		$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 			|| { echo "Clew needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11"; exit 1; }; \
 		$(PYTHON) -m venv $(VENV); fi
-	$(call install,-e . --group dev)
+	$(call install,$(if $(LOCKED),--require-hashes -r requirements-dev.txt,-e . --group dev))
+	$(if $(LOCKED),$(call install,--no-deps -e .))
 	@touch $@
 
 $(VENV)/.peers $(VENV)/.fuzz $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.ready
