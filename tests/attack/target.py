@@ -6,6 +6,7 @@ import asyncio
 import socket
 import statistics
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -75,6 +76,8 @@ def attacked(folder: Path, *options: str) -> Iterator[Target]:
         process,
     ):
         target = Target(url, process)
+        assert process.stderr is not None
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would stop the service
         try:
             yield target
         finally:

@@ -158,7 +158,7 @@ async def heads_of_many_bytes(target: Target) -> None:
 
 
 async def a_value_of_many_items(target: Target) -> None:
-    async with HTTPCheckpointer(target.url, token=ATTACKER) as store, Thread.open(store, "large") as thread:
+    async with HTTPCheckpointer(target.url, token=ATTACKER, timeout=60) as store, Thread.open(store, "large") as thread:
         call = ToolCall("1", "tool", {"numbers": list(range(600_000)), "empty": [[]] * 400_000})
         await thread.append(MessageAdded(user("Go.")), MessageAdded(Assistant((call,))))
     for _ in range(8):

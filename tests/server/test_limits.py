@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import ssl
 import sys
 from collections.abc import Iterator
@@ -25,8 +26,10 @@ from clew.server.stores import Stores
 from clew.server.wire import whole
 from clew.testing.contract.builders import digest_of
 from tests.clock import Clock
+from tests.limits import PATIENCE
 from tests.server.certificate import make_certificate
 from tests.server.serving import Running, a_token, serving
+from tests.server.test_command import running
 from tests.server.wires import Wire, until
 
 ALICE, BOB = "the-long-token-of-alice", "the-long-token-of-bob"
@@ -259,6 +262,24 @@ def test_limits_that_let_nothing_through_are_refused_at_the_start() -> None:
 
 
 # Logs
+
+
+@pytest.mark.slow
+def test_malformed_requests_write_no_lines_into_the_log() -> None:
+    with running("--store", "memory://") as (url, process):
+        port = int(url.rpartition(":")[2])
+        for data in (
+            b"\0\r\n\r\n",
+            b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        ) * 20:
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as wire:
+                wire.sendall(data)
+                wire.recv(100)
+        process.terminate()
+        assert process.stderr is not None
+        events = [json.loads(line)["event"] for line in process.stderr]
+    assert set(events) <= {"request", "stopping"}
+    assert events.count("request") == 20
 
 
 def test_every_line_of_the_log_is_json_of_bounded_length_without_the_words_of_errors() -> None:

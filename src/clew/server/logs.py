@@ -53,6 +53,8 @@ def write_logs() -> None:
     handler.setFormatter(JSONLines())
     logging.getLogger().addHandler(handler)
     logging.captureWarnings(True)
+    # It warns of every malformed request: strangers could fill the log, or a pipe that nobody empties.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     own = logging.getLogger("clew.server")
     own.addHandler(handler)
     own.setLevel(logging.INFO)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from clew._runtime.aio import Locks
 from clew.checkpointers.http.protocol import NAMESPACE_HEADER, Failure, encode_text
 from clew.server.failures import Refused
 from clew.server.inspector import actions, pages
@@ -30,17 +31,28 @@ class Inspector:
 
     def __init__(self, settings: Settings, tokens: Tokens, stopping: Callable[[], bool]) -> None:
         self._shared = Shared(settings, tokens, stopping)
+        self._turns = Locks()
         table = [*pages.ROUTES, *actions.ROUTES]
         self.router = Router(
-            [Route(method, path, scope, self._for_request(page)) for method, path, scope, page in table],
+            [Route(method, path, scope, self._for_request(path, page)) for method, path, scope, page in table],
             partial(error_response, self._shared),
         )
 
-    def _for_request(self, page: Callable[[Visit], Awaitable[Response]]) -> Handler:
+    def _for_request(self, path: str, page: Callable[[Visit], Awaitable[Response]]) -> Handler:
+        """Return the function that responds to requests for a page. Pages that read threads are made one after the other
+        for each token: each may need much memory, and a token that asks for many at once must not take it from others."""
+
         async def respond(request: Request) -> Response:
             return self._with_id(request, await page(Visit(self._shared, request)))
 
-        return respond
+        if path.endswith("/events") or not path.startswith(("/t/", "/overview")):
+            return respond
+
+        async def in_turn(request: Request) -> Response:
+            async with self._turns[request.token.sha256]:
+                return await respond(request)
+
+        return in_turn
 
     def _with_id(self, request: Request, response: Response) -> Response:
         """Return the response to a page, with a cookie for a browser that has no id yet."""
