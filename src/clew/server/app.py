@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clew.server.audit import Audit
 from clew.server.failures import error_response
 from clew.server.middleware import Gate, Metrics
 from clew.server.router import Router
@@ -21,5 +22,6 @@ def create_app(settings: Settings) -> Gate:
     settings.check()
     stores = Stores(settings.store)
     metrics = Metrics()
-    api = Router([*threads.ROUTES, *blobs.ROUTES, *probes.routes(stores, metrics.text)], error_response)
-    return Gate(api, stores, settings, metrics)
+    audit = Audit(settings.audit, required=settings.audit_required)
+    api = Router([*threads.ROUTES, *blobs.ROUTES, *probes.routes(stores, metrics.text)], error_response, audit.begin)
+    return Gate(api, stores, settings, metrics, audit)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from clew.checkpointers.http.protocol import NAMESPACE_HEADER, PROTOCOL, PROTOCOL_HEADER, Failure
+from clew.server.audit import Audit
 from clew.server.auth import ANYBODY, EVERY_NAMESPACE, NOBODY, Rates, Token
 from clew.server.connections import Connection
 from clew.server.failures import log_failure, refusal
@@ -49,12 +50,13 @@ class Gate:
     requests, counts them, and writes the access log. When the service stops, it waits until the requests under way have
     ended, and then closes the stores."""
 
-    def __init__(self, api: Router, stores: Stores, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, api: Router, stores: Stores, settings: Settings, metrics: Metrics, audit: Audit) -> None:
         self.api = api
         self._tokens = Tokens(settings.tokens, settings.token_file)
-        self.inspector = Inspector(settings, self._tokens, lambda: self.is_draining)
+        self.inspector = Inspector(settings, self._tokens, audit.begin, lambda: self.is_draining)
         self.is_draining = False
         self._metrics = metrics
+        self._audit = audit
         self._quiet = asyncio.Event()
         self._stores = stores
         self._settings = settings
@@ -86,6 +88,7 @@ class Gate:
                 await receive()
             finally:
                 await self._stores.close()
+                self._audit.close()
         except Exception:
             await send({"type": "lifespan.shutdown.failed", "message": traceback.format_exc()})
             raise
@@ -174,11 +177,11 @@ class Gate:
         if wait := self._rates.wait(token.sha256):
             reason = f"this token may make {self._settings.rate:g} requests a second; wait {wait} s"
             return Failure("limited", reason, retry_after=wait)
+        request.token = token
         if path == "/metrics" and not (token.namespace == EVERY_NAMESPACE and token.allows("metrics")):
             return Failure(
                 "forbidden", "metrics are of all tenants; this needs a token of the namespace * with the scope metrics"
             )
-        request.token = token
         return None
 
     def _who(self, request: Request) -> Token | Failure:
@@ -200,6 +203,7 @@ class Gate:
     def _record(self, request: Request, connection: _Counted, seconds: float) -> None:
         # Invented methods must not make the counters grow without end.
         method = request.method if request.method in _METHODS else "other"
+        self._audit.end(request, connection.status)
         self._metrics.count(method, request.route, connection.status, seconds, connection.received, connection.sent)
         if not self._settings.access_log:
             return

@@ -43,6 +43,8 @@ class Request:
         Empty on a unix socket."""
         self.browser = ""
         """The random id in the cookie of a browser that asks for a page. A browser without one gets one with the page."""
+        self.audit_id = ""
+        """The id of the lines that the audit log has about this request. Empty if it has none."""
         self.session_token: Token | None = None
         """The token that the browser is signed in with. None if it is not, and for requests to the API."""
         self.token: Token = NOBODY

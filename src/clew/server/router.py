@@ -33,14 +33,21 @@ class Route(NamedTuple):
 
 class Router:
     """Responds to requests by a table of routes. If a route raises an error, `failed` is called with the request and the
-    error, and returns the response.
+    error, and returns the response. Before a route is called, `begin` is, with the request and the route's scope; an error
+    that it raises refuses the request.
 
     A route whose path has no name in braces goes first: a request for `/v1/blobs/get` never goes to `/v1/blobs/{digest}`.
     """
 
-    def __init__(self, routes: Iterable[Route], failed: Callable[[Request, Exception], Response]) -> None:
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        failed: Callable[[Request, Exception], Response],
+        begin: Callable[[Request, Scope | None], Awaitable[None]] | None = None,
+    ) -> None:
         self.routes = tuple(routes)
         self._failed = failed
+        self._begin = begin
         self._plain: dict[str, dict[str, Route]] = {}
         # A tree of segments, in which None stands for any segment, and "" leads to the routes of the path that ends there.
         self._tree: dict[str | None, Any] = {}
@@ -69,6 +76,8 @@ class Router:
             # Before anything else, so that a refusal reveals nothing about what exists.
             if route.scope is not None:
                 request.need(route.scope)
+            if self._begin is not None:
+                await self._begin(request, route.scope)
             return await route.handler(request)
         except Exception as error:  # noqa: BLE001 - the client gets every error as a response
             return self._failed(request, error)

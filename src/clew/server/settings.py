@@ -59,6 +59,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     proxies: tuple[str, ...] = ()
     """Addresses or networks of the proxies in front of the service. Only they are believed about whom a request comes
     from and whether it came over TLS (`X-Forwarded-For`, `X-Forwarded-Proto`)."""
+    audit: Path | None = None
+    """The file of the audit log. None is no audit log."""
+    audit_required: bool = False
+    """Whether a request that cannot be recorded in the audit log is refused."""
     access_log: bool = True
     grace: float = 30.0
     """Seconds after which the service has ended when it is told to stop. Most of them are for the requests under way."""
@@ -125,6 +129,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidInput(f"{name.replace('_', ' ')}: {getattr(self, name)} lets nothing through")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidInput("TLS needs both files: the certificate and its key")
+        if self.audit_required and self.audit is None:
+            raise InvalidInput("an audit log is required, and no file is named for it. Give --audit FILE.")
         for proxy in self.proxies:
             try:
                 ipaddress.ip_network(proxy, strict=False)

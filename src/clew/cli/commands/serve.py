@@ -47,6 +47,12 @@ def serve(
         list[str] | None,
         typer.Option(metavar="ADDRESS", help="A proxy whose X-Forwarded headers are believed. Repeatable."),
     ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Record who did what, when and from where, as JSON lines.")
+    ] = None,
+    audit_required: Annotated[
+        bool, typer.Option("--audit-required", help="Refuse what cannot be recorded in the audit log.")
+    ] = False,
     grace: Annotated[
         float, typer.Option(metavar="SECONDS", help="When it has ended at the latest, once it is told to stop.")
     ] = 30.0,
@@ -133,6 +139,8 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         proxies=tuple(proxy or ()),
+        audit=audit,
+        audit_required=audit_required,
         access_log=access_log,
         grace=grace,
         **limits,

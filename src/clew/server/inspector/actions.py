@@ -79,6 +79,7 @@ async def login(visit: Visit) -> Response:
 def _sign_in(visit: Visit, token: Token, namespace: str, next_path: str) -> Response:
     """Begin a session with this token, and return the redirect that gives the browser its cookie."""
     visit.shared.sessions.end(visit.request.browser)
+    visit.request.token = token  # for the logs
     browser = visit.shared.sessions.start(token, namespace)
     return _go(next_path, cookie_for(browser, secure=visit.request.is_secure))
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from clew._runtime.aio import Locks
 from clew.checkpointers.http.protocol import NAMESPACE_HEADER, Failure, encode_text
+from clew.server.auth import Scope
 from clew.server.failures import Refused
 from clew.server.inspector import actions, pages
 from clew.server.inspector.error_pages import error_response
@@ -29,13 +30,20 @@ _OPEN = frozenset({"/login"})
 class Inspector:
     """The web pages of a service. None of their paths is a path of the API."""
 
-    def __init__(self, settings: Settings, tokens: Tokens, stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        tokens: Tokens,
+        begin: Callable[[Request, Scope | None], Awaitable[None]],
+        stopping: Callable[[], bool],
+    ) -> None:
         self._shared = Shared(settings, tokens, stopping)
         self._turns = Locks()
         table = [*pages.ROUTES, *actions.ROUTES]
         self.router = Router(
             [Route(method, path, scope, self._for_request(path, page)) for method, path, scope, page in table],
             partial(error_response, self._shared),
+            begin,
         )
 
     def _for_request(self, path: str, page: Callable[[Visit], Awaitable[Response]]) -> Handler:
