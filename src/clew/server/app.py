@@ -5,6 +5,7 @@ from __future__ import annotations
 from clew.server.audit import Audit
 from clew.server.failures import error_response
 from clew.server.middleware import Gate, Metrics
+from clew.server.quotas import Ledger
 from clew.server.router import Router
 from clew.server.routes import blobs, probes, threads
 from clew.server.settings import Settings
@@ -20,7 +21,10 @@ def create_app(settings: Settings) -> Gate:
     cannot work.
     """
     settings.check()
-    stores = Stores(settings.store)
+    ledger = None
+    if settings.quota_file is not None:
+        ledger = Ledger(settings.quota_file, settings.tenant_threads, settings.tenant_bytes)
+    stores = Stores(settings.store, ledger)
     metrics = Metrics()
     audit = Audit(settings.audit, required=settings.audit_required)
     api = Router([*threads.ROUTES, *blobs.ROUTES, *probes.routes(stores, metrics.text)], error_response, audit.begin)

@@ -64,6 +64,7 @@ class Gate:
         self._rates = Rates(settings.rate, settings.burst)
         self.bodies = Bodies(settings)
         self._streams = Streams(settings.max_streams)
+        self._tenant_rates = Rates(settings.tenant_rate, None)
 
     @property
     def under_way(self) -> int:
@@ -178,6 +179,12 @@ class Gate:
             reason = f"this token may make {self._settings.rate:g} requests a second; wait {wait} s"
             return Failure("limited", reason, retry_after=wait)
         request.token = token
+        tenant = token.namespace
+        if tenant != EVERY_NAMESPACE and (wait := self._tenant_rates.wait(tenant)):
+            reason = (
+                f"the tenant {tenant} may make {self._settings.tenant_rate:g} requests a second in all; wait {wait} s"
+            )
+            return Failure("limited", reason, retry_after=wait)
         if path == "/metrics" and not (token.namespace == EVERY_NAMESPACE and token.allows("metrics")):
             return Failure(
                 "forbidden", "metrics are of all tenants; this needs a token of the namespace * with the scope metrics"

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from clew.checkpointers.checks import check_thread_id
 from clew.checkpointers.heads import thread_key
 from clew.checkpointers.http.protocol import NAMESPACE_HEADER, decode_text
-from clew.server.auth import NOBODY, Scope, Token, in_store
+from clew.server.auth import EVERY_NAMESPACE, NOBODY, Scope, Token, in_store
 from clew.server.failures import Refused
 from clew.server.settings import CONNECTION, Settings
 from clew.server.stores import Stores, Use
@@ -88,12 +88,17 @@ class Request:
     def store(self) -> Use:
         """Return a context manager that gives the store in the request's namespace, without keys: what clients send and
         ask for is passed on as it is."""
-        return self._stores.use(self.namespace, is_opaque=True)
+        return self._stores.use(self.namespace, self._tenant, is_opaque=True)
 
     def readable_store(self) -> Use:
         """Return a context manager that gives the same store with the keys of the service, for pages that show what is
         in a thread."""
-        return self._stores.use(self.namespace)
+        return self._stores.use(self.namespace, self._tenant)
+
+    @property
+    def _tenant(self) -> str:
+        """The tenant whose quotas hold: the namespace of the token. Empty for the operator's tokens."""
+        return "" if self.token.namespace == EVERY_NAMESPACE else self.token.namespace
 
     @property
     def thread_id(self) -> str:

@@ -59,6 +59,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     proxies: tuple[str, ...] = ()
     """Addresses or networks of the proxies in front of the service. Only they are believed about whom a request comes
     from and whether it came over TLS (`X-Forwarded-For`, `X-Forwarded-Proto`)."""
+    quota_file: Path | None = None
+    """The ledger of what each tenant keeps, a SQLite file. It is needed for the next two limits."""
+    tenant_threads: int | None = None
+    """The most threads that a tenant, the namespace of a token, may have. None is no limit."""
+    tenant_bytes: int | None = None
+    """The most bytes of frames and blobs that a tenant may keep. None is no limit."""
+    tenant_rate: float | None = None
+    """The requests per second that all tokens of a tenant may make together. None is no limit."""
     audit: Path | None = None
     """The file of the audit log. None is no audit log."""
     audit_required: bool = False
@@ -129,6 +137,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidInput(f"{name.replace('_', ' ')}: {getattr(self, name)} lets nothing through")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidInput("TLS needs both files: the certificate and its key")
+        limits = [one for one in (self.tenant_threads, self.tenant_bytes, self.tenant_rate) if one is not None]
+        if any(limit <= 0 for limit in limits):
+            raise InvalidInput("a quota of a tenant is more than 0; leave it out for no limit")
+        if (self.tenant_threads or self.tenant_bytes) and self.quota_file is None:
+            raise InvalidInput("quotas of threads and bytes need a file to count in. Give --quota-file FILE.")
         if self.audit_required and self.audit is None:
             raise InvalidInput("an audit log is required, and no file is named for it. Give --audit FILE.")
         for proxy in self.proxies:

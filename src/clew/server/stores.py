@@ -7,6 +7,7 @@ from types import TracebackType
 
 from clew.checkpointers import Checkpointer, MemoryCheckpointer, SealedCheckpointer, open_checkpointer
 from clew.checkpointers.sealed import without_keys
+from clew.server.quotas import Ledger, Metered
 
 __all__ = ["Stores", "Use"]
 
@@ -26,17 +27,16 @@ class _Open:
 class Use:
     """A context manager that gives a checkpointer, and keeps it open until the block ends."""
 
-    __slots__ = ("_entry", "_is_opaque", "_stores")
+    __slots__ = ("_entry", "_given", "_stores")
 
-    def __init__(self, stores: Stores, entry: _Open, *, is_opaque: bool) -> None:
+    def __init__(self, stores: Stores, entry: _Open, given: Checkpointer) -> None:
         self._stores = stores
         self._entry = entry
-        self._is_opaque = is_opaque
+        self._given = given
 
     async def __aenter__(self) -> Checkpointer:
         self._entry.users += 1
-        store = self._entry.store
-        return without_keys(store) if self._is_opaque else store
+        return self._given
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -51,13 +51,15 @@ class Stores:
     If more than `MOST_OPEN` are open, those that were unused for longest are closed. They are opened again on demand.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, ledger: Ledger | None = None) -> None:
         self._url = url
+        self._ledger = ledger
         self._first = open_checkpointer(url)  # so that a wrong URL or a missing extra is reported at once
         self._open: OrderedDict[str, _Open] = OrderedDict({"": _Open(self._first)})
 
-    def use(self, namespace: str, *, is_opaque: bool = False) -> Use:
+    def use(self, namespace: str, tenant: str = "", *, is_opaque: bool = False) -> Use:
         """Return a context manager that gives the checkpointer of this namespace. It is opened if it is not open yet.
+        If there are quotas, they hold in it for the tenant with this name; without a name, none hold.
 
         With `is_opaque`, the checkpointer has no keys even if the service has some: for clients that encrypt and seal
         themselves, with keys that the service need not know.
@@ -66,7 +68,10 @@ class Stores:
         if entry is None:
             entry = self._open[namespace] = _Open(self._make(namespace))
         self._open.move_to_end(namespace)
-        return Use(self, entry, is_opaque=is_opaque)
+        store = without_keys(entry.store) if is_opaque else entry.store
+        if self._ledger is not None and tenant:
+            return Use(self, entry, Metered(store, self._ledger, tenant, namespace))
+        return Use(self, entry, store)
 
     async def close(self) -> None:
         """Close every checkpointer, even one that is being used."""
@@ -74,6 +79,8 @@ class Stores:
         for entry in entries:
             await entry.store.close()
         await self._first.close()
+        if self._ledger is not None:
+            self._ledger.close()
 
     def _make(self, namespace: str) -> Checkpointer:
         first = without_keys(self._first)

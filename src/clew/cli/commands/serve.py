@@ -47,6 +47,18 @@ def serve(
         list[str] | None,
         typer.Option(metavar="ADDRESS", help="A proxy whose X-Forwarded headers are believed. Repeatable."),
     ] = None,
+    tenant_threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Threads that each namespace may have.")
+    ] = None,
+    tenant_mib: Annotated[
+        int | None, typer.Option("--tenant-mib", metavar="MIB", help="Frames and blobs that each namespace may keep.")
+    ] = None,
+    tenant_rate: Annotated[
+        float | None, typer.Option(metavar="N", help="Requests a second for all tokens of a namespace together.")
+    ] = None,
+    quota_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to count what each namespace keeps, for such limits.")
+    ] = None,
     audit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Record who did what, when and from where, as JSON lines.")
     ] = None,
@@ -139,6 +151,10 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         proxies=tuple(proxy or ()),
+        tenant_threads=tenant_threads,
+        tenant_bytes=None if tenant_mib is None else tenant_mib * 2**20,
+        tenant_rate=tenant_rate,
+        quota_file=quota_file,
         audit=audit,
         audit_required=audit_required,
         access_log=access_log,

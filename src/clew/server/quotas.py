@@ -1,0 +1,183 @@
+"""Quotas: how many threads and bytes a tenant may keep. A ledger counts what each tenant stores through the service, and a
+wrapper around its store refuses what would be too much."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from clew._runtime import files
+from clew._runtime.text import size as shown_size
+from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.checkpointers.heads import thread_key
+from clew.errors import InvalidInput
+from clew.log.keys import Keyring
+from clew.server.failures import Refused
+
+__all__ = ["Ledger", "Metered"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS kept (
+    tenant TEXT NOT NULL, namespace TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
+    frames INTEGER NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (tenant, namespace, kind, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS totals (
+    tenant TEXT PRIMARY KEY, threads INTEGER NOT NULL, bytes INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+class Ledger:
+    """The threads and blobs that each tenant keeps, with their sizes, in a SQLite file. It counts what passes through the
+    service from the moment when the file was made. `threads` and `size` are the most that a tenant may have; None is no
+    limit. If the machine loses power, the last counts may be lost, never what is stored."""
+
+    def __init__(self, path: Path, threads: int | None, size: int | None) -> None:
+        """Raise `InvalidInput` if the file cannot be opened."""
+        self._threads = threads
+        self._size = size
+        try:
+            files.make_private_file(path)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {_SCHEMA}")
+        except (OSError, sqlite3.Error) as error:
+            raise InvalidInput(f"{path}: the ledger of quotas cannot be opened: {error}") from None
+
+    def check(self, tenant: str, *, threads: int, size: int) -> None:
+        """Raise `Refused` if a tenant may not keep so many threads and bytes more."""
+        has_threads, has_bytes = self._db.execute(
+            "SELECT threads, bytes FROM totals WHERE tenant = ?", (tenant,)
+        ).fetchone() or (0, 0)
+        if threads and self._threads is not None and has_threads + threads > self._threads:
+            raise Refused(
+                "forbidden",
+                f"the tenant {tenant} has {has_threads} threads, and may have {self._threads}. Delete some first.",
+            )
+        if size and self._size is not None and has_bytes + size > self._size:
+            raise Refused(
+                "forbidden",
+                f"the tenant {tenant} keeps {shown_size(has_bytes)}, and may keep {shown_size(self._size)}; this has "
+                f"{shown_size(size)}. Delete threads, and collect what they leave, first.",
+            )
+
+    def frames(self, tenant: str, namespace: str, name: str) -> int | None:
+        """Return how many frames of a thread were counted. None if the thread was not."""
+        found = self._db.execute(
+            "SELECT frames FROM kept WHERE tenant = ? AND namespace = ? AND kind = 'thread' AND name = ?",
+            (tenant, namespace, name),
+        ).fetchone()
+        return None if found is None else int(found[0])
+
+    def unknown(self, tenant: str, namespace: str, digests: Collection[str]) -> set[str]:
+        """Return those of these blobs that were not counted yet."""
+        query = "SELECT 1 FROM kept WHERE tenant = ? AND namespace = ? AND kind = 'blob' AND name = ?"
+        return {digest for digest in digests if not self._db.execute(query, (tenant, namespace, digest)).fetchone()}
+
+    def add(self, tenant: str, namespace: str, kind: str, sizes: Mapping[str, int], frames: int = 0) -> None:
+        """Count these threads or blobs: `sizes` has the bytes that each got, by its name. A thread then has `frames`."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            for name, size in sizes.items():
+                is_new = self._db.execute(
+                    "INSERT OR IGNORE INTO kept VALUES (?, ?, ?, ?, 0, 0)", (tenant, namespace, kind, name)
+                ).rowcount
+                self._db.execute(
+                    "UPDATE kept SET frames = ?, bytes = bytes + ? "
+                    "WHERE tenant = ? AND namespace = ? AND kind = ? AND name = ?",
+                    (frames, size, tenant, namespace, kind, name),
+                )
+                self._change(tenant, is_new if kind == "thread" else 0, size)
+
+    def remove(self, tenant: str, namespace: str, kind: str, names: Collection[str]) -> None:
+        """Take threads or blobs that were deleted out of the count."""
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            for name in names:
+                key = (tenant, namespace, kind, name)
+                where = "WHERE tenant = ? AND namespace = ? AND kind = ? AND name = ?"
+                found = self._db.execute(f"SELECT bytes FROM kept {where}", key).fetchone()  # noqa: S608 - constants
+                if found is not None:
+                    self._db.execute(f"DELETE FROM kept {where}", key)  # noqa: S608 - constants
+                    self._change(tenant, -1 if kind == "thread" else 0, -found[0])
+
+    def _change(self, tenant: str, threads: int, size: int) -> None:
+        self._db.execute("INSERT OR IGNORE INTO totals VALUES (?, 0, 0)", (tenant,))
+        self._db.execute(
+            "UPDATE totals SET threads = threads + ?, bytes = bytes + ? WHERE tenant = ?", (threads, size, tenant)
+        )
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class Metered(Checkpointer):
+    """The store of a tenant, in which the quotas of the tenant hold: it passes every call on, counts what is kept, and
+    raises `Refused` for what would be too much. Reading and deleting are never refused."""
+
+    def __init__(self, store: Checkpointer, ledger: Ledger, tenant: str, namespace: str) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._tenant = tenant
+        self._namespace = namespace
+        self.place = store.place
+        self.own_files = store.own_files
+        self.is_hasty = store.is_hasty
+
+    @property
+    def keys(self) -> Keyring | None:
+        return self._store.keys
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        ledger, name, added = self._ledger, thread_key(thread_id), sum(map(len, frames))
+        known = ledger.frames(self._tenant, self._namespace, name)
+        is_repeated = known is not None and known >= at + len(frames)
+        if not is_repeated:
+            ledger.check(self._tenant, threads=int(known is None and not at), size=added)
+        await self._store.append(thread_id, frames, at=at, head=head, refs=refs)
+        if frames and not is_repeated:
+            ledger.add(self._tenant, self._namespace, "thread", {name: added}, at + len(frames))
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        return await self._store.read(thread_id, start=start, stop=stop)
+
+    async def head(self, thread_id: str) -> Head | None:
+        return await self._store.head(thread_id)
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        async for head in self._store.heads(query):
+            yield head
+
+    async def refs(self, thread_id: str) -> set[str]:
+        return await self._store.refs(thread_id)
+
+    async def delete(self, thread_id: str) -> None:
+        await self._store.delete(thread_id)
+        self._ledger.remove(self._tenant, self._namespace, "thread", [thread_key(thread_id)])
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        sizes = {name: len(blobs[name]) for name in self._ledger.unknown(self._tenant, self._namespace, blobs)}
+        self._ledger.check(self._tenant, threads=0, size=sum(sizes.values()))
+        await self._store.put_blobs(blobs)
+        self._ledger.add(self._tenant, self._namespace, "blob", sizes)
+
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        return await self._store.get_blobs(digests)
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        return await self._store.missing_blobs(digests)
+
+    async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
+        async for digest in self._store.blobs(untouched_for=untouched_for):
+            yield digest
+
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        await self._store.delete_blobs(digests, untouched_for=untouched_for)
+        gone = await self._store.missing_blobs(digests)
+        self._ledger.remove(self._tenant, self._namespace, "blob", gone)
+
+    async def close(self) -> None:
+        """Do nothing: the store is shared, and closed by those who opened it."""

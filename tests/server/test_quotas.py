@@ -1,0 +1,85 @@
+"""Quotas: what a tenant may keep and ask, and that others are not touched by it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from blake3 import blake3
+
+from clew.checkpointers.http.store import HTTPCheckpointer
+from clew.errors import InvalidInput, UsageError
+from clew.server import Settings, create_app
+from clew.testing.contract.builders import append
+from tests.server.serving import Running, a_token, serving
+
+pytestmark = pytest.mark.anyio
+
+ONE, SECOND, OTHER = "the-long-first-token", "the-long-second-token", "the-long-other-token"
+TOKENS = (a_token(ONE, "team"), a_token(SECOND, "team"), a_token(OTHER, "else"))
+
+
+def limited(tmp_path: Path, **limits: Any) -> Any:
+    return serving(f"sqlite:///{tmp_path}/clew.db", tokens=TOKENS, quota_file=tmp_path / "quotas.db", **limits)
+
+
+def client(running: Running, token: str = ONE, namespace: str = "") -> HTTPCheckpointer:
+    return HTTPCheckpointer(running.url, namespace, token=token)
+
+
+async def test_a_tenant_has_so_many_threads_in_all_its_namespaces_and_after_a_restart(tmp_path: Path) -> None:
+    with limited(tmp_path, tenant_threads=2) as running:
+        async with client(running) as store, client(running, SECOND, "inner") as inner, client(running, OTHER) as other:
+            await append(store, "one", b"frame")
+            await append(inner, "two", b"frame")
+            for full in (store, inner):
+                with pytest.raises(UsageError, match="the tenant team has 2 threads, and may have 2"):
+                    await append(full, "three", b"frame")
+            await append(store, "one", b"more", at=1)  # those that are there go on
+            await append(other, "three", b"frame")
+    with limited(tmp_path, tenant_threads=2) as running:
+        async with client(running) as store:
+            with pytest.raises(UsageError, match="2 threads"):
+                await append(store, "three", b"frame")
+            await store.delete("one")
+            await append(store, "three", b"frame")
+
+
+async def test_a_tenant_keeps_so_many_bytes_of_frames_and_blobs(tmp_path: Path) -> None:
+    data = bytes(600)
+    digest = blake3(data).hexdigest()
+    with limited(tmp_path, tenant_bytes=1000) as running:
+        async with client(running) as store, client(running, OTHER) as other:
+            for _ in range(2):  # the same blob counts once
+                await store.put_blobs({digest: data})
+            for _ in range(2):  # an append that is repeated too
+                await append(store, "thread", bytes(300))
+            with pytest.raises(UsageError, match="keeps 900 B, and may keep 1000 B; this has 200 B"):
+                await append(store, "thread", bytes(200), at=1)
+            with pytest.raises(UsageError, match="may keep 1000 B"):
+                await store.put_blobs({blake3(data + b"x").hexdigest(): data + b"x"})
+            await append(other, "thread", bytes(900))
+            await store.delete_blobs([digest], untouched_for=timedelta(0))
+            await append(store, "thread", bytes(200), at=1)
+
+
+async def test_the_tokens_of_a_tenant_share_one_rate(tmp_path: Path) -> None:
+    with limited(tmp_path, tenant_rate=2) as running:
+        found = [
+            httpx.get(f"{running.url}/v1/threads/YQ", headers={"authorization": f"Bearer {token}"})
+            for token in (ONE, SECOND, ONE, SECOND, ONE, SECOND, OTHER)
+        ]
+        *mine, other = found
+        assert 429 in [answer.status_code for answer in mine]
+        assert other.status_code == 404
+        [refused, *_] = [answer for answer in mine if answer.status_code == 429]
+        assert "the tenant team may make 2 requests a second in all" in refused.json()["message"]
+
+
+@pytest.mark.parametrize("limits", [{"tenant_threads": 1}, {"tenant_bytes": 1}, {"tenant_rate": 0}])
+def test_a_quota_that_cannot_hold_is_refused_at_the_start(limits: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="quota"):
+        create_app(Settings(store="memory://", tokens=TOKENS, **limits))
