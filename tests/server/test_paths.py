@@ -255,4 +255,5 @@ def test_the_older_http_gets_the_same_answer(ask: Any, path: str) -> None:
         before[1]["content-type"],
         before[1]["content-length"],
     )
-    assert now[2] == before[2]
+    bodies = [re.sub(rb'name="csrf" value="[0-9a-f]+"', b"", answer[2]) for answer in (now, before)]
+    assert bodies[0] == bodies[1]  # but for the proof in a form, which fits one browser only
