@@ -207,3 +207,45 @@ async def test_json_of_a_refusal_has_the_setup_on_the_standard_error(tmp_path: P
     assert (run.returncode, run.stdout) == (2, "")
     assert "npx evil" in run.stderr
     assert json.dumps("npx evil") not in run.stdout
+
+
+LONG = "rm -rf  /tmp/a " + "x" * 6_000 + "\x1b[2J\u202e\x9b THE END"
+PAY = {"call": {"name": "pay_note", "arguments": {"amount": 5, "note": LONG}}}
+APPROVED = 'note="' + LONG.replace("\x1b", "\\u001b").replace("\u202e", "\\u202e").replace("\x9b", "\\x9b") + '"'
+
+
+def long_question(tmp_path: Path) -> tuple[Workshop, tuple[str, ...]]:
+    """A thread that is about to ask for an approval of a call with long arguments."""
+    shop = Workshop(tmp_path)
+    with (shop.folder / "shop.py").open("a") as file:
+        file.write("\n@tool(approve=True)\nasync def pay_note(amount: int, note: str) -> str:\n    return 'paid'\n")
+    model = shop.script("pay", PAY, "Paid.")
+    return shop, ("run", "Pay.", "--model", model, "--tool", "shop:pay_note", "--thread", "t")
+
+
+def test_what_is_to_be_approved_is_shown_whole_with_control_characters_visible(tmp_path: Path) -> None:
+    shop, command = long_question(tmp_path)
+    for run in (shop.clew(*command), shop.clew("resume", "t")):
+        assert run.returncode == 1
+        assert f"pay_note(amount=5, {APPROVED})" in run.stderr
+        assert not {"\x1b", "\u202e", "\x9b"} & set(run.stderr)
+    why = shop.clew("why", "t").stdout
+    assert "THE END" in why
+    assert "x" * 6_000 in why
+
+
+def test_at_a_terminal_what_is_to_be_approved_is_read_to_its_end_before_it_can_be_answered(tmp_path: Path) -> None:
+    shop, command = long_question(tmp_path)
+    with shop.terminal(*command) as shown:
+        shown.wait_for("-- more")
+        assert "decide later" not in shown.shown
+        shown.type("q\n")
+        assert shown.end() == 1
+    with shop.terminal("resume", "t") as shown:
+        shown.wait_for("-- more")
+        shown.type("\n\n\n")  # 77 rows of 80 characters, 22 on a page
+        shown.wait_for("y, n, or why not (empty: decide later): ")
+        assert "THE END" in shown.shown.rpartition("-- more")[2]
+        shown.type("y\n")
+        assert shown.end() == 0
+    assert "Paid." in shown.shown

@@ -21,6 +21,7 @@ from clew.agent.way_forward import Way, at_provider, shown_prompt, way_of, way_o
 from clew.cli.agents import ToolsMissing, make_agent
 from clew.cli.consent import keep_trust
 from clew.cli.output.live import Ended, View, live_view, question_text
+from clew.cli.output.pages import fits_terminal, print_whole
 from clew.cli.setups import changes, merged
 from clew.cli.stores import on_store, shown_store
 from clew.errors import ClewError, ContextTooLong, InvalidInput, ThreadBusy, ThreadNotFound, UsageError
@@ -354,14 +355,17 @@ def write_answer(answer: Any) -> str:
 def ask(questions: Collection[Question], json: bool) -> Any:
     """Ask the user these questions at the terminal, and return a dict with the answer to each by the question's id.
 
-    Returns None if `json` is set, if there is no terminal, or if the user leaves a question open.
+    A question that is longer than the terminal is high, because of its arguments, is shown page by page first: it can be
+    answered only after its last page. Returns None if `json` is set, if there is no terminal, or if the user leaves a
+    question open.
     """
     if json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
     answers = {}
     for question in questions:
-        if len(questions) > 1:
-            sys.stderr.write(f"{question_text(question)}\n")
+        text = question_text(question)
+        if (len(questions) > 1 or not fits_terminal(text)) and not print_whole(text):
+            return None
         sys.stderr.write(_WANTED[question.kind])
         sys.stderr.flush()
         said = sys.stdin.readline().strip()

@@ -96,9 +96,9 @@ def _print_calls(pen: Pen, standing: Standing) -> None:
 def _print_questions(pen: Pen, standing: Standing, store: str) -> None:
     for question in standing.questions:
         pen.gap()
-        pen.line(f"{question.tool} asks ({question.kind}): {one_line(question.text, _LONGEST)}", "yellow")
+        pen.line(f"{question.tool} asks ({question.kind}): {one_line(question.text)}", "yellow")
         if question.arguments:
-            pen.shortened(json_text(question.arguments), standing.head.turns, "dim")
+            pen.text(json_text(question.arguments), "dim")
         pen.command("  Answer", f": {standing.way.answering(question, store)}", "")
 
 

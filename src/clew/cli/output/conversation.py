@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clew.threads.views.entries import Line
     from clew.threads.views.timeline import TimelineCall, TimelineTurn
 
-__all__ = ["Pen", "call_text", "entry_text", "in_order", "json_text", "print_entry", "said_lines"]
+__all__ = ["Pen", "call_text", "entry_text", "in_order", "json_text", "print_entry", "said_lines", "whole_call"]
 
 
 _LINES = 8
@@ -201,6 +201,16 @@ def call_text(call: Any) -> str:
     else:
         text = one_line(str(given))
     return f"{one_line(call.name)}({cut(one_line(text), _ARGUMENTS)})"
+
+
+def whole_call(name: str, arguments: Any) -> str:
+    """Return a tool call on one line with nothing cut, for a user who has to decide about it. The values are JSON, so
+    every space in them stays; control characters are made visible."""
+    if isinstance(arguments, dict):
+        given = ", ".join(f"{each}={json_text(value)}" for each, value in arguments.items())
+    else:
+        given = json_text(arguments)
+    return visible(f"{name}({given})").replace("\n", "\\n").replace("\t", "\\t")
 
 
 def said_lines(message: Message, longest: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ from clew._runtime.text import dollars, elapsed, one_line, short_number, visible
 from clew.agent import RunStarted, ToolReplayed
 from clew.agent import events as of
 from clew.cli.output.console import console, errors, json_line
-from clew.cli.output.conversation import call_text
+from clew.cli.output.conversation import call_text, whole_call
 from clew.messages import Json, Text
 from clew.threads.views.render import plain_object
 
@@ -245,9 +245,10 @@ class JsonView:
 
 
 def question_text(question: Question) -> str:
-    """Return the text of a question that the agent asks. If the question is about a tool call, the call follows."""
-    about = f" {call_text(_Call(question.tool, question.arguments))}" if question.kind != "question" else ""
-    return one_line(question.text, 1000) + about
+    """Return the text of a question that the agent asks. If the question is about a tool call, the call follows, with
+    all its arguments. Nothing is cut: what the user approves must be on the screen."""
+    about = f" {whole_call(question.tool, question.arguments)}" if question.kind != "question" else ""
+    return one_line(question.text) + about
 
 
 def _drift(drift: Mapping[str, Any]) -> Iterator[str]:
@@ -265,11 +266,6 @@ def _drift(drift: Mapping[str, Any]) -> Iterator[str]:
         yield f"Tools that have changed: {', '.join(drift['changed tools'][1])}."
     if "tools" in drift and (new := sorted(set(drift["tools"][1]) - set(drift["tools"][0]))):
         yield f"New tools: {', '.join(new)}."
-
-
-class _Call(NamedTuple):
-    name: str
-    arguments: Any
 
 
 def _result_words(result: ToolResult) -> str:

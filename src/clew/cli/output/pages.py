@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from clew._runtime.text import visible
 from clew.cli.output.console import read_line
 
-__all__ = ["print_whole"]
+__all__ = ["fits_terminal", "print_whole"]
 
 _MORE = "-- more: Enter shows the next page, q leaves -- "
 _SIZE = os.terminal_size((80, 24))
@@ -32,6 +32,12 @@ def print_whole(text: str) -> bool:
             return False
         sys.stderr.write(f"{row}\n")
     return True
+
+
+def fits_terminal(text: str) -> bool:
+    """Tell whether the whole text can be on the terminal at once, with two lines to spare."""
+    size = _terminal_size()
+    return sum(1 for _ in _rows(visible(text).expandtabs(4), max(1, size.columns))) <= size.lines - 2
 
 
 def _terminal_size() -> os.terminal_size:
