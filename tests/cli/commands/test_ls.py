@@ -128,7 +128,7 @@ async def test_tags_children_holders_and_hostile_titles(tmp_path: Path) -> None:
     assert (listed["held"]["status"], listed["held"]["holder"]["label"]) == ("running", "night shift")
     assert token not in str(listed)
     assert "(night shift)" in plain
-    assert [line for line in plain.splitlines() if "AB C" in line]
+    assert [line for line in plain.splitlines() if "\\x1b[2JA\\u202eB \\x07C" in line]
     assert "\x1b" not in plain
     assert "\u202e" not in plain
     assert [one["thread_id"] for one in tagged] == ["mother"]

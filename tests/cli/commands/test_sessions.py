@@ -25,7 +25,7 @@ def test_sessions_are_listed_newest_first_as_asked(tmp_path: Path) -> None:
     table = machine.clew("sessions").stdout.splitlines()
     assert table[0].split() == ["PROVIDER", "ID", "TITLE", "EXCHANGES", "CWD", "AGE", "SIZE"]
     assert table[1].split()[:5] == ["claude_code", new, "Paint", "the", "door."]
-    assert table[2].startswith(f"codex        {old}  Mend the roof.")
+    assert table[2].startswith(f"codex        {old}  Mend the \\x1b[31mroof.")
     assert " 10m " in table[2]
     (mine,) = objects(machine.clew("sessions", "--cwd", ".", "--json"))
     assert (mine["provider"], mine["id"], mine["turns"], mine["cwd"]) == ("codex", old, 1, str(machine.cwd))

@@ -130,7 +130,7 @@ async def test_long_results_are_cut_and_say_how_to_see_them_and_nothing_hostile_
     cut, full = clew("show", "long", store=url).stdout, clew("show", "long", "--full", store=url).stdout
     assert ("line 7\n" in cut, "line 8\n" in cut, "line 99\n" in full) == (True, False, True)
     assert cut.count("more lines: --turn 1 --full") == 2
-    assert "> Go [bold]on[/bold].\n  And on.\n" in cut
+    assert "> Go \\x1b[31m[bold]on[/bold]\\x1b[0m.\n  And on.\n" in cut
     assert "Turn 2 · rewound" in cut
     assert "rewound from turn 2 to turn 1" in cut
     with terminal("show", "long", store=url) as shell:
