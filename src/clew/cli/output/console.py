@@ -67,7 +67,8 @@ def errors() -> Console:
 def say(text: object = "", *, err: bool = False, dim: bool = False) -> None:
     """Print a line on the standard output, or on the standard error with `err`. Control characters in it are made
     visible, so that no text of a thread can control the terminal."""
-    typer.secho(visible(str(text)), err=err, dim=dim or None)
+    shown = visible(str(text))
+    typer.echo(typer.style(shown, dim=True) if dim else shown, err=err)
 
 
 def json_line(value: Any) -> str:
