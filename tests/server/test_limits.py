@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
-from clew.checkpointers.http.protocol import encode_text
+from clew.checkpointers.http.protocol import MSGPACK, encode_text
 from clew.errors import InvalidInput
 from clew.server import Settings
 from clew.server.failures import Refused
@@ -231,6 +232,25 @@ def test_unfinished_uploads_of_one_token_take_half_of_the_memory_and_no_more() -
             opened[5].send(data)
             assert opened[5].answer()[0] == 200
         until(lambda: not running.server.gate.bodies.held)
+
+
+def test_blobs_that_a_client_asks_for_and_never_takes_do_not_fill_the_memory() -> None:
+    data = bytes(20 * 2**20)
+    with serving(tokens=TOKENS, max_bodies=128 * 2**20) as running, wires(running, 8, buffer=4096) as deaf:
+        path, kind = f"/v1/blobs/{digest_of(data)}", {"content-type": "application/octet-stream"}
+        headers = {"authorization": f"Bearer {ALICE}"}
+        httpx.put(running.url + path, content=data, headers={**headers, **kind}).raise_for_status()
+        until(lambda: not running.server.gate.bodies.held)
+        for wire in deaf[:3]:
+            wire.head("GET", path, ALICE)
+        until(lambda: running.server.gate.bodies.held == 60 * 2**20)
+        for wire in deaf[3:]:
+            wire.head("GET", path, ALICE)
+            assert wire.answer()[0] == 429
+        assert running.server.gate.bodies.held == 60 * 2**20
+        body = msgspec.msgpack.encode({"digests": [digest_of(data)]})
+        many = httpx.post(f"{running.url}/v1/blobs/get", content=body, headers={**headers, "content-type": MSGPACK})
+        assert many.status_code == 429
 
 
 def test_a_form_without_a_token_is_small() -> None:

@@ -14,7 +14,8 @@ _NOBODY = "nobody"
 
 
 class Bodies:
-    """Counts the bytes of request bodies that are in memory, of all callers and of each token.
+    """Counts the bytes that are in memory of request bodies, and of blobs on their way to clients that may never take
+    them: of all callers and of each token.
 
     Callers without a token, who can only send the login form, get 1/16 of the limit together, so that they cannot take
     what the others need.
@@ -36,7 +37,7 @@ class Bodies:
         who = token.sha256 if is_known else _NOBODY
         if self._held[who] + size > self._most // (2 if is_known else 16) or self._total + size > self._most:
             raise Refused(
-                "limited", "the server holds as many unfinished requests as it has memory for. Nothing was written.", 1
+                "limited", "the server holds as many unfinished requests and responses as it has memory for.", 1
             )
         self._held[who] += size
         self._total += size
@@ -51,7 +52,8 @@ class Bodies:
 
 
 class Room:
-    """The memory that the body of one request takes, counted in the `Bodies` of the service."""
+    """The memory that the body of one request takes, and a large response to it, counted in the `Bodies` of the
+    service."""
 
     __slots__ = ("_bodies", "_size", "_token")
 
@@ -65,6 +67,11 @@ class Room:
         self._bodies.take(token, size)
         self._token = token
         self._size += size
+
+    def give_back(self, size: int) -> None:
+        """Give back `size` bytes of those taken."""
+        self._bodies.give_back(self._token, size)
+        self._size -= size
 
     def leave(self) -> None:
         """Give back what was taken, because the request has ended."""

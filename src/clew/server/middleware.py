@@ -19,7 +19,7 @@ from clew.checkpointers.http.protocol import NAMESPACE_HEADER, PROTOCOL, PROTOCO
 from clew.server.audit import Audit
 from clew.server.auth import ANYBODY, EVERY_NAMESPACE, NOBODY, Rates, Token
 from clew.server.connections import Connection
-from clew.server.failures import log_failure, refusal
+from clew.server.failures import Refused, failure_of, log_failure, refusal
 from clew.server.hosts import is_local_header
 from clew.server.inspector import Inspector
 from clew.server.limits import Bodies, Room, Streams
@@ -39,6 +39,8 @@ _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"
 _FROM_CLEW = (PROTOCOL_HEADER.encode(), str(PROTOCOL).encode())
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _TLS_ONLY = (b"strict-transport-security", b"max-age=31536000")
+_LARGE = 2**22
+"""The memory of responses with more bytes than this is counted."""
 _ONCE = frozenset({b"authorization", b"content-length", b"content-type", b"host", NAMESPACE_HEADER.encode()})
 """Headers that a request has at most once. Of two, a proxy in front may have checked the other one."""
 
@@ -127,6 +129,8 @@ class Gate:
                 if not isinstance(response.body, bytes):
                     await self._stream(request, response, connection)
                     return
+                if len(response.body) > _LARGE:
+                    response = _counted_response(request, response, len(response.body))
             else:
                 request.route = "refused"
                 response = self.inspector.refusal(request, failure) if is_page else refusal(failure)
@@ -227,6 +231,17 @@ class Gate:
         if request.token is not NOBODY:
             entry |= {"token": request.token.label, "tenant": request.token.namespace, "thread": request.thread}
         access.info(msgspec.json.encode(entry).decode())
+
+
+def _counted_response(request: Request, response: Response, size: int) -> Response:
+    """Count the memory of a large response until it is sent. Returns a refusal instead if there is no room for it: a
+    client that asks for many blobs and takes none would otherwise fill the memory."""
+    try:
+        if request.room is not None:
+            request.room.take(request.token, size)
+    except Refused as error:
+        return refusal(failure_of(error))
+    return response
 
 
 def _ambiguity(headers: Iterable[tuple[bytes, bytes]]) -> Failure | None:

@@ -14,6 +14,7 @@ __all__ = ["Response", "Stream"]
 Stream = AsyncGenerator[bytes, None]
 
 _WITHOUT_BODY = (204, 304)
+_PIECE = 2**18
 
 
 class Response:
@@ -50,7 +51,12 @@ class Response:
         start = {"type": "http.response.start", "status": self.status, "headers": self.headers}
         if isinstance(self.body, bytes):
             await send(start)
-            await send({"type": "http.response.body", "body": self.body})
+            # In pieces, because each waits until the client has taken the ones before it.
+            last = max(0, len(self.body) - 1) // _PIECE * _PIECE
+            for place in range(0, last, _PIECE):
+                piece = self.body[place : place + _PIECE]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": self.body[last:]})
             return
         sending = asyncio.create_task(_send_stream(start, self.body, send))
         leaving = asyncio.create_task(_wait_until_gone(receive))

@@ -84,7 +84,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_streams: int = 256
     """The most responses that are sent as a stream to one token at a time: long reads, and pages that follow a thread."""
     max_bodies: int = 256 * 2**20
-    """The most bytes of request bodies in memory at a time. One token gets up to half of them."""
+    """The most bytes of request bodies in memory at a time, and of large blobs on their way to clients. One token gets up
+    to half of them."""
     header_timeout: float = 10.0
     """Seconds in which a client must send the head of a request: the request line and the headers."""
     body_timeout: float = 30.0

@@ -132,11 +132,17 @@ async def blob_records(request: Request, digests: Sequence[str]) -> Stream:
         while start < len(digests):
             found = await store.get_blobs(digests[start : start + count])
             start += count
-            count = _next_count(max(1, len(found)), sum(map(len, found.values())), 256)
+            size = sum(map(len, found.values()))
+            is_counted = request.room is not None and size > 2 * _PAGE
+            if request.room is not None and is_counted:
+                request.room.take(request.token, size)
+            count = _next_count(max(1, len(found)), size, 256)
             while found:
                 digest, data = found.popitem()
                 yield record_size(32 + len(data)) + bytes.fromhex(digest)
                 yield data
+            if request.room is not None and is_counted:
+                request.room.give_back(size)
 
 
 async def head_records(request: Request, query: HeadQuery) -> Stream:
