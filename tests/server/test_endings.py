@@ -110,7 +110,7 @@ def test_ready_means_that_the_store_writes_and_many_questions_are_one_write(monk
 @pytest.mark.anyio
 @pytest.mark.parametrize("grace", [30.0, 5.0, 4.0])
 async def test_clients_get_less_than_the_grace_and_are_then_cut_off(grace: float) -> None:
-    server = Server(Settings(store="memory://", grace=grace))
+    server = Server(Settings(store="memory://", no_token=True, grace=grace))
     waited: list[float] = []
     aborted: list[bool] = []
 
@@ -136,7 +136,7 @@ async def close(self):
     time.sleep(100_000)
 
 MemoryCheckpointer.close = close
-serve(Settings(store="memory://", port=0, grace=2.0))
+serve(Settings(store="memory://", no_token=True, port=0, grace=2.0))
 """
 
 
@@ -146,7 +146,8 @@ def test_a_store_that_never_closes_does_not_keep_the_process_alive() -> None:
     with subprocess.Popen([sys.executable, "-c", STUCK], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            assert json.loads(process.stderr.readline())["event"] == "listening"
+            events = [json.loads(process.stderr.readline())["event"] for _ in range(2)]
+            assert events == ["warning", "listening"]
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 1
             assert [json.loads(line)["event"] for line in process.stderr] == ["stopping", "ended"]

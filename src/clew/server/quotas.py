@@ -3,10 +3,11 @@ wrapper around its store refuses what would be too much."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+
+import apsw
 
 from clew._runtime import files
 from clew._runtime.text import size as shown_size
@@ -27,6 +28,8 @@ CREATE TABLE IF NOT EXISTS totals (
     tenant TEXT PRIMARY KEY, threads INTEGER NOT NULL, bytes INTEGER NOT NULL
 ) WITHOUT ROWID;
 """
+_BUSY = 5000
+"""Milliseconds to wait for another process that writes to the file."""
 
 
 class Ledger:
@@ -40,9 +43,10 @@ class Ledger:
         self._size = size
         try:
             files.make_private_file(path)
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._db.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {_SCHEMA}")
-        except (OSError, sqlite3.Error) as error:
+            self._db = apsw.Connection(str(path))
+            self._db.set_busy_timeout(_BUSY)
+            self._db.execute(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {_SCHEMA}").fetchall()
+        except (OSError, apsw.Error) as error:
             raise InvalidInput(f"{path}: the ledger of quotas cannot be opened: {error}") from None
 
     def check(self, tenant: str, *, threads: int, size: int) -> None:
@@ -78,11 +82,11 @@ class Ledger:
     def add(self, tenant: str, namespace: str, kind: str, sizes: Mapping[str, int], frames: int = 0) -> None:
         """Count these threads or blobs: `sizes` has the bytes that each got, by its name. A thread then has `frames`."""
         with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
             for name, size in sizes.items():
-                is_new = self._db.execute(
+                self._db.execute(
                     "INSERT OR IGNORE INTO kept VALUES (?, ?, ?, ?, 0, 0)", (tenant, namespace, kind, name)
-                ).rowcount
+                )
+                is_new = self._db.changes()
                 self._db.execute(
                     "UPDATE kept SET frames = ?, bytes = bytes + ? "
                     "WHERE tenant = ? AND namespace = ? AND kind = ? AND name = ?",
@@ -93,7 +97,6 @@ class Ledger:
     def remove(self, tenant: str, namespace: str, kind: str, names: Collection[str]) -> None:
         """Take threads or blobs that were deleted out of the count."""
         with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
             for name in names:
                 key = (tenant, namespace, kind, name)
                 where = "WHERE tenant = ? AND namespace = ? AND kind = ? AND name = ?"

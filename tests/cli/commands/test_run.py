@@ -71,7 +71,7 @@ def test_at_a_terminal_all_of_it_is_shown_as_it_comes(tmp_path: Path) -> None:
     assert "\x1b[2;3mThe" in shown.shown
     assert "I look it up." in shown.shown
     assert '● price(item="tea")' in shown.shown
-    assert "Red tea." in shown.shown
+    assert "\\x1b]0;a title\\x07Red \\x1b[31mtea." in shown.shown
     assert "\x1b]0;" not in shown.shown
     assert "To go on: clew resume run-" in shown.shown
 

@@ -10,13 +10,15 @@ import typer
 import clew
 from clew import advice
 from clew._runtime.text import plural
+from clew.cli.consent import keep_carried
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
-from clew.cli.output.console import print_json, working
+from clew.cli.output.console import print_json, say, working
 from clew.cli.stores import on_store
 from clew.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer
     from clew.threads.ops.rekey import Rekeyed
 
 __all__ = ["rekey"]
@@ -45,18 +47,27 @@ def rekey(
         raise InvalidInput(f"rekey needs a key. Give it {advice.KEY_IN_SHELL}.")
     if allow_plain:
         os.environ["CLEW_ALLOW_PLAIN"] = "1"
-    with working("Sealing") as tick:
-        done = on_store(store, lambda opened: clew.Thread.rekey(opened, tick))
+    done = on_store(store, _rekey)
     if json:
         print_json(done)
     else:
         _print_result(done)
 
 
+async def _rekey(store: Checkpointer) -> Rekeyed:
+    """Seal the threads again, and keep what this user has agreed to: a thread that is written anew has another log."""
+    before = {head.thread_id: head async for head in store.heads()}
+    with working("Sealing") as tick:
+        done = await clew.Thread.rekey(store, tick)
+    after = [await store.head(thread_id) for thread_id in done.sealed]
+    keep_carried([(before[head.thread_id], head) for head in after if head is not None and head.thread_id in before])
+    return done
+
+
 def _print_result(done: Rekeyed) -> None:
     for thread_id in done.sealed:
-        typer.echo(thread_id)
+        say(thread_id)
     said = f"{plural(len(done.sealed), 'thread')} sealed; {done.already} had this key already."
     if done.busy:
         said += f" In use, so not changed: {', '.join(done.busy)}. Run this again later."
-    typer.secho(said, dim=True, err=True)
+    say(said, dim=True, err=True)

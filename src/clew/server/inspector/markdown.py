@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 from markupsafe import Markup, escape
 
+from clew._runtime.text import visible
+
 __all__ = ["markdown"]
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
@@ -32,8 +34,8 @@ _SAFE = re.compile(r"(?:https?://|mailto:)[^\x00-\x20\x7f]+", re.IGNORECASE)
 
 def markdown(text: str) -> Markup:
     """Return a Markdown text as HTML: headings, lists, quotes, tables, code, emphasis and links. Everything else is shown
-    as it is written."""
-    return Markup("").join(_blocks(text.splitlines()))
+    as it is written, control characters as escapes."""
+    return Markup("").join(_blocks(visible(text).split("\n")))
 
 
 def _blocks(lines: list[str]) -> Iterator[Markup]:

@@ -7,7 +7,7 @@ import logging
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.checkpointers.base import MAX_APPEND, MAX_FRAME
+from clew.checkpointers.base import MAX_APPEND
 from clew.errors import (
     ClewError,
     Conflict,
@@ -31,9 +31,9 @@ __all__ = ["Copied", "Transfer", "copy", "copy_all", "transfer"]
 
 log = logging.getLogger("clew.threads")
 
-PART_SIZE = MAX_FRAME
-"""The most bytes of frames that one append to a copy gets, so that neither writing a part nor reading it takes much
-memory: as few as possible, since a frame may have that many."""
+PART_SIZE = 2**20
+"""The most bytes of frames that one append to a copy gets, unless one frame alone has more, so that neither writing a part
+nor reading it takes much memory."""
 
 
 class Copied(msgspec.Struct, frozen=True):
