@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from clew import Thread, open_checkpointer
-from clew.checkpointers import Checkpointer, Head, HeadQuery, SealedCheckpointer
+from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, SealedCheckpointer
 from clew.checkpointers.heads import UNSEALED
 from clew.checkpointers.marks import Marks
 from clew.checkpointers.sealed import without_keys
@@ -17,9 +17,11 @@ from clew.errors import Corrupt, InvalidInput, NotSealed, Unavailable, WrongKey
 from clew.log import DIGEST, MessageAdded, StateSet, encode_entries, encode_frame
 from clew.log.keys import Keyring
 from clew.messages import assistant, user
+from clew.server.inspector.entries_page import read_stretch
 from clew.threads.appends import append_frames
 from clew.threads.ops.rekey import rekey
 from clew.threads.ops.verify import verify, verify_all
+from clew.threads.reader import state_after
 
 pytestmark = pytest.mark.anyio
 
@@ -110,7 +112,9 @@ async def test_every_field_of_a_head_is_sealed(field: str) -> None:
         thread.abandon() if hasattr(thread, "abandon") else None
 
 
+@pytest.mark.parametrize("url", URLS[1:])
 async def test_an_older_head_with_its_frames_is_noticed_only_by_a_mark_outside(url: str, tmp_path: Path) -> None:
+    url = url.format(tmp_path)
     marks = Marks(tmp_path / "marks")
     async with open_checkpointer(url, key=KEY) as store:
         marked = SealedCheckpointer(without_keys(store), Keyring(KEY), marks=marks)
@@ -134,7 +138,7 @@ async def test_an_older_head_with_its_frames_is_noticed_only_by_a_mark_outside(u
 
 
 async def test_a_log_that_was_replaced_does_not_come_back_unnoticed(tmp_path: Path) -> None:
-    async with open_checkpointer("memory://", key=KEY, marks=tmp_path / "marks") as store:
+    async with open_checkpointer(URLS[1].format(tmp_path), key=KEY, marks=tmp_path / "marks") as store:
         old, frames = await fill(store), await store.read("t")
         await store.delete("t")
         await fill(store, turns=1)
@@ -146,7 +150,7 @@ async def test_a_log_that_was_replaced_does_not_come_back_unnoticed(tmp_path: Pa
 
 
 async def test_a_head_that_another_process_has_just_replaced_is_read_again(tmp_path: Path) -> None:
-    async with open_checkpointer("memory://", key=KEY) as store:
+    async with open_checkpointer(URLS[1].format(tmp_path), key=KEY) as store:
         one, other = (
             SealedCheckpointer(without_keys(store), Keyring(KEY), marks=Marks(tmp_path / "marks")) for _ in range(2)
         )
@@ -159,7 +163,7 @@ async def test_a_head_that_another_process_has_just_replaced_is_read_again(tmp_p
 
 async def test_marks_that_cannot_be_kept_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    async with open_checkpointer("memory://", key=KEY, marks=tmp_path / "file") as store:
+    async with open_checkpointer(URLS[1].format(tmp_path), key=KEY, marks=tmp_path / "file") as store:
         with pytest.raises(Unavailable, match=r"the mark of a thread, .* cannot be (written|read)"):
             await fill(store)
 
@@ -214,3 +218,36 @@ async def test_nobody_without_the_key_writes_over_a_sealed_head_by_mistake(url: 
         with pytest.raises(WrongKey, match="the head of thread 't'"):
             await append_frames(without_keys(store), head, [])
         assert await head_of(without_keys(store)) == head
+
+
+async def test_verify_reports_a_head_whose_seal_names_no_known_key(url: str) -> None:
+    async with open_checkpointer(url, key=KEY) as store:
+        head = await fill(store)
+        await rewrite(store, head, (await store.read("t"))[:-1], seal="00" * 24)
+        verdict = await verify(store, "t")
+        assert not verdict.sound
+        assert "needs the key with the id 0000000000000000" in str(verdict.problems[0])
+
+
+async def test_frames_of_an_earlier_log_of_the_thread_do_not_pass_for_the_beginning_of_this_one(url: str) -> None:
+    async with open_checkpointer(url, key=KEY) as store:
+        await fill(store, turns=2)
+        old = await store.read("t")
+        await store.delete("t")
+        head = await fill(store, turns=4)
+        new = await store.read("t")
+        await rewrite(store, head, [*old, *new[len(old) :]], snapshot=head.snapshot, digest=head.digest)
+        with pytest.raises(Corrupt, match="'t'"):
+            await Thread.load(store, "t")
+        with pytest.raises(Corrupt, match="'t'"):
+            await state_after(store, "t", 1)
+        with pytest.raises(Corrupt, match="'t'"):
+            await read_stretch(store, await head_of(store), 0)
+
+
+async def test_a_copy_of_an_unsealed_thread_to_a_store_without_a_key_has_no_seal() -> None:
+    async with MemoryCheckpointer() as plain, MemoryCheckpointer() as target:
+        await fill(plain)
+        await Thread.copy(SealedCheckpointer(plain, Keyring(KEY, allow_plain=True)), target, "t")
+        assert (await head_of(target)).seal == ""
+        await fill(target)

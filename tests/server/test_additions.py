@@ -12,11 +12,14 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from clew.checkpointers import Checkpointer, Head
+from clew.checkpointers.http.protocol import Append
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import UsageError
 from clew.log import FIRST, MessageAdded, StatusChanged, encode_entries, encode_frame
 from clew.messages import assistant, user
-from clew.threads.heads import PART
+from clew.server.additions import check_addition
+from clew.server.failures import Refused
+from clew.threads.heads import PART, new_head
 from clew.threads.ops.copy import copy
 from tests.server.serving import Running, a_token, serving
 
@@ -145,3 +148,11 @@ async def test_an_append_token_deletes_neither_threads_nor_blobs(running: Runnin
         with pytest.raises(UsageError, match="scope 'admin'"):
             await store.delete_blobs(["0" * 64], untouched_for=timedelta(0))
         assert await store.head("trip") == head
+
+
+def test_a_head_that_claims_many_frames_is_refused_before_they_are_counted() -> None:
+    base = new_head("trip")
+    stored = msgspec.structs.replace(base, frames=1, digest="00" * 16)
+    claimed = msgspec.structs.replace(stored, frames=10**15, snapshot=10**14)
+    with pytest.raises(Refused, match="another number of frames"):
+        check_addition(stored, Append(at=1, head=claimed, frames=[]))

@@ -20,6 +20,7 @@ import pytest
 from clew.checkpointers.http.protocol import MSGPACK, encode_text
 from clew.errors import InvalidInput
 from clew.server import Settings
+from clew.server.connections import _FULL, _MALFORMED
 from clew.server.failures import Refused
 from clew.server.logs import LONGEST, JSONLines
 from clew.server.request import Request
@@ -319,3 +320,10 @@ def test_every_line_of_the_log_is_json_of_bounded_length_without_the_words_of_er
     assert "private" not in "".join(lines)
     assert json.loads(lines[1])["kind"] == "ValueError"
     assert lines[-1] == '{"event":"listening"}'
+
+
+def test_the_answer_of_a_full_service_says_its_own_length() -> None:
+    for answer in (_FULL, _MALFORMED):
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert f"content-length: {len(body)}".encode() in head
+        assert json.loads(body)["code"]

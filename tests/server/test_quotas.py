@@ -57,10 +57,12 @@ async def test_a_tenant_keeps_so_many_bytes_of_frames_and_blobs(tmp_path: Path) 
                 await store.put_blobs({digest: data})
             for _ in range(2):  # an append that is repeated too
                 await append(store, "thread", bytes(300))
-            with pytest.raises(UsageError, match="keeps 900 B, and may keep 1000 B; this has 200 B"):
+            with pytest.raises(UsageError, match="keeps 964 B, and may keep 1000 B; this has 264 B"):
                 await append(store, "thread", bytes(200), at=1)
             with pytest.raises(UsageError, match="may keep 1000 B"):
                 await store.put_blobs({blake3(data + b"x").hexdigest(): data + b"x"})
+            with pytest.raises(UsageError, match="may keep 1000 B"):
+                await append(other, "empty frames are not free", *[b""] * 20)
             await append(other, "thread", bytes(900))
             await store.delete_blobs([digest], untouched_for=timedelta(0))
             await append(store, "thread", bytes(200), at=1)

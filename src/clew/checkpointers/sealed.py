@@ -39,7 +39,7 @@ class SealedCheckpointer(Checkpointer):
     def __init__(self, store: Checkpointer, keys: Keyring, *, marks: Marks | None = None) -> None:
         self.store = store
         self._keys = keys
-        self._marks = marks
+        self._marks = marks if store.place else None  # nobody else can write to a store without a place
 
     @property
     def keys(self) -> Keyring | None:

@@ -40,6 +40,8 @@ def check_addition(stored: Head | None, body: Append) -> None:
     head = body.head
     if stored is not None and stored.frames != body.at:
         return
+    if head.frames != body.at + len(body.frames):
+        raise _refused("the head has another number of frames than the log would have")
     end = FIRST.hex() if stored is None else stored.digest
     for frame in body.frames:
         if not is_sound(frame) or bytes(frame[PREVIOUS]).hex() != end:
@@ -54,7 +56,7 @@ def check_addition(stored: Head | None, body: Append) -> None:
     fixed = _FIXED if body.frames else (*_FIXED, *_WITH_FRAMES)
     if changed := [name for name in fixed if getattr(head, name) != getattr(stored, name)]:
         raise _refused(f"the head changes {', '.join(changed)}")
-    if head.snapshot not in (stored.snapshot, *range(body.at, head.frames)):
+    if head.snapshot != stored.snapshot and head.snapshot not in range(body.at, head.frames):
         raise _refused("the head names an old frame as its snapshot")
     if PART in head.tags:
         raise _refused("the head marks the thread as incomplete")

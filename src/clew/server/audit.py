@@ -68,7 +68,8 @@ class Audit:
     def end(self, request: Request, status: int) -> None:
         """Record the outcome of a request: its status code. Also records requests that were refused to a known token,
         and logins, whether they succeeded or not."""
-        is_login = request.route == "/login" and request.method == "POST" and status in (303, 401)
+        by_link = request.method == "GET" and status == 303
+        is_login = request.route == "/login" and (by_link or (request.method == "POST" and status in (303, 401)))
         is_refused = request.token is not NOBODY and status == 403
         if self._path is None or not (request.audit_id or is_login or is_refused):
             return

@@ -31,7 +31,7 @@ _SPARE_FILES = 512
 _FEWEST = 16
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nclew-protocol: 1\r\nconnection: close\r\n"
-    b"content-type: application/json\r\ncontent-length: 89\r\n\r\n"
+    b"content-type: application/json\r\ncontent-length: 91\r\n\r\n"
     b'{"code":"unavailable","message":"the server has as many connections as it takes; wait 1 s"}'
 )
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nclew-protocol: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"

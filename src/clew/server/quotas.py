@@ -28,6 +28,8 @@ CREATE TABLE IF NOT EXISTS totals (
     tenant TEXT PRIMARY KEY, threads INTEGER NOT NULL, bytes INTEGER NOT NULL
 ) WITHOUT ROWID;
 """
+_ROW = 64
+"""Bytes that a frame or a reference to a blob is counted with beside its content, so that empty ones are not free."""
 _BUSY = 5000
 """Milliseconds to wait for another process that writes to the file."""
 
@@ -135,7 +137,8 @@ class Metered(Checkpointer):
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
-        ledger, name, added = self._ledger, thread_key(thread_id), sum(map(len, frames))
+        ledger, name = self._ledger, thread_key(thread_id)
+        added = sum(map(len, frames)) + _ROW * (len(frames) + len(refs))
         known = ledger.frames(self._tenant, self._namespace, name)
         is_repeated = known is not None and known >= at + len(frames)
         if not is_repeated:

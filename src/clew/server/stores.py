@@ -94,7 +94,7 @@ class Stores:
         if len(self._open) <= MOST_OPEN:
             return
         idle = [name for name, entry in self._open.items() if not entry.users]
-        for name in idle[: len(self._open) - MOST_OPEN]:
-            entry = self._open.pop(name)
+        unused = [self._open.pop(name) for name in idle[: len(self._open) - MOST_OPEN]]
+        for entry in unused:
             if entry.store is not self._first:
                 await entry.store.close()

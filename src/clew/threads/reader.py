@@ -45,6 +45,7 @@ __all__ = [
     "Progress",
     "Source",
     "catch_up",
+    "check_rest",
     "decoded",
     "decoded_frames",
     "frames",
@@ -465,6 +466,16 @@ def from_folded(head: Head) -> _Start:
     return {"start": start, "previous": None if start else FIRST}
 
 
+async def check_rest(source: Source, head: Head, start: int, previous: bytes) -> None:
+    """Check that the frames from number `start` on follow the frame with the digest `previous`, and lead to the one that
+    the head names as the last. Raises `Corrupt` if not.
+
+    Only the head is known to be genuine, so only this shows that an earlier part of a sealed log is of this log.
+    """
+    async for _ in _windows(source, head, start, None, previous):
+        pass
+
+
 async def state_after(checkpointer: Checkpointer, thread_id: str, frames: int) -> Checkpoint:
     """Return the state of a thread after its first `frames` frames. Takes no lease and changes nothing.
 
@@ -481,5 +492,7 @@ async def state_after(checkpointer: Checkpointer, thread_id: str, frames: int) -
         )
     last = await checkpointer.read(thread_id, start=frames - 1, stop=frames)
     digest = last[0][DIGEST].hex() if last else ""
+    if checkpointer.keys is not None:
+        await check_rest(checkpointer, head, frames, bytes.fromhex(digest))
     folded = head.snapshot if head.snapshot < frames else -1
     return await state_at(checkpointer, msgspec.structs.replace(head, frames=frames, snapshot=folded, digest=digest))

@@ -126,3 +126,18 @@ def test_no_text_takes_long(piece: str) -> None:
         markdown(piece * (200_000 // len(piece)))
         markdown("a|b\n" + piece * 50_000 + "x")
         markdown("# " + piece * 50_000 + "x")
+
+
+def test_a_long_line_that_looks_like_a_rule_is_not_looked_through_for_each_line_after_it() -> None:
+    looked = 0
+
+    def count(line: str) -> bool:
+        nonlocal looked
+        looked += len(line)
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("clew.server.inspector.markdown._is_rule", count)
+        markdown("- " * 5000 + "x\n" + "a\n" * 5000)
+    assert looked < 10 * 20_000
+    assert "<hr>" not in markdown("- " * 5000 + "x")

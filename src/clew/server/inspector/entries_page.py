@@ -14,7 +14,7 @@ from clew.messages import Assistant, System, Text, ToolCall, ToolResult, User, p
 from clew.server.inspector.templates import Markup, render
 from clew.server.inspector.text import compact, pretty
 from clew.server.inspector.visits import Viewer
-from clew.threads.reader import decoded, frames
+from clew.threads.reader import check_rest, decoded, frames
 
 __all__ = ["PAGE", "entries_page", "read_stretch"]
 
@@ -29,6 +29,8 @@ async def read_stretch(store: Checkpointer, head: Head, start: int) -> list[tupl
     found = []
     async for number, data in frames(store, head, start=start, stop=stop, previous=None):
         found.append((number, await decoded(store, head.thread_id, number, data)))
+    if store.keys is not None and found:
+        await check_rest(store, head, stop, found[-1][1].digest)
     return found
 
 

@@ -48,7 +48,7 @@ def _blocks(lines: list[str]) -> Iterator[Markup]:
             at = end + 1
         elif not line.strip():
             at += 1
-        elif _RULE.match(line):
+        elif _is_rule(line):
             yield Markup("<hr>")
             at += 1
         elif heading := _HEADING.match(line):
@@ -63,14 +63,19 @@ def _blocks(lines: list[str]) -> Iterator[Markup]:
 def _end(lines: list[str], at: int) -> int:
     """Return the number of the line after the block that begins at the line `at`: a list, a quote, a table or a
     paragraph. It ends at an empty line, or where a block of another kind begins."""
-    end = at + 1
-    while end < len(lines) and lines[end].strip() and _kind(lines[end]) in (_kind(lines[at]), "text"):
+    end, kinds = at + 1, (_kind(lines[at]), "text")
+    while end < len(lines) and lines[end].strip() and _kind(lines[end]) in kinds:
         end += 1
     return end
 
 
+def _is_rule(line: str) -> bool:
+    """Return whether a line is a horizontal rule. A long line is none, since to look through it takes long."""
+    return len(line) < 200 and _RULE.match(line) is not None
+
+
 def _kind(line: str) -> str:
-    if _FENCE.match(line) or _HEADING.match(line) or _RULE.match(line):
+    if _FENCE.match(line) or _HEADING.match(line) or _is_rule(line):
         return "other"
     return "quote" if line.lstrip().startswith(">") else "item" if _ITEM.match(line) else "text"
 

@@ -173,7 +173,7 @@ class Archive:
         head = manifest.head
         if manifest.format != FORMAT or head.thread_id != manifest.thread_id or head.frames != manifest.frames:
             raise self._corrupt(_MANIFEST, "has fields that contradict each other")
-        if head.lease is not None or head.status == "running" or not -1 <= head.snapshot < head.frames:
+        if head.lease is not None or head.seal or head.status == "running" or not -1 <= head.snapshot < head.frames:
             raise self._corrupt(_MANIFEST, "has a head that an export never writes")
         if any(tag.startswith("clew:") for tag in head.tags):
             raise self._corrupt(_MANIFEST, "has a tag that begins with 'clew:', which is reserved for Clew")

@@ -383,6 +383,7 @@ class _ThreadCopy:
             log_id=self._there.log_id,
             digest=self._digest.hex(),
             title=(head.title or state.title) if self._target.keys is None else "",
+            seal="",
         )
         return done, digest
 

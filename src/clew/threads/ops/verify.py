@@ -148,8 +148,8 @@ async def verify_all(
 async def _read_head(checkpointer: Checkpointer, thread_id: str) -> tuple[Head | None, list[Problem]]:
     try:
         head = await checkpointer.head(thread_id)
-    except WrongKey:
-        head = await without_keys(checkpointer).head(thread_id)  # what is locked is reported with the frames
+    except WrongKey as error:
+        return await without_keys(checkpointer).head(thread_id), [Problem(str(error))]
     except _DAMAGE as error:
         return None, [Problem(str(error))]
     if head is None:
