@@ -114,7 +114,7 @@ def _service() -> tuple[asyncio.AbstractEventLoop, Any]:
     loop = asyncio.new_event_loop()
 
     async def make() -> Any:
-        return create_app(Settings(store="memory://", access_log=False))
+        return create_app(Settings(store="memory://", no_token=True, access_log=False))
 
     return loop, loop.run_until_complete(make())
 

@@ -26,7 +26,7 @@ async def test_an_append_that_was_unavailable_is_not_written_when_a_frozen_servi
     tmp_path: Path, frame: bytes
 ) -> None:
     path = tmp_path / "clew.db"
-    with running("--store", f"sqlite:///{path}") as (url, process):
+    with running("--no-token", "--store", f"sqlite:///{path}") as (url, process):
         async with HTTPCheckpointer(url, retries=0, timeout=1.0) as store:
             first = await append(store, "thread", b"first")
             process.send_signal(signal.SIGSTOP)

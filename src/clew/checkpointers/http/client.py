@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import h11
 import msgspec
@@ -457,6 +459,9 @@ class _Connection:
         return not self._reader.at_eof() and time.monotonic() - self._used < _IDLE
 
     def abort(self) -> None:
+        """Cut the connection off now, before this returns: a server that goes on later must see that nobody waits."""
+        with suppress(OSError):  # it is cut off already
+            self._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         self._writer.transport.abort()
 
     async def close(self) -> None:

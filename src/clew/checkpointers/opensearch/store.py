@@ -203,7 +203,7 @@ class OpenSearchCheckpointer(Checkpointer):
 
         The store cannot take the text from the frames itself, because they are opaque to it. The text is stored
         unencrypted and is deleted with the thread. Raises `UsageError` if the store was opened without
-        `index_messages=True` or has keys, and `ThreadNotFound` if there is no such thread.
+        `index_messages=True` or the thread is encrypted, and `ThreadNotFound` if there is no such thread.
         """
         self._guard.enter()
         check_thread_id(thread_id)
@@ -211,14 +211,15 @@ class OpenSearchCheckpointer(Checkpointer):
             raise UsageError(
                 f"{self._where} was opened without index_messages=True, so it stores no text for searches."
             )
-        if self.keys is not None:
-            raise UsageError(f"{self._where} is encrypted, but text for searches would be stored in the clear.")
         if (size := len(text.encode("utf-8", "replace"))) > MOST_TEXT:
             raise InvalidInput(
                 f"thread {thread_id!r}: the text for searches has {size} bytes; the limit is {MOST_TEXT}."
             )
-        if await self._threads.head(thread_id) is None:
+        head = await self._threads.head(thread_id)
+        if head is None:
             raise ThreadNotFound(thread_id)
+        if head.seal:
+            raise UsageError(f"thread {thread_id!r} is encrypted, but text for searches would be stored in the clear.")
         await self._threads.set_text(thread_id, text)
 
     async def close(self) -> None:

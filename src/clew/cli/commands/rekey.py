@@ -32,11 +32,12 @@ def rekey(
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """Seal every thread with the first key of CLEW_KEY.
+    """Seal every thread with a new key.
 
-    Use it after a new key was put in front: CLEW_KEY=new,old. When it says that nothing was in use, the old key is not
-    needed any more. With --allow-plain it also seals threads that were written without a key, or before heads were
-    sealed: look at them first, because anybody who can write to the store may have written them.
+    That is the first key of CLEW_KEY. Use it after a new key was put in front: CLEW_KEY=new,old. When it says that
+    nothing was in use, the old key is not needed any more. With --allow-plain it also seals threads that were written
+    without a key, or before heads were sealed: look at them first, because anybody who can write to the store may have
+    written them.
 
     \b
     Examples:

@@ -11,7 +11,7 @@ import typer
 from clew._runtime.text import ago, one_line
 from clew.cli.failures import report_errors
 from clew.cli.options import Json
-from clew.cli.output.console import errors, print_json
+from clew.cli.output.console import errors, print_json, say
 from clew.cli.output.tables import Cell, Column, print_table
 from clew.cli.quantities import duration
 from clew.errors import InvalidInput, MissingExtra
@@ -98,7 +98,7 @@ def _print_secret(secret: str, token: Token, json: bool) -> None:
     until = f", until {token.expires:%Y-%m-%d %H:%M} UTC" if token.expires else ""
     where = "all namespaces" if token.namespace == "*" else f"the namespace {token.namespace}"
     errors().print(f"{token.label}: {', '.join(token.scopes)} in {where}{until}. Its secret, shown this once:")
-    typer.echo(secret)
+    say(secret)
 
 
 def _list(found: list[Token], json: bool) -> None:
