@@ -843,3 +843,17 @@ async def test_the_wal_of_many_blobs_does_not_grow_with_their_number(store: SQLi
         await store.put_blobs({blake3(data).hexdigest(): data})
     most = 2 * CHECKPOINT_AT_MOST * schema.PAGE_SIZE
     assert path.with_name(path.name + "-wal").stat().st_size < most < 60 * 400_000
+
+
+def test_a_store_that_another_process_creates_meanwhile_is_not_taken_for_half_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "clew.db"
+    schema.create(path)
+    made = path.read_bytes()
+    monkeypatch.setattr("clew._runtime.files.size", lambda _: 4096)  # the other process has written to it already
+    schema.create(path)
+    assert path.read_bytes() == made
+    path.unlink()
+    with pytest.raises(Corrupt, match="still holds a part of it"):
+        schema.create(path)

@@ -115,6 +115,8 @@ def create(path: Path) -> None:
     file. If another process has created the file meanwhile, that file stays. Raises `Corrupt` if a write-ahead log is
     there without its database."""
     if files.size(f"{path}-wal"):
+        if path.exists():  # another process has just created it, and writes to it already
+            return
         raise Corrupt(
             f"{path} is gone, but {path.name}-wal beside it still holds a part of it. Restore the store from a copy, or "
             "move that file away to start a new store."
