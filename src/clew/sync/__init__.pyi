@@ -558,7 +558,7 @@ class OpenSearchCheckpointer(Checkpointer):
 
         The store cannot take the text from the frames itself, because they are opaque to it. The text is stored
         unencrypted and is deleted with the thread. Raises `UsageError` if the store was opened without
-        `index_messages=True` or has keys, and `ThreadNotFound` if there is no such thread."""
+        `index_messages=True` or the thread is encrypted, and `ThreadNotFound` if there is no such thread."""
 
     def search(self, text: str, *, limit: int = 20) -> list[Head]:
         """Return the heads of at most `limit` threads, best matches first. A thread matches if at least one word of
