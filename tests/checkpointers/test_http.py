@@ -21,7 +21,7 @@ from clew.checkpointers.http.protocol import Failure as WireFailure
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable, UsageError
 from clew.testing.contract.builders import a_head, append, digest_of, every_call, put
-from tests.server.certificate import make_certificate
+from tests.certificate import make_certificate
 from tests.server.serving import a_token, serving
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -43,6 +43,7 @@ from clew.errors import (
 )
 from clew.log.keys import Keyring
 from clew.testing.contract.builders import a_head, all_blobs, append, digest_of, heads, listed, minute, put, state
+from tests.certificate import make_certificate
 from tests.servers.opensearch import OpenSearchNode, shared_node
 from tests.servers.proxy import Proxy
 from tests.servers.running import free_port
@@ -675,28 +676,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, see
 
 
 def _certificate(folder: Path) -> Path:
-    """A certificate for localhost that vouches for itself, and its key, in one file."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    """A certificate for localhost and its key, in one file."""
     path = folder / "localhost.pem"
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM) + secret)
+    path.write_bytes(b"".join(part.read_bytes() for part in make_certificate(folder)))
     return path

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from clew import Thread, open_checkpointer
-from clew.log import Described, MessageAdded, ThreadStarted
-from clew.messages import assistant, user
 from tests.cli.command_line import clew, objects, terminal
+from tests.hidden_text import OBEYED, write_everywhere
 
 pytestmark = [pytest.mark.slow]
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eback\u2066\u2028\u0085\x7fz"
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 SOURCE = Path(__file__).parents[2] / "src" / "clew" / "cli"
 
@@ -25,17 +22,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "clew" / "cli"
 def url(tmp_path: Path) -> str:
     """A store with a thread that has such a text everywhere, and that a process with such a label holds."""
     made = f"sqlite:///{tmp_path}/clew.db"
-
-    async def make() -> None:
-        async with open_checkpointer(made) as store, Thread.open(store, HOSTILE, label=HOSTILE) as thread:
-            await thread.append(
-                ThreadStarted(HOSTILE, HOSTILE, HOSTILE),
-                Described(title=HOSTILE, tags={HOSTILE: HOSTILE}),
-                MessageAdded(user(HOSTILE)),
-                MessageAdded(assistant(HOSTILE)),
-            )
-
-    asyncio.run(make())
+    asyncio.run(write_everywhere(made, HOSTILE))
     return made
 
 

@@ -27,9 +27,9 @@ from clew.server.request import Request
 from clew.server.stores import Stores
 from clew.server.wire import whole
 from clew.testing.contract.builders import digest_of
+from tests.certificate import make_certificate
 from tests.clock import Clock
 from tests.limits import PATIENCE
-from tests.server.certificate import make_certificate
 from tests.server.serving import Running, a_token, serving
 from tests.server.test_command import running
 from tests.server.wires import Wire, until

@@ -15,7 +15,7 @@ import pytest
 
 from clew.checkpointers.http.protocol import encode_text
 from clew.server.hosts import is_local, is_local_header
-from tests.server.certificate import make_certificate
+from tests.certificate import make_certificate
 from tests.server.serving import Running, a_token, serving
 from tests.server.wires import Wire
 

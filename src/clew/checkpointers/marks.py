@@ -3,14 +3,13 @@ is recognised."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 from pathlib import Path
 
 import msgspec
 from blake3 import blake3
 
+from clew._runtime import files
 from clew.checkpointers.heads import Head, thread_key
 from clew.errors import Corrupt, Unavailable
 
@@ -37,15 +36,25 @@ class Marks:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
 
-    def is_older(self, place: str, head: Head) -> bool:
-        """Return whether the thread is older than its mark: its log is shorter than it was, ends in another frame, or is
-        one that another log has replaced since. `place` identifies the store."""
-        mark = self._read(self._path(place, head))
-        if mark is None or head.log_id not in mark.logs:
-            return False
-        frames, digest = mark.logs[head.log_id]
-        is_replaced = next(reversed(mark.logs)) != head.log_id
-        return is_replaced or head.frames < frames or (head.frames == frames and head.digest != digest)
+    def see(self, place: str, head: Head) -> bool:
+        """Remember that this head was seen. Returns False, and remembers nothing, if the thread is older than its mark: its
+        log is shorter than it was, ends in another frame, or is one that another log has replaced since. `place`
+        identifies the store."""
+        path = self._path(place, head)
+        mark = self._read(path)
+        logs = {} if mark is None else mark.logs
+        if head.log_id in logs:
+            frames, digest = logs[head.log_id]
+            is_replaced = next(reversed(logs)) != head.log_id
+            if is_replaced or head.frames < frames or (head.frames == frames and head.digest != digest):
+                return False
+            if head.frames == frames:
+                return True
+        logs[head.log_id] = (head.frames, head.digest)
+        while len(logs) > _MOST_LOGS:
+            del logs[next(iter(logs))]
+        self._write(path, _Mark(logs))
+        return True
 
     def error(self, place: str, head: Head) -> Corrupt:
         """Return the error for a thread that is older than its mark."""
@@ -54,18 +63,6 @@ class Marks:
             f"of which {head.frames} frames are left. If that was you, delete the mark of the thread: "
             f"{self._path(place, head)}"
         )
-
-    def note(self, place: str, head: Head) -> None:
-        """Remember that this head was seen, if it is newer than what is remembered."""
-        path = self._path(place, head)
-        mark = self._read(path)
-        logs = {} if mark is None else dict(mark.logs)
-        if head.log_id in logs and logs[head.log_id][0] >= head.frames:
-            return
-        logs[head.log_id] = (head.frames, head.digest)
-        while len(logs) > _MOST_LOGS:
-            del logs[next(iter(logs))]
-        self._write(path, _Mark(logs))
 
     def _path(self, place: str, head: Head) -> Path:
         key = thread_key(head.thread_id)
@@ -86,12 +83,8 @@ class Marks:
             raise Corrupt(f"the mark {path} is damaged. Delete it if you trust the thread as it is now.") from error
 
     def _write(self, path: Path, mark: _Mark) -> None:
-        new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            new.write_bytes(msgspec.msgpack.encode(mark))
-            os.replace(new, path)
+            files.make_private_folder(path.parent)
+            os.replace(files.write_beside(path, msgspec.msgpack.encode(mark), durable=False), path)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                new.unlink()
             raise Unavailable(f"the mark of a thread, {path}, cannot be written: {error.strerror}") from error

@@ -3,15 +3,14 @@ somebody who does not have a key."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from datetime import timedelta
-from pathlib import Path
+from collections.abc import AsyncIterator, Collection, Sequence
 
 import msgspec
 
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.heads import UNSEALED, Head, HeadQuery, unlisted
 from clew.checkpointers.marks import Marks
+from clew.checkpointers.wrapper import WrappedCheckpointer
 from clew.errors import Corrupt, NotSealed, WrongKey
 from clew.log.keys import Keyring
 
@@ -21,7 +20,7 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 """Encodes a head without its seal, which is what the seal covers. The order of the tags does not matter."""
 
 
-class SealedCheckpointer(Checkpointer):
+class SealedCheckpointer(WrappedCheckpointer):
     """A store whose threads are encrypted with `keys`. `open_checkpointer` returns one if it is given a key.
 
     Frames and blobs are encrypted and decrypted by whoever writes and reads them, with `keys`. This class adds what the
@@ -37,25 +36,13 @@ class SealedCheckpointer(Checkpointer):
     """
 
     def __init__(self, store: Checkpointer, keys: Keyring, *, marks: Marks | None = None) -> None:
-        self.store = store
+        super().__init__(store)
         self._keys = keys
         self._marks = marks if store.place else None  # nobody else can write to a store without a place
 
     @property
     def keys(self) -> Keyring | None:
         return self._keys
-
-    @property
-    def is_hasty(self) -> bool:  # type: ignore[override]
-        return self.store.is_hasty
-
-    @property
-    def place(self) -> str:  # type: ignore[override]
-        return self.store.place
-
-    @property
-    def own_files(self) -> tuple[Path, ...]:  # type: ignore[override]
-        return self.store.own_files
 
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
@@ -64,32 +51,29 @@ class SealedCheckpointer(Checkpointer):
         sealed = msgspec.structs.replace(head, seal=self._keys.sign_head(_encode(plain)))
         await self.store.append(thread_id, frames, at=at, head=sealed, refs=refs)
         if self._marks is not None:
-            self._marks.note(self.place, plain)
-
-    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
-        return await self.store.read(thread_id, start=start, stop=stop)
+            self._marks.see(self.place, plain)
 
     async def head(self, thread_id: str) -> Head | None:
         head = await self.store.head(thread_id)
-        return None if head is None else await self._checked(head, thread_id)
+        return None if head is None else await self._newest(self._unsealed(head, thread_id))
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         damaged: list[Corrupt] = []
         plain: list[str] = []
         locked: WrongKey | None = None
-        async for head in self.store.heads(query):
+        async for stored in self.store.heads(query):
             try:
-                listed = self._unsealed(head, head.thread_id)
-                is_there = self._marks is None or await self._checked(head, head.thread_id) is not None
+                head = self._unsealed(stored, stored.thread_id)
+                is_there = await self._newest(head) is not None
             except NotSealed:
-                plain.append(head.thread_id)
+                plain.append(stored.thread_id)
             except Corrupt as error:
                 damaged.append(error)
             except WrongKey as error:
                 locked = error
             else:
                 if is_there:
-                    yield listed
+                    yield head
         if plain:
             damaged.append(NotSealed(f"thread {plain[0]!r}{f' (and {len(plain) - 1} more)' if plain[1:] else ''}"))
         if damaged:
@@ -97,52 +81,25 @@ class SealedCheckpointer(Checkpointer):
         if locked is not None:
             raise locked
 
-    async def refs(self, thread_id: str) -> set[str]:
-        return await self.store.refs(thread_id)
-
-    async def delete(self, thread_id: str) -> None:
-        await self.store.delete(thread_id)
-
-    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        await self.store.put_blobs(blobs)
-
-    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
-        return await self.store.get_blobs(digests)
-
-    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
-        return await self.store.missing_blobs(digests)
-
-    def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
-        return self.store.blobs(untouched_for=untouched_for)
-
-    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        await self.store.delete_blobs(digests, untouched_for=untouched_for)
-
-    async def close(self) -> None:
-        await self.store.close()
-
-    async def _checked(self, head: Head, thread_id: str) -> Head | None:
-        """Check that somebody with a key wrote this head for this thread, and that it is not older than its mark. Return
-        the head, or a newer one if the thread was written meanwhile, or None if it was deleted.
-
-        Raises `NotSealed` if the head has no seal and the keys do not allow that, `WrongKey` if it was sealed with
-        another key, and `Corrupt` if its seal is wrong or it is older.
-        """
-        head = self._unsealed(head, thread_id)
-        if self._marks is None:
+    async def _newest(self, head: Head) -> Head | None:
+        """Check that a head is not older than its mark, and note that it was seen. Return the head, or a newer one if the
+        thread was written meanwhile, or None if it was deleted. Raises `Corrupt` if the thread is older."""
+        if self._marks is None or self._marks.see(self.place, head):
             return head
-        if self._marks.is_older(self.place, head):  # also if another process here has written and marked it since
-            again = await self.store.head(thread_id)
-            if again is None:
-                return None
-            head = self._unsealed(again, thread_id)
-            if self._marks.is_older(self.place, head):
-                raise self._marks.error(self.place, head)
-        self._marks.note(self.place, head)
-        return head
+        again = await self.store.head(head.thread_id)  # another process here may have written and marked it meanwhile
+        if again is None:
+            return None
+        newer = self._unsealed(again, head.thread_id)
+        if not self._marks.see(self.place, newer):
+            raise self._marks.error(self.place, newer)
+        return newer
 
     def _unsealed(self, head: Head, thread_id: str) -> Head:
-        """Return this head without its seal, if that is right."""
+        """Check that somebody with a key wrote this head for this thread, and return it without its seal.
+
+        Raises `NotSealed` if it has no seal and the keys do not allow that, `WrongKey` if it was sealed with another key,
+        and `Corrupt` if its seal is wrong.
+        """
         what = f"thread {thread_id!r}"
         if not head.seal:
             if not self._keys.allow_plain:

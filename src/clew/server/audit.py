@@ -14,6 +14,7 @@ import msgspec
 
 from clew._runtime import files
 from clew._runtime.clock import now
+from clew.checkpointers.http.protocol import NAMESPACE_HEADER
 from clew.errors import ClewError, InvalidInput
 from clew.server.auth import NOBODY, Scope
 from clew.server.failures import Refused
@@ -92,7 +93,7 @@ class Audit:
             "token": token.id,
             "label": token.label,
             "tenant": token.namespace,
-            "namespace": request.headers.get(b"clew-namespace", b"").decode("latin-1")[:1400],
+            "namespace": request.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")[:1400],
             "from": request.address,
             "method": request.method[:16],
             "route": request.route,

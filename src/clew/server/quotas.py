@@ -3,7 +3,7 @@ wrapper around its store refuses what would be too much."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,10 +11,10 @@ import apsw
 
 from clew._runtime import files
 from clew._runtime.text import size as shown_size
-from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import thread_key
+from clew.checkpointers.wrapper import WrappedCheckpointer
 from clew.errors import InvalidInput
-from clew.log.keys import Keyring
 from clew.server.failures import Refused
 
 __all__ = ["Ledger", "Metered"]
@@ -117,22 +117,15 @@ class Ledger:
         self._db.close()
 
 
-class Metered(Checkpointer):
+class Metered(WrappedCheckpointer):
     """The store of a tenant, in which the quotas of the tenant hold: it passes every call on, counts what is kept, and
     raises `Refused` for what would be too much. Reading and deleting are never refused."""
 
     def __init__(self, store: Checkpointer, ledger: Ledger, tenant: str, namespace: str) -> None:
-        self._store = store
+        super().__init__(store)
         self._ledger = ledger
         self._tenant = tenant
         self._namespace = namespace
-        self.place = store.place
-        self.own_files = store.own_files
-        self.is_hasty = store.is_hasty
-
-    @property
-    def keys(self) -> Keyring | None:
-        return self._store.keys
 
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
@@ -143,46 +136,23 @@ class Metered(Checkpointer):
         is_repeated = known is not None and known >= at + len(frames)
         if not is_repeated:
             ledger.check(self._tenant, threads=int(known is None and not at), size=added)
-        await self._store.append(thread_id, frames, at=at, head=head, refs=refs)
+        await self.store.append(thread_id, frames, at=at, head=head, refs=refs)
         if frames and not is_repeated:
             ledger.add(self._tenant, self._namespace, "thread", {name: added}, at + len(frames))
 
-    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
-        return await self._store.read(thread_id, start=start, stop=stop)
-
-    async def head(self, thread_id: str) -> Head | None:
-        return await self._store.head(thread_id)
-
-    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
-        async for head in self._store.heads(query):
-            yield head
-
-    async def refs(self, thread_id: str) -> set[str]:
-        return await self._store.refs(thread_id)
-
     async def delete(self, thread_id: str) -> None:
-        await self._store.delete(thread_id)
+        await self.store.delete(thread_id)
         self._ledger.remove(self._tenant, self._namespace, "thread", [thread_key(thread_id)])
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         sizes = {name: len(blobs[name]) for name in self._ledger.unknown(self._tenant, self._namespace, blobs)}
         self._ledger.check(self._tenant, threads=0, size=sum(sizes.values()))
-        await self._store.put_blobs(blobs)
+        await self.store.put_blobs(blobs)
         self._ledger.add(self._tenant, self._namespace, "blob", sizes)
 
-    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
-        return await self._store.get_blobs(digests)
-
-    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
-        return await self._store.missing_blobs(digests)
-
-    async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
-        async for digest in self._store.blobs(untouched_for=untouched_for):
-            yield digest
-
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        await self._store.delete_blobs(digests, untouched_for=untouched_for)
-        gone = await self._store.missing_blobs(digests)
+        await self.store.delete_blobs(digests, untouched_for=untouched_for)
+        gone = await self.store.missing_blobs(digests)
         self._ledger.remove(self._tenant, self._namespace, "blob", gone)
 
     async def close(self) -> None:

@@ -142,11 +142,9 @@ def _redacted(value: Any, change: Callable[[str], str], *, numbers: bool = False
         )
     if isinstance(value, msgspec.Struct):
         changed = {}
-        kept = _KEPT.get(type(value), frozenset[str]())
+        kept, free = (fields.get(type(value), frozenset[str]()) for fields in (_KEPT, _FREE))
         if type(value) is StateSet and value.key.startswith(_OWN):
             kept |= {"key", "value"} if value.key.startswith(_IDS) else {"key"}
-        free = _FREE.get(type(value), frozenset[str]())
-        if type(value) is StateSet and value.key.startswith(_OWN):
             free = frozenset()
         for field in value.__struct_fields__:
             old = getattr(value, field)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from pathlib import Path
 
 import httpx
@@ -12,9 +11,10 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from clew.agent.settings import Setup, keep_setup
-from clew.log import Described, MessageAdded, ThreadStarted
+from clew.log import MessageAdded
 from clew.messages import assistant, user
 from clew.server.inspector.live import _event
+from tests.hidden_text import OBEYED, write_everywhere
 from tests.limits import PATIENCE
 from tests.server.inspector.looking import thread
 from tests.server.serving import serving
@@ -23,22 +23,11 @@ pytestmark = pytest.mark.anyio
 
 TEXT = "a\x1b]0;owned\x07\x9b31m\u202eback\u2066\u2028\u0085\x7fz"
 SHOWN = "a\\x1b]0;owned\\x07\\x9b31m\\u202eback\\u2066\\u2028\\x85\\x7fz"
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-async def make(url: str) -> None:
-    async with open_checkpointer(url) as store, Thread.open(store, TEXT, label=TEXT) as opened:
-        await opened.append(
-            ThreadStarted(TEXT, TEXT, TEXT),
-            Described(title=TEXT, tags={TEXT: TEXT}),
-            MessageAdded(user(TEXT)),
-            MessageAdded(assistant(TEXT)),
-        )
 
 
 def test_no_page_holds_a_control_character_and_all_text_is_shown(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/c.db"
-    asyncio.run(make(url))
+    asyncio.run(write_everywhere(url, TEXT))
     with serving(url) as running, httpx.Client(base_url=running.url, timeout=PATIENCE) as client:
         pages = ("/", "/overview", *(thread(TEXT, rest) for rest in ("", "/entries", "/describe", "/fork?turn=1")))
         for page in (*pages, thread(f"{TEXT}?")):

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 import h11
 import msgspec
@@ -85,6 +86,19 @@ class Reply:
         return self.kind == RECORDS and self.status == 200
 
 
+class _Asked(NamedTuple):
+    """A request of a call, with what `Client.call` was told of it: whether repeating it does no harm (`safe`), and the most
+    bytes and records of the reply."""
+
+    method: str
+    path: str
+    headers: list[tuple[str, str]]
+    body: bytes
+    safe: bool
+    largest: int
+    most: int | None
+
+
 class Client:
     """Makes calls to one server, with one token and one namespace."""
 
@@ -140,26 +154,20 @@ class Client:
         self._active += 1
         self._quiet.clear()
         try:
-            reply = await self._patience.limit(self._attempts(method, path, all_headers, body, safe, (largest, most)))
+            reply = await self._patience.limit(
+                self._attempts(_Asked(method, path, all_headers, body, safe, largest, most))
+            )
             return self._settle(reply, thread_id, absent)
         finally:
             self._active -= 1
             if not self._active:
                 self._quiet.set()
 
-    async def _attempts(
-        self,
-        method: str,
-        path: str,
-        headers: list[tuple[str, str]],
-        body: bytes,
-        safe: bool,
-        limits: tuple[int, int | None],
-    ) -> Reply:
+    async def _attempts(self, asked: _Asked) -> Reply:
         loop = asyncio.get_running_loop()
         began = loop.time()
         for attempt in range(self._retries + 1):
-            reply, problem, wait = await self._attempt(method, path, headers, body, safe, limits)
+            reply, problem, wait = await self._attempt(asked)
             if reply is not None:
                 return reply
             if wait is None or attempt == self._retries:
@@ -175,17 +183,8 @@ class Client:
         await self._quiet.wait()
         await self._pool.close()
 
-    async def _attempt(
-        self,
-        method: str,
-        path: str,
-        headers: list[tuple[str, str]],
-        body: bytes,
-        safe: bool,
-        limits: tuple[int, int | None],
-    ) -> tuple[Reply | None, str, float | None]:
-        """Send the request of a call once. `safe` says that repeating the call does no harm. `limits` are the most bytes
-        and records of the reply, as in `call`.
+    async def _attempt(self, asked: _Asked) -> tuple[Reply | None, str, float | None]:
+        """Send the request of a call once.
 
         Returns three values: the reply, the problem, and the seconds to wait. If the call is answered, these are the
         reply, an empty text and None. If not, the reply is None, the problem is said in words, and the seconds are how
@@ -195,12 +194,12 @@ class Client:
         replies: list[Reply] = []
 
         def begin(answer: Answer) -> Callable[[bytes], None]:
-            replies.append(Reply(answer, *limits))
+            replies.append(Reply(answer, asked.largest, asked.most))
             return replies[-1].take
 
-        again = 0.0 if safe else None
+        again = 0.0 if asked.safe else None
         try:
-            await self._pool.exchange(method, self._base + path, headers, body, begin)
+            await self._pool.exchange(asked.method, self._base + asked.path, asked.headers, asked.body, begin)
             reply = replies[-1]
             if reply.status >= 500 and not reply.protocol:
                 return None, _found(reply), again

@@ -55,7 +55,7 @@ async def thread_events(
     case the browser connects again by itself.
     """
     follow = _Follow(readers, namespace, thread_id, viewer, known)
-    yield b"retry: 2000\n\n"
+    due = b"retry: 2000\n\n"  # sent after the first look: a browser that has it is told of every later change
     quiet = 0.0
     while not stopping():
         try:
@@ -64,14 +64,15 @@ async def thread_events(
         except Unavailable:
             return  # the page asks again by itself
         except ClewError as error:
-            yield _event("gone", str(error))
+            yield due + _event("gone", str(error))
             return
         if patches:
-            yield _event("patch", msgspec.json.encode(patches).decode())
-            quiet = 0.0
+            due += _event("patch", msgspec.json.encode(patches).decode())
         elif quiet >= _QUIET:
-            yield b": still here\n\n"
-            quiet = 0.0
+            due += b": still here\n\n"
+        if due:
+            yield due
+            due, quiet = b"", 0.0
         await asyncio.sleep(_PAUSE)
         quiet += _PAUSE
 

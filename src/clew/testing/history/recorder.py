@@ -14,14 +14,14 @@ import msgspec
 
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.heads import Head, HeadQuery
+from clew.checkpointers.wrapper import WrappedCheckpointer
 from clew.errors import Conflict, InvalidInput, MissingBlob, Unavailable
-from clew.log.keys import Keyring
 from clew.testing.history.calls import Call, Method, Outcome, digest_of_head, short_digest
 
 __all__ = ["Recorder"]
 
 
-class Recorder(Checkpointer):
+class Recorder(WrappedCheckpointer):
     """A checkpointer that passes each call on to `store`, and writes the call down before it begins and after it ended.
 
         journal = Journal(folder / f"{os.getpid()}.journal")
@@ -32,22 +32,17 @@ class Recorder(Checkpointer):
     """
 
     def __init__(self, store: Checkpointer, write: Callable[[Call], object], *, process: str, writer: str = "") -> None:
-        self._store = store
+        super().__init__(store)
         self._write = write
         self._process = process
         self._writer = writer
         self._numbers: Iterator[int] = itertools.count()
-        self.place, self.own_files = store.place, store.own_files
-
-    @property
-    def keys(self) -> Keyring | None:
-        return self._store.keys
 
     def as_writer(self, writer: str) -> Recorder:
         """Return another recorder for the same store and journal, whose calls are recorded under the name `writer`.
         Open each `Thread` with a recorder of its own, so that `check_history` can tell the holders of the thread's
         lease apart."""
-        other = Recorder(self._store, self._write, process=self._process, writer=writer)
+        other = Recorder(self.store, self._write, process=self._process, writer=writer)
         other._numbers = self._numbers
         return other
 
@@ -62,17 +57,17 @@ class Recorder(Checkpointer):
             "refs": tuple(sorted(refs)),
         }
         with self._recorded("append", thread_id=thread_id, **given):
-            await self._store.append(thread_id, frames, at=at, head=head, refs=refs)
+            await self.store.append(thread_id, frames, at=at, head=head, refs=refs)
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         with self._recorded("read", thread_id=thread_id, at=start, stop=stop) as answer:
-            frames = await self._store.read(thread_id, start=start, stop=stop)
+            frames = await self.store.read(thread_id, start=start, stop=stop)
             answer["frames"] = tuple(map(short_digest, frames))
         return frames
 
     async def head(self, thread_id: str) -> Head | None:
         with self._recorded("head", thread_id=thread_id) as answer:
-            head = await self._store.head(thread_id)
+            head = await self.store.head(thread_id)
             answer["head"], answer["log_id"] = digest_of_head(head), head.log_id if head else ""
         return head
 
@@ -80,7 +75,7 @@ class Recorder(Checkpointer):
         listed: dict[str, str] = {}
         with self._recorded("heads", prefix=query.prefix) as answer:
             answer["heads"] = listed
-            async for head in self._store.heads(query):
+            async for head in self.store.heads(query):
                 if head.thread_id in listed:
                     raise AssertionError(f"thread {head.thread_id!r} was listed twice")
                 listed[head.thread_id] = digest_of_head(head)
@@ -89,39 +84,33 @@ class Recorder(Checkpointer):
 
     async def refs(self, thread_id: str) -> set[str]:
         with self._recorded("refs", thread_id=thread_id) as answer:
-            refs = await self._store.refs(thread_id)
+            refs = await self.store.refs(thread_id)
             answer["refs"] = tuple(sorted(refs))
         return refs
 
     async def delete(self, thread_id: str) -> None:
         with self._recorded("delete", thread_id=thread_id):
-            await self._store.delete(thread_id)
+            await self.store.delete(thread_id)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         with self._recorded("put_blobs", blobs=tuple(blobs)):
-            await self._store.put_blobs(blobs)
+            await self.store.put_blobs(blobs)
 
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         with self._recorded("get_blobs", blobs=tuple(digests)) as answer:
-            found = await self._store.get_blobs(digests)
+            found = await self.store.get_blobs(digests)
             answer["found"] = tuple(found)
         return found
 
     async def missing_blobs(self, digests: Collection[str]) -> set[str]:
         with self._recorded("missing_blobs", blobs=tuple(digests)) as answer:
-            missing = await self._store.missing_blobs(digests)
+            missing = await self.store.missing_blobs(digests)
             answer["found"] = tuple(set(digests) - missing)
         return missing
 
-    def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
-        return self._store.blobs(untouched_for=untouched_for)
-
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
         with self._recorded("delete_blobs", blobs=tuple(digests)):
-            await self._store.delete_blobs(digests, untouched_for=untouched_for)
-
-    async def close(self) -> None:
-        await self._store.close()
+            await self.store.delete_blobs(digests, untouched_for=untouched_for)
 
     @contextmanager
     def _recorded(self, method: Method, **given: Any) -> Iterator[dict[str, Any]]:

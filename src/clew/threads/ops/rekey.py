@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head
@@ -22,6 +24,10 @@ _HIDDEN = "clew:rekeying:"
 _NAME, _LOG, _FRAMES = "clew:rekeying", "clew:rekeying-log", "clew:rekeying-frames"
 """Names of the tags on the hidden copy that `rekey` makes. Their values are the id of the copied thread, the id of that
 thread's log, and the number of frames copied."""
+
+
+_Seal = Callable[[Checkpointer, Head], Awaitable[bool]]
+"""A function that seals a thread, or returns False if a process works on it."""
 
 
 class Rekeyed(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,14 +69,10 @@ async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) ->
     for count, listed in enumerate(heads, 1):
         head = await checkpointer.head(listed.thread_id)
         if head is not None and not is_hidden(head):
-            if await _is_sealed(checkpointer, head, checkpointer.keys.current):
-                if await _has_seal(checkpointer, head.thread_id, checkpointer.keys.current):
-                    already += 1
-                elif await _is_free(checkpointer, head) and await _seal_head(checkpointer, head):
-                    sealed.append(head.thread_id)
-                else:
-                    busy.append(head.thread_id)
-            elif await _is_free(checkpointer, head) and await _seal(checkpointer, head):
+            seal = await _what_to_seal(checkpointer, head, checkpointer.keys.current)
+            if seal is None:
+                already += 1
+            elif await _is_free(checkpointer, head) and await seal(checkpointer, head):
                 sealed.append(head.thread_id)
             else:
                 busy.append(head.thread_id)
@@ -87,11 +89,14 @@ async def _is_free(checkpointer: Checkpointer, head: Head) -> bool:
     return True
 
 
-async def _is_sealed(checkpointer: Checkpointer, head: Head, key_id: str) -> bool:
+async def _what_to_seal(checkpointer: Checkpointer, head: Head, key_id: str) -> _Seal | None:
+    """Return the function that seals a thread with this key: the whole thread, or only its head. None if all of it has
+    this key."""
     async for _, data in frames(checkpointer, head):
         if sealed_with(data) != key_id:
-            return False
-    return True
+            return _seal
+    stored = await without_keys(checkpointer).head(head.thread_id)
+    return None if stored is not None and stored.seal.startswith(key_id) else _seal_head
 
 
 async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
@@ -114,11 +119,6 @@ async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
     await checkpointer.delete(head.thread_id)
     await _finish(checkpointer, hidden)
     return True
-
-
-async def _has_seal(checkpointer: Checkpointer, thread_id: str, key_id: str) -> bool:
-    head = await without_keys(checkpointer).head(thread_id)
-    return head is not None and head.seal.startswith(key_id)
 
 
 async def _seal_head(checkpointer: Checkpointer, head: Head) -> bool:

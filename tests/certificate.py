@@ -14,9 +14,10 @@ __all__ = ["make_certificate"]
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate for 127.0.0.1 that vouches for itself, and its key, in this folder. Returns their paths."""
+    """Make a certificate for 127.0.0.1 and localhost that vouches for itself, and its key. Returns their paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "clew test")])
+    hosts = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
     now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder()
@@ -26,7 +27,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
