@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
     from redis.asyncio.cluster import RedisCluster
 
-__all__ = ["Call", "Engine", "notices"]
+__all__ = ["Call", "Engine", "Line", "notices"]
 
 T = TypeVar("T")
 Command = tuple[bytes | str | int, ...]
@@ -54,7 +54,7 @@ class Call(NamedTuple):
         return (*how, len(self.keys), *self.keys, *self.args)
 
 
-class _Line:
+class Line:
     """A connection to the server that is kept open, with its own `Patience`."""
 
     __slots__ = ("connection", "patience")
@@ -63,12 +63,21 @@ class _Line:
         self.connection = connection
         self.patience = patience.part(self._sign)
 
-    async def talk(self, commands: Sequence[Command], refusal: type[Exception]) -> list[Any]:
-        """Send commands and return the answers, in order. If the server refuses a command, with an error of the type
-        `refusal`, that error is returned as its answer. Every other error is raised."""
+    def begin(self, command: Command) -> bool:
+        """Send a command without waiting, so that the server works on it while this process prepares to wait. `talk`
+        returns its answer. Returns False, and sends nothing, if the connection is closed."""
+        if self.connection.is_connected:
+            self.connection._writer.write(_pack([command]))
+        return bool(self.connection.is_connected)
+
+    async def talk(self, commands: Sequence[Command], refusal: type[Exception], *, is_sent: bool) -> list[Any]:
+        """Send commands, unless they were sent with `begin`, and return the answers, in order. If the server refuses a
+        command, with an error of the type `refusal`, that error is returned as its answer. Every other error is
+        raised."""
         connection = self.connection
         answers: list[Any] = []
-        await connection.send_packed_command(_pack(commands), check_health=False)
+        if not is_sent:
+            await connection.send_packed_command(_pack(commands), check_health=False)
         for _ in commands:
             try:
                 answers.append(await connection.read_response())
@@ -104,7 +113,7 @@ class Engine:
         self._guard = guard
         self._client: Redis | RedisCluster | None = None
         self._patience = Patience(str(address), options.timeout)
-        self._lines: list[_Line] = []
+        self._lines: list[Line] = []
         self._ready = False
         self._opening = asyncio.Lock()
         self._turns = asyncio.Semaphore(CONNECTIONS)
@@ -125,20 +134,35 @@ class Engine:
             if not self._busy:
                 self._idle.set()
 
-    async def run(self, call: Call, *, wait: bool = False) -> Any:
+    def begin(self, call: Call) -> Line | None:
+        """Send a script at once if a connection is idle, and return the connection, to be passed to `run`. Returns None
+        if none is: then `run` sends the script."""
+        if not self._ready or not self._lines or self._turns.locked() or self._options.wait_replicas:
+            return None
+        line = self._lines.pop()
+        if line.begin(call.command()):
+            return line
+        self._lines.append(line)
+        return None
+
+    async def run(self, call: Call, *, wait: bool = False, begun: Line | None = None) -> Any:
         """Run a script and return its result. With `wait`, return only once as many replicas as the option
-        `wait_replicas` says have what the script wrote. Raises `Unavailable` if they do not confirm that in time."""
-        [result] = await self.run_all([call], wait=wait)
+        `wait_replicas` says have what the script wrote. Raises `Unavailable` if they do not confirm that in time.
+        `begun` is the connection on which `begin` has sent the script already."""
+        [result] = await self.run_all([call], wait=wait, begun=begun)
         return result
 
-    async def run_all(self, calls: Sequence[Call], *, wait: bool = False) -> list[Any]:
+    async def run_all(self, calls: Sequence[Call], *, wait: bool = False, begun: Line | None = None) -> list[Any]:
         """Send these scripts together and return the result of each, in order. Each script is atomic, but scripts of
         other callers may run between them. With `wait`, return only once as many replicas as the option `wait_replicas`
-        says have what the scripts wrote. Raises `Unavailable` if they do not confirm that in time."""
+        says have what the scripts wrote. Raises `Unavailable` if they do not confirm that in time. `begun` is the
+        connection on which `begin` has sent them already."""
         replicas = self._options.wait_replicas if wait else 0
 
         async def work(client: Any) -> list[Any]:
-            results = await self._talk(client, [call.command() for call in calls], replicas)
+            nonlocal begun
+            line, begun = begun, None  # the second attempt takes another connection
+            results = await self._talk(client, [call.command() for call in calls], replicas, line)
             unknown = [n for n, result in enumerate(results) if isinstance(result, self._errors.NoScriptError)]
             if unknown:
                 again = await self._talk(client, [calls[n].command(text=True) for n in unknown], replicas)
@@ -176,13 +200,18 @@ class Engine:
     async def _primaries(self, client: Any) -> list[Any]:
         return list(client.get_primaries()) if self._options.cluster else [None]
 
-    async def _talk(self, client: Any, commands: Sequence[Command], replicas: int = 0) -> list[Any]:
+    async def _talk(
+        self, client: Any, commands: Sequence[Command], replicas: int = 0, begun: Line | None = None
+    ) -> list[Any]:
         """Send commands and return the server's answers. Raises the first error among the answers, except a
         `NoScriptError`, which is returned as an answer. With `replicas`, raises `Unavailable` unless at least that many
-        replicas confirm the writes."""
+        replicas confirm the writes. `begun` is the connection on which they were sent already."""
         if replicas:
             commands = [*commands, ("WAIT", replicas, int(self._options.timeout * 500))]
-        answers = await (self._to_cluster if self._options.cluster else self._on_line)(client, commands)
+        if self._options.cluster:
+            answers = await self._to_cluster(client, commands)
+        else:
+            answers = await self._on_line(client, commands, begun)
         for answer in answers:
             if isinstance(answer, Exception) and not isinstance(answer, self._errors.NoScriptError):
                 raise answer
@@ -200,21 +229,22 @@ class Engine:
         answers: list[Any] = await self._patience.part().limit(pipe.execute(raise_on_error=False))
         return answers
 
-    async def _on_line(self, client: Any, commands: Sequence[Command]) -> list[Any]:
+    async def _on_line(self, client: Any, commands: Sequence[Command], begun: Line | None) -> list[Any]:
         """Send commands on a connection that is kept open, and return the answers. An error from the server is returned
-        as an answer. Connections are kept because taking one from the driver's pool was measured to take as long as an
-        append on the server."""
-        line = self._lines.pop() if self._lines else await self._new_line(client)
+        as an answer. `begun` is the connection on which they were sent already. Connections are kept because taking one
+        from the driver's pool was measured to take as long as an append on the server."""
+        line = begun or (self._lines.pop() if self._lines else await self._new_line(client))
         try:
-            answers = await line.patience.limit(line.talk(commands, self._errors.ResponseError))
+            is_sent = begun is not None
+            answers = await line.patience.limit(line.talk(commands, self._errors.ResponseError, is_sent=is_sent))
         except BaseException:
             await client.connection_pool.release(line.connection)  # closed by now; the pool opens it when needed
             raise
         self._lines.append(line)
         return answers
 
-    async def _new_line(self, client: Any) -> _Line:
-        return _Line(await self._patience.part().limit(client.connection_pool.get_connection()), self._patience)
+    async def _new_line(self, client: Any) -> Line:
+        return Line(await self._patience.part().limit(client.connection_pool.get_connection()), self._patience)
 
     async def _start_over(self) -> None:
         """Give all kept connections back to the driver's pool after one broke, because others may have broken too. The

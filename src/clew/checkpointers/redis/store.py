@@ -28,7 +28,7 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_key
 from clew.checkpointers.redis import scripts
 from clew.checkpointers.redis.address import Options, check_options, parse_url
-from clew.checkpointers.redis.engine import Call, Engine
+from clew.checkpointers.redis.engine import Call, Engine, Line
 from clew.checkpointers.redis.keys import KEY, Layout, created_place, updated_place
 from clew.checkpointers.redis.listing import Listing
 from clew.checkpointers.redis.recovery import Recovery
@@ -44,6 +44,8 @@ MOST_BLOB = 512 * 2**20
 _SUM = 4
 _FAR = 2**53 - 1
 """A number for a frame that is after the end of every log. It is the largest integer that is exact in Lua."""
+_MODE = 6
+"""The place of the mode among the arguments of the script `APPEND`."""
 _PAGE = 4 * 2**20
 _BATCH = 64
 
@@ -131,29 +133,32 @@ class RedisCheckpointer(Checkpointer):
                     f"thread {thread_id!r}: the append has {len(frames)} frames, the limit is {MOST_FRAMES}. "
                     "Append in parts."
                 )
-            await settle(self._append(thread_id, frames, at, head, encoded, refs))
+            call = self._appending(thread_id, frames, at, head, encoded, refs)
+            begun = None if refs else self._engine.begin(call)
+            await settle(self._append(thread_id, at, refs, call, begun))
 
-    async def _append(
+    def _appending(
         self, thread_id: str, frames: Sequence[bytes], at: int, head: Head, encoded: bytes, refs: Collection[str]
-    ) -> None:
-        missing = await self._missing(refs) if refs else set()
-        mode = b"ask" if missing else b"wait" if self._options.wait_replicas else b""
-        ttl = 0 if self._options.ttl is None else int(self._options.ttl * 1000)
+    ) -> Call:
         args: list[bytes | int] = [
             min(at, _FAR),
             head.log_id.encode(),
             updated_place(head),
             created_place(head),
             encoded + crc32(encoded).to_bytes(_SUM, "little"),
-            ttl,
-            mode,
+            0 if self._options.ttl is None else int(self._options.ttl * 1000),
+            b"wait" if self._options.wait_replicas else b"",
             len(refs),
             *map(bytes.fromhex, refs),
             *frames,
         ]
-        outcome = await self._engine.run(
-            Call(scripts.APPEND, self._layout.thread(thread_key(thread_id)), args), wait=True
-        )
+        return Call(scripts.APPEND, self._layout.thread(thread_key(thread_id)), args)
+
+    async def _append(self, thread_id: str, at: int, refs: Collection[str], call: Call, begun: Line | None) -> None:
+        missing = await self._missing(refs) if refs else set()
+        if missing:
+            call = call._replace(args=[*call.args[:_MODE], b"ask", *call.args[_MODE + 1 :]])
+        outcome = await self._engine.run(call, wait=True, begun=begun)
         match outcome:
             case 1:
                 return
