@@ -4,14 +4,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 6
-FUZZ_RUNS ?= 165000
-FUZZ_QUICK ?= 300000
+FUZZ_RUNS ?= 300000
+FUZZ_QUICK ?= 1000000
+FUZZ_SLOW := fuzz-frame fuzz-weight fuzz-archive
+FUZZ := $(FUZZ_SLOW) fuzz-blob fuzz-envelope fuzz-anthropic fuzz-openai-chat fuzz-openai-responses \
+	fuzz-native fuzz-setup fuzz-url fuzz-http fuzz-sql
 
 # Keep compiled modules even where the shell says not to: a run starts some thousand Pythons, which would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test test-all crash attack fuzz lint format bench docs site screenshots release-check clean
+.PHONY: help setup hooks demo test test-all crash attack fuzz $(FUZZ) lint format bench docs site screenshots release-check clean
 
 # $(call install,ARGUMENTS): pip install these into .venv. An environment made by uv has no pip of its own.
 define install
@@ -87,14 +90,10 @@ crash: $(VENV)/.ready $(VENV)/.clis ## Run the long matrices whole: every kill, 
 attack: $(VENV)/.ready ## Attack the service, all ways: slow clients, floods, oversized and malformed requests
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m attack
 
-fuzz: $(VENV)/.fuzz ## Give millions of inputs to everything that reads bytes from outside
-	for target in frame weight blob envelope anthropic openai-chat openai-responses; do \
-		$(BIN)/python -m tests.fuzz $$target $(FUZZ_RUNS) || exit 1; \
-	done
-	for target in native setup url http sql; do \
-		$(BIN)/python -m tests.fuzz $$target $(FUZZ_QUICK) || exit 1; \
-	done
-	$(BIN)/python -m tests.fuzz archive $$(($(FUZZ_RUNS) / 5))
+fuzz: $(FUZZ) ## Give ten million inputs to everything that reads bytes from outside (-j 2 uses two cores)
+
+$(FUZZ): fuzz-%: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz $* $(if $(filter $@,$(FUZZ_SLOW)),$(FUZZ_RUNS),$(FUZZ_QUICK))
 
 bench: $(VENV)/.peers ## Measure: one table of ratios against the floors and the peers
 	$(BIN)/python -m bench
