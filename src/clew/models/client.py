@@ -197,7 +197,8 @@ def parameters(tool: ToolSpec) -> dict[str, Any]:
 
 
 def without_thinking(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages without the model's thinking, and without the ids by which other blocks refer to it."""
+    """Return the messages without the model's thinking. OpenAI's Responses API gives other blocks ids that tie them to
+    the thinking before them; these ids are removed too."""
     return [
         Assistant(tuple(_loose(block) for block in message.content if not _is_thinking(block)))
         if isinstance(message, Assistant)

@@ -1,8 +1,8 @@
-"""What models cost: a table of the vendors' list prices for standard processing, on the day of `PRICED_ON`.
+"""A table of what models cost: the vendors' list prices for standard processing, on the day `PRICED_ON`.
 
-Vendors change prices, and gateways have their own; give prices that matter to a budget with `prices=`. Not in the
-table, and so not in the cost, are faster and slower service tiers, batches, regional surcharges, caches kept longer
-than the default, and tools that the vendors run themselves.
+Vendors change prices, and gateways have their own. If a budget depends on a price, give it to the agent as
+`prices={name: Price(…)}`. Faster and slower service tiers, batches, regional surcharges, caches kept longer than the
+default, and tools that the vendors run themselves are not in the table. So a computed cost does not include them.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ _T = TypeVar("_T")
 
 def find(names: str | Iterable[str], table: Mapping[str, _T]) -> _T | None:
     """Return the value in the table for the first of these names that the table has; None if it has none. Each name is
-    tried as it is, then without a date at its end, and then both ways without its prefix, such as `openai:`.
+    tried as it is, then without a date at its end. After that, both are tried again without a prefix such as `openai:`.
 
     Names that only begin alike do not match: `gpt-5-pro` is not `gpt-5`.
     """

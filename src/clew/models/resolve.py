@@ -67,8 +67,9 @@ def _maker(prefix: str, name: str) -> Callable[..., Model]:
 
 
 def _write(text: str) -> str:
-    """Return a sentence that tells the user what to write for a model name without a prefix, based on the closest known
-    name."""
+    """Return a sentence that tells the user what to write in place of `text`, a model's name that lacks a prefix such
+    as `openai:`. It names the known model whose name is closest, with its prefix. If no known name is close, it shows
+    the general form, such as `openai:NAME`."""
     bare = text.strip().lower().rpartition("/")[2]
     close = [bare] if bare in WINDOWS else difflib.get_close_matches(bare, WINDOWS, n=1)
     if close:

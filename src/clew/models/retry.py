@@ -56,20 +56,23 @@ async def call(
     secrets: Callable[[], Iterable[str]] = tuple,
     advice: Callable[[int | None], str] = lambda status: "",
 ) -> AsyncGenerator[ModelEvent, None]:
-    """Make a model call: yield the events of each attempt, up to the response of the first that succeeds, and a
-    `Retrying` after each one that failed. `attempt` makes one attempt.
+    """Make a model call, and make it again if it fails. Yields the events of each attempt; the last event is the
+    response of the attempt that succeeds. After an attempt that failed and is to be repeated, a `Retrying` is yielded.
+    `attempt` makes one attempt and yields its events; its argument says whether to send the thinking of earlier turns.
 
-    Retried are the HTTP statuses 408, 409, 429 and 5xx, timeouts, failed connections, and streams that end without
-    their end event, at most `max_retries` times. The pause before a retry is the one that the vendor asks for in
-    `Retry-After`. If it asks for more than `LONGEST_WAIT` seconds, the call is not retried. If it asks for none, the
-    pause doubles each time, with a random part so that many callers spread out. All other errors are raised at once.
+    A call is retried, at most `max_retries` times, after the HTTP statuses 408, 409, 429 and 5xx, timeouts, failed
+    connections, and streams that end without their end event. The pause before a retry is the one that the vendor asks
+    for in `Retry-After`. If it asks for more than `LONGEST_WAIT` seconds, the call is not retried. If it asks for none,
+    the pause doubles each time, with a random part so that many callers spread out. All other errors are raised at
+    once.
 
     A vendor may refuse thinking of earlier turns because the model, the account or the conversation before it changed.
     Then the next attempt leaves the thinking out, which is reported as a `Retrying` but not counted as a retry.
 
-    Errors are raised as `ModelError`. Its `is_free` is True only if every attempt was certainly refused, so that none
-    was charged. `secrets` returns keys to remove from error texts, and `advice` returns what to check after an HTTP
-    status. The SDK's error is not attached as the cause, because it holds the request with its key and its messages.
+    Errors are raised as `ModelError`, which names the `model`. Its `is_free` is True only if every attempt was
+    certainly refused, so that none was charged. Its text has no quotations from the `request`, and none of the keys
+    that `secrets` returns. `advice` returns what the user should check after an HTTP status. The SDK's error is not
+    attached as the cause, because it holds the request with its key and its messages.
     """
     number, retries, thinking, is_free = 1, 0, True, True
     while True:
@@ -363,8 +366,9 @@ def shown(message: str, request: ModelRequest, secrets: Iterable[str] = ()) -> s
 
 
 def _unescaped(escape: re.Match[str]) -> str:
-    """Decode an escape sequence such as `\\u0041` in an error message. Vendors often escape what they quote from the
-    conversation, and the quotation would not be recognised otherwise."""
+    """Return the character that an escape sequence such as `\\u0041` in an error message stands for; a space if it has
+    no hexadecimal code. Vendors often escape what they quote from the conversation. A quotation has to be decoded so
+    that it can be found and removed."""
     code = escape[1] or escape[2]
     return chr(int(code, 16)) if code else " "
 
@@ -390,8 +394,8 @@ def _without_echo(text: str, said: str) -> str:
 
 
 def _letters(text: str) -> str:
-    """Return only the letters and digits of a text, in lower case. Texts are compared so, because a quotation may be
-    escaped or wrapped differently."""
+    """Return only the letters and digits of a text, in lower case. An error message is compared with the request in
+    this form, because a vendor may quote the request with other escapes or line breaks."""
     return _OTHER.sub("", text.lower())
 
 

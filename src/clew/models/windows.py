@@ -1,4 +1,4 @@
-"""How many tokens known models accept and produce."""
+"""How many tokens known models accept and produce: a table by model name, and functions that look a model up in it."""
 
 from __future__ import annotations
 

@@ -240,8 +240,8 @@ class Provider(ABC):
     @abstractmethod
     def write(self, conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
         """Write a conversation in the program's own format, under this key, into a folder from which `install_session`
-        can install it. Returns what did not fit. The conversation's tool calls must already be rewritten for this
-        provider's tools."""
+        can install it. Returns what could not be expressed in that format. Tool calls are written as they are: the
+        caller must have rewritten them for this provider's tools before."""
 
     @abstractmethod
     def find(self, session: str) -> str | None:

@@ -3,7 +3,8 @@
 A file is first written under a temporary name, as a draft, and then renamed, so that it is there whole or not at all.
 Only its owner can read it. A copy is written again only when the original has changed.
 
-No link is followed below the folder of a session: a session has none, and what one points at is not part of it.
+Symbolic links inside the folder of a session are not followed. Programs put no links there, so a link could only lead
+to files that are not part of the session.
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ def bring(source: Path, target: Path, fill: Callable[[Path, Path], object] = shu
 
 
 def files_in(folder: Path) -> Iterator[str]:
-    """Yield the files in a folder and its subfolders, as paths relative to it, without drafts. No link is followed, not
-    even if `folder` itself is one: then there are none."""
+    """Yield the files in a folder and its subfolders, as paths relative to that folder. Symbolic links are left out,
+    and so are drafts, which are temporary files that are renamed when they are complete. Yields nothing if `folder`
+    itself is a link."""
     if folder.is_symlink():
         return
     for parent, _, names in os.walk(folder):
@@ -109,8 +111,9 @@ def files_in(folder: Path) -> Iterator[str]:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise `Corrupt` if this folder, which holds the copy of a session that a record has, contains anything but files
-    and folders. Programs write no links into their sessions: one would only make somebody read or write elsewhere."""
+    """Raise `Corrupt` if a folder contains anything but files and folders, for example a symbolic link. The folder
+    holds a session that was taken from the store. Programs write no links into their sessions, so somebody may have put
+    the link there to have other files of this machine read or written."""
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(parent, name)

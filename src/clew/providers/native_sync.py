@@ -98,11 +98,10 @@ def beyond(
     """Return the messages that a provider's own session has and the thread lacks.
 
     `then` are the messages that the session held when it was last stored, and `now` are those that it holds now.
-    `asked` are the prompts that were recorded in the thread between these two moments. Messages of `now` are returned,
-    except for the following. The messages at the beginning that are the same in `then` and `now` are left out. So is
-    every exchange whose prompt is in `asked`, because the thread has it; prompts are recognised by their words. If the
-    program has compacted or rewound the session, so that the messages of `then` are no longer all at the beginning of
-    `now`, exchanges whose prompt is in `then` are left out too.
+    `asked` are the prompts that were recorded in the thread between these two moments. The result is `now` without the
+    beginning that it shares with `then`, and without the exchanges that the thread has already. These are recognised by
+    the words of their prompt: it is in `asked`, or in the rest of `then`. There is such a rest only if the program has
+    compacted or rewound the session.
 
     With `is_answered=False` the thread has no answer to the last prompt in `asked`. Then everything that follows this
     prompt in its exchange is returned.

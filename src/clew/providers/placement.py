@@ -84,8 +84,9 @@ class Placement:
         return await self._install(known, "") if covers and known.native else await self._write(state, "")
 
     async def _go_on(self, known: ProviderKey, state: Checkpoint, covers: bool) -> Placed:
-        """Put the session in place in which the thread continues, and return its key and what did not fit. `known` is
-        the last record of the provider's session, and `covers` says whether that session holds all of the thread.
+        """Decide in which session the thread continues, and put that session where the program finds it. Returns its
+        key and what did not fit. `known` is the last record of the provider's session, and `covers` says whether that
+        session holds all of the thread.
 
         The session on this machine is continued if it is up to date. Otherwise the stored copy is installed if it holds
         all of the thread; if it does not, a session is written anew from the thread's messages.
@@ -238,8 +239,9 @@ class Placement:
 
     @asynccontextmanager
     async def _restored(self, digest: str) -> AsyncIterator[Path]:
-        """Put the session with this digest from the record into a temporary folder, and yield that. Raises `Corrupt` if
-        it holds a link: what a link points at on this machine must never be read, or copied to the record."""
+        """Write the stored copy of a session into a temporary folder, and yield that folder. `digest` identifies the
+        copy in the store. Raises `Corrupt` if the copy holds a link: what a link points at on this machine must never
+        be read, or copied to the store."""
         with scratch() as folder:
             await Workspace(folder, self._store).restore(digest)
             await asyncio.to_thread(refuse_links, folder)
@@ -296,8 +298,8 @@ def _marked(folder: Path) -> tuple[()] | tuple[str, int, int]:
 
 
 def _ends_with(messages: Sequence[Message], prompt: str, answer: str) -> bool:
-    """Return whether the messages of a session hold this prompt, followed by this answer. Clew's note may stand before
-    the prompt in the same message.
+    """Return whether `messages`, which are those of a session, hold this prompt and after it this answer. The message
+    with the prompt may begin with a note that Clew put there.
 
     White space is ignored. Programs may also strip invisible characters from a prompt or summarise it. So if the prompt
     is not found, the last user message is taken for it.
@@ -322,8 +324,8 @@ def _covers(known: ProviderKey, state: Checkpoint) -> bool:
 
 
 def _end(state: Checkpoint) -> int:
-    """Return the index in the thread's history after the last message that the model sees; 0 if it sees none. Messages
-    from there on were rewound."""
+    """Return the index that follows the last message which the model still sees, in the thread's history; 0 if it sees
+    none. Messages at this index and after it were rewound."""
     return state.view[-1][1] if state.view else 0
 
 

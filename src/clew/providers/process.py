@@ -303,8 +303,8 @@ def printed_version(path: Path, env: Mapping[str, str]) -> str:
 
 
 def is_binary(path: Path) -> bool:
-    """Return whether a file is a native executable and not a script. A file that may not be read counts as one, because
-    a script that cannot be read cannot be run."""
+    """Return whether a file is a native executable and not a script. True for a file that may not be read, because a
+    script that cannot be read cannot be run."""
     try:
         with path.open("rb") as file:
             return file.read(4).startswith(_BINARIES)

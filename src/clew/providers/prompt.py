@@ -142,7 +142,7 @@ class PromptSender:
         return result
 
     async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> RunResult:
-        """Record that a budget is spent, so that the provider is not asked. Returns a result with this `reason`."""
+        """Record that the prompt is not asked because a budget is spent. Returns a result with this `reason`."""
         await self._journal.record(StatusChanged("interrupted", reason))
         return RunResult(
             prompt=prompt,
@@ -267,12 +267,10 @@ class PromptSender:
         standing: tuple[Any, str],
         problem: BaseException | None,
     ) -> RunResult:
-        """Record that the exchange ended after `seconds`, with the status and reason in `standing`. Returns its result.
-
-        Records first what the exchange cost, then a copy of the program's session, the files, and the thread's status.
-        An error in this is raised; but if the prompt failed before with `problem`, the error is only added to `problem`
-        as a note.
-        """
+        """Record that the exchange ended after `seconds`, with the status and reason in `standing`, and return its
+        result. Recorded are first its cost, then a copy of the program's session, the files, and the thread's status.
+        If recording fails, the error is raised. But if the prompt itself failed before, with `problem`, the error is
+        only added to `problem` as a note."""
         status, reason = standing
         try:
             await recorder.settle()
@@ -313,7 +311,8 @@ class PromptSender:
 
     def _spent(self, recorder: Recorder, result: RunResult) -> list[Logged]:
         """Return the entries that record what the prompt used and cost, as `result` says. If that is unknown, the log
-        is left with a model call that has no end; the next prompt counts such a call as unaccounted for."""
+        is left with a model call that began and has no end. The next prompt counts such a call as one of unknown
+        cost."""
         if result.usage is not None:
             refused = [ModelCallRefused(result.reason)] if self._cost_nothing(recorder) else []
             return [Spend(result.usage, result.cost), *refused]
@@ -467,8 +466,9 @@ looks a second take 0.8 % of a core on a busy machine, nearly all of it for swit
 async def watched(
     watch: Watch | None, take: Callable[[bytes], None], stop: asyncio.Future[None]
 ) -> AsyncIterator[None]:
-    """While the context lasts, pass each line that `watch` finds to `take`; look once more when it ends, even after an
-    error. An error that `take` raises before the end is set on `stop`. Does nothing if `watch` is None."""
+    """While the context lasts, pass each line that `watch` finds to `take`. The lines tell of tool calls that the
+    program has begun but not printed yet. `watch` looks once more when the context ends, even after an error. An error
+    that `take` raises before the end is set on `stop`. Does nothing if `watch` is None."""
     if watch is None:
         yield
         return

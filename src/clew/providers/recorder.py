@@ -19,8 +19,7 @@ class Recorder:
     """Writes the events of one prompt to the thread's log and passes them on to the caller through `emit`.
 
     The program does not wait until its events are on disk, so the recorder does not wait either. Events become durable
-    a moment later; those that arrive during a write are written together by the next one. So the cost of an event does
-    not depend on the length of the thread.
+    a moment later. Those that arrive during a write are written together by the next write.
     """
 
     def __init__(self, journal: Journal, emit: Emit, *, pieces: bool = True) -> None:

@@ -53,8 +53,8 @@ async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResu
     """Run a tool and return its result. If it fails, it is run again, at most as many times as its `retries` says.
 
     An error in the tool or in its arguments becomes a result with `is_error`, in words for the model. Four things are
-    raised instead: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (the body may still be running, so the
-    call is in doubt), `Stopped` (the run cannot go on) and cancellation.
+    raised instead: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (the body may still be running, so
+    nobody knows the outcome), `Stopped` (the run cannot go on) and cancellation.
     """
     try:
         values = tool.parameters.decode(arguments)
@@ -129,10 +129,10 @@ def _signal_in(group: BaseExceptionGroup[BaseException]) -> BaseException | None
 
 
 async def ask_reconcile(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResult | NotDone:
-    """Ask the tool's own `reconcile` function whether a call in doubt happened. Return the call's result if it did, or
-    `NOT_DONE`.
+    """Ask the tool's own `reconcile` function whether a call in doubt happened: a call that was begun, and whose
+    outcome is not on record. Return the call's result if it happened, or `NOT_DONE` if it did not.
 
-    Raises `OutcomeUnknown` if the tool has no such function or if it fails. The call then stays in doubt.
+    Raises `OutcomeUnknown` if the tool has no such function or if the function fails. The call then stays in doubt.
     """
     if tool.reconcile is None:
         raise OutcomeUnknown(tool.name, "it has no reconcile to ask")

@@ -218,7 +218,7 @@ class BlockingSteps:
     """`step`, `fence` and `interrupt` of a `ToolContext` for sync tools, which run in an OS thread of their own.
     Everything is recorded as with the async ones.
 
-    The functions that are given run in the tool's own OS thread; only the record is written on the event loop.
+    A function that is passed to `step` runs in the tool's own OS thread; only its record is written on the event loop.
     """
 
     def __init__(self, ctx: ToolContext) -> None:
@@ -377,8 +377,8 @@ class Journal(Protocol):
         """Record the step's outcome, a JSON-like value. The record is durable when this returns."""
 
     async def fence(self) -> None:
-        """Return once it is confirmed, after this call, that this process still holds the thread. Otherwise raise
-        `Stopped`."""
+        """Check that this process still holds the thread's lease, and return once that is confirmed. A confirmation
+        from before this call does not count. Raises `Stopped` if the lease is lost or cannot be confirmed."""
 
     async def outwait_predecessor(self) -> bool:
         """If this process has just taken the thread from another one that may still be at work, wait until that process

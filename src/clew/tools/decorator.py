@@ -155,9 +155,9 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         effect: what may happen if a call is run again; see `Effect`. The default is `"once"`, the safe one, or `"steps"`
             if the function calls `step`, `interrupt` or `blocking` on its own context. Such a call is found only in the
             function itself: if it passes its context on to a helper, say `effect="steps"`.
-        reconcile: a function, sync or async, that finds out whether a call in doubt took effect. It is called with
-            `(ctx, **arguments)`; the arguments are converted, and defaults are included. It returns the call's result, or
-            `NOT_DONE`, after which the call is run.
+        reconcile: a function, sync or async, that finds out whether a call in doubt took effect: a call that was begun,
+            and whose outcome is not on record. It is called with `(ctx, **arguments)`; the arguments are converted, and
+            defaults are included. It returns the call's result, or `NOT_DONE`, after which the call is run.
         in_doubt: what to do with a `"once"` call in doubt that `reconcile` does not settle: tell the model that the
             outcome is unknown (`"tell"`), or let the thread wait for a person (`"ask"`).
         timeout: how many seconds one attempt may take. An async tool is then cancelled, and the model is told. A sync tool

@@ -1,5 +1,5 @@
-"""The ways in which a tool call can end without a value: an error for the model, a question to a person, or an unknown
-outcome."""
+"""The exceptions with which a tool call ends without a value: an error for the model, a question to a person, an
+unknown outcome, or a run that cannot go on. Also `NOT_DONE`, which says that a call did not happen."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ class OutcomeUnknown(BaseException):
 
 class Stopped(BaseException):
     """The run cannot go on: the store cannot be reached, the lease is lost, or a sub-agent met such a problem. The call
-    has no outcome, and stays in doubt until a resume. Raised by Clew; tools do not raise it themselves.
+    has no recorded outcome; what becomes of it is decided when the thread is resumed. Raised by Clew; tools do not
+    raise it themselves.
 
-    It is not an `Exception`, for the same reason as `Interrupted`.
+    It is not an `Exception`, so that an `except Exception` in a tool does not catch it.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -68,8 +69,8 @@ class Stopped(BaseException):
 
 
 class NotDone(Enum):
-    """The type of `NOT_DONE`, which a `reconcile` function returns to say that a call or step in doubt certainly did
-    not happen."""
+    """The type of `NOT_DONE`. A `reconcile` function is asked about a call or step that was begun and has no recorded
+    outcome. It returns `NOT_DONE` to say that the call or step certainly did not happen."""
 
     NOT_DONE = "not done"
 

@@ -140,9 +140,10 @@ def _parents(rows: list[Row]) -> dict[str, str | None]:
 
 
 def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
-    """Yield the rows of `line`, which are the rows from the root to the last message, and the rows beside that path
-    that belong to it: the other rows of each response on it, and the results of the response's tool calls. They are
-    taken from `said`, which are all message rows of the file."""
+    """Yield the rows of `line`, the path from the root to the last message, together with rows that belong to it but
+    are not on it. A response may be written as several rows of which only some are on the path: its other rows are
+    added, and then the results of its tool calls. They are taken from `said`, which are all message rows of the
+    file."""
     taken = {row["uuid"] for row in line}
     responses: dict[str, list[Row]] = {}
     results: dict[str, list[Row]] = {}
@@ -356,9 +357,9 @@ def _response(said: dict[str, Any], row_id: uuid.UUID, model: str) -> dict[str, 
 
 
 def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
-    """Return what is lost when this conversation is written as a session file, in the order of the messages: blocks
-    that the Anthropic dialect cannot express, instructions at the start, which a session has no place for, and thinking
-    that would reach no model."""
+    """Return what is lost when this conversation is written as a session file of Claude Code, in the order of the
+    messages. Lost are blocks that Anthropic's message format cannot express, instructions at the start of the
+    conversation, for which a session file has no place, and thinking that Claude Code would send to no model."""
     found = losses(conversation.messages, "anthropic")
     for index, message in enumerate(conversation.messages):
         if not isinstance(message, System):

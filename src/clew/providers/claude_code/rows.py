@@ -109,8 +109,9 @@ def has_conversation(path: Path) -> bool:
 
 
 def name_in(path: Path) -> str:
-    """Return the session id that the last message row of a file names; empty if there is none. Claude Code goes by that
-    id and not by the file's name: it would append to the session of that id."""
+    """Return the session id in the last message row of a session file; empty if there is none. The file's name may say
+    another id. Claude Code goes by the id in the rows: if it resumed this file, it would append to the session of that
+    id."""
     for line in reversed(path.read_bytes().split(b"\n")):
         row = _row(line)
         if row is not None and is_said(row):

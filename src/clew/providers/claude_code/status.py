@@ -40,8 +40,9 @@ class _Login(NamedTuple):
 
 def check(place: Place, program: Program | None, provider: str, install: str) -> Health:
     """Return how Claude Code is installed and logged in on this machine, without asking its vendor. `place` gives the
-    environment to judge by, and `program` is the installed program, or None. `provider` is the provider's name for the
-    result, and `install` is the shell command that installs the program, for the advice in it."""
+    environment to judge by, and `program` is the installed program, or None. `provider` is the provider's name, which
+    goes into the result. `install` is the shell command that installs the program; if there is no program, the result
+    tells the user to run it."""
     if program is None:
         return Health(provider=provider, problem=f"it is not installed, or not on the PATH. Install it: {install}")
     try:

@@ -222,8 +222,9 @@ def write(session: bytes, folder: Path) -> None:
 
 
 def _session_files(place: Place, key: str, path: Path) -> dict[str, Path]:
-    """Map the names that the files of a session get in an export folder to their paths on this machine. `path` is the
-    session file, which is the last entry of the dict. `place` says where Claude Code keeps its files."""
+    """Return all files of a session as a dict: from the name that a file gets in an export folder, Clew's copy of a
+    session, to its path on this machine. `key` is the session's id. `path` is its session file, which is the last entry
+    of the dict. `place` says where Claude Code keeps its files."""
     tasks = tasks_dir(place, key)
     found: dict[str, Path] = {}
     for beside in (*side_folders(place, key), path.with_suffix("")):
@@ -234,8 +235,9 @@ def _session_files(place: Place, key: str, path: Path) -> dict[str, Path]:
 
 @contextmanager
 def _under(key: str, folder: Path) -> Iterator[Path]:
-    """Yield an export folder in which the session has this key. That is `folder` itself, or, if its session has another
-    key, a temporary copy in which the key is replaced, and which is deleted when the context ends."""
+    """Yield an export folder, Clew's copy of one session, in which the session has this key. That is `folder` itself,
+    unless its session has another key. Then it is a temporary copy of `folder` in which that key is replaced by `key`;
+    the copy is deleted when the context ends."""
     own = name_in(main_file(folder))
     if own in ("", key):
         yield folder
@@ -298,12 +300,13 @@ def _begin_alike(one: Path, other: Path, size: int) -> bool:
 
 
 def install_session(place: Place, key: str, folder: Path) -> None:
-    """Put the session in an export folder where Claude Code looks for it, under this key.
+    """Put the session in the export folder `folder`, which holds Clew's copy of one session, where Claude Code looks
+    for it. It gets this key.
 
-    If the session of this key on this machine is a beginning of the exported one, its files are extended where they
-    are. Any other session of this key is renamed so that the program ignores it, and the exported one is written for
-    the working folder of `place`. The session file is written last, so that a half-finished installation is not
-    visible.
+    If this machine has a session of this key that is a beginning of the exported one, its files are extended where they
+    are. An equal session is left as it is. Any other session of this key is renamed so that the program ignores it, and
+    the exported one is written for the working folder of `place`. The session file is written last, so that a
+    half-finished installation is not visible.
     """
     with _under(checked(key), folder) as kept:
         _install(place, key, kept)

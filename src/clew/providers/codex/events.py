@@ -185,8 +185,10 @@ def kind_of(message: str, info: Any) -> Failure:
 
 
 def is_refused(message: str, info: Any) -> bool:
-    """Return whether the vendor refused the request without running it, so that it is not charged. This is judged by
-    the HTTP status in `info` or `message`, or by a refusal of the vendor that Codex printed as the `message`."""
+    """Return whether the vendor refused a request without running it, so that it is not charged. `message` is the error
+    that Codex printed, and `info` is what Codex wrote about it into its conversation file. The HTTP status in `info` or
+    `message` decides. If there is none, the request counts as refused if `message` is an error report of the vendor,
+    which is JSON, or if `info` is `unauthorized`."""
     status = _status_in(info)
     if status is None and (found := _STATUS.search(message)):
         status = int(found.group(1))
@@ -261,8 +263,9 @@ def _search(item: Item) -> tuple[str, Any]:
 
 
 def _plan(item: Item) -> tuple[str, Any]:
-    """Return the name and arguments of the tool call by which the model would set the plan that Codex printed as
-    `item`. A step of the plan is `completed` or `pending`, because Codex prints nothing else about it."""
+    """Convert a plan, the model's to-do list, which Codex printed as `item`, to the tool call that sets it. Returns the
+    tool's name and the arguments. Each step of the plan is `completed` or `pending`, because Codex prints no other
+    state."""
     items = item.get("items")
     steps = [values(step) for step in items] if isinstance(items, list) else []
     plan = [{"step": step.get("text"), "status": "completed" if step.get("completed") else "pending"} for step in steps]

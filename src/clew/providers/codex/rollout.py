@@ -108,7 +108,9 @@ def length(path: Path) -> int:
 
 
 def _unpack(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a file piece by piece, up to the limit of what may be unpacked."""
+    """Yield the decompressed bytes of an open file piece by piece. Raises `Corrupt`, naming `path`, if the file is
+    damaged, or if it would unpack to more than 16 MiB and more than 40 times its size: a hostile file could fill the
+    memory."""
     left = max(_ALWAYS, _RATIO * os.fstat(file.fileno()).st_size)
     packed = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
     try:

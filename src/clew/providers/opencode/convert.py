@@ -189,7 +189,8 @@ def _prompt(message: Stored) -> list[Message]:
 def _response(message: Stored) -> list[Message]:
     """Convert a response of opencode. It consists of steps, each a call of the model: each step becomes one message,
     and its tool results another after it. A response that ended in an error gives an empty list, because opencode does
-    not send it to the model either. One that the user stopped after it had said something is converted all the same."""
+    not send it to the model either. But a response that the user stopped is converted if it has a text or a tool
+    call."""
     error = values(message.info.get("error"))
     spoke = any(part.get("type") in ("text", "tool") for part in message.parts)
     if error and not (error.get("name") == "MessageAbortedError" and spoke):
@@ -481,9 +482,10 @@ def _file(block: Image | File) -> dict[str, Any]:
 
 
 def _model_row(name: str) -> tuple[str, str]:
-    """Return the provider and the model under which opencode stores a model's name. The name may come from any agent,
-    such as `claude-…` or `openai/gpt-…`. Both must be right, because opencode sends reasoning back only to the model
-    that it came from."""
+    """Return the two values under which opencode stores a model: the vendor, such as `anthropic`, and the vendor's name
+    of the model. In a name like `openai/gpt-…` both are given. For any other name, such as `claude-…`, the vendor is
+    guessed from its beginning. Both values must be right, because opencode sends reasoning back only to the model that
+    it came from."""
     provider, _, model = name.partition("/")
     if provider and model:
         return provider, model

@@ -119,7 +119,8 @@ def open_to_write(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def quoted(name: str) -> str:
-    """Return the name of a table or column as it is written in SQL, so that no name can be anything else."""
+    """Return the name of a table or column in double quotes, for use in an SQL statement. Quotes inside the name are
+    escaped, so SQL in a name is never run."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
@@ -148,8 +149,9 @@ def connect(path: Path, mode: str, *, wait: float, any_thread: bool = False) -> 
 
 
 def limit_steps(connection: sqlite3.Connection, path: Path) -> None:
-    """Give a transaction that is about to begin as many steps as reading the database at `path` can need. A statement
-    that takes more is ended, and raises `sqlite3.OperationalError`."""
+    """Limit how long the next transaction can take, because a hostile database could keep a query busy for years.
+    SQLite counts the steps of its work. If the transaction takes more of them than reading a database of this size can
+    need, its statement ends with `sqlite3.OperationalError`. `path` is the path of the database."""
     connection.set_progress_handler(StepLimit(path), STEPS)
 
 
@@ -184,8 +186,8 @@ def _translated_errors(path: Path) -> Iterator[None]:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `Corrupt` if a table or column that Clew needs is missing, or if a view or a virtual table stands in its
-    place: reading one would run what the file's author wrote into it."""
+    """Raise `Corrupt` if a table or column that Clew needs is missing. Also raise it if a view or a virtual table has
+    the name of such a table, because reading it could run what somebody wrote into the file."""
     kinds = dict(connection.execute("SELECT name, type || ' ' || sql FROM sqlite_schema"))
     for table in kinds.keys() & _NEEDED.keys():
         if not str(kinds[table]).lower().startswith("table create table"):
@@ -241,7 +243,8 @@ def opened(row: Row) -> dict[str, msgspec.Raw]:
 
 
 def sealed(row: Mapping[str, msgspec.Raw]) -> Row:
-    """Convert what `opened` returned back to the database row."""
+    """Convert a dict that `opened` made, from column name to encoded JSON value, back to the database row. Objects and
+    lists become texts again."""
     return {column: _plain(bytes(value)) for column, value in row.items()}
 
 

@@ -35,9 +35,10 @@ these empty values; one that is already there keeps its own."""
 
 
 def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -> None:
-    """Put the conversation of an export folder into the database, in place of the one with this key there, and assign
-    it to the working folder `cwd`. If the one there has anything that the folder lacks, it is first copied to a session
-    with another key. Raises `InvalidInput` if the folder's conversation has another key."""
+    """Put the conversation of an export folder, which holds Clew's copy of it, into the database, and assign it to the
+    working folder `cwd`. It replaces the session with this key in the database. If that session has anything that the
+    folder lacks, it is first copied to a session with another key. Raises `InvalidInput` if the folder's conversation
+    has another key than `key`."""
     manifest = load(folder)
     if manifest.key != key:
         raise InvalidInput(
@@ -107,9 +108,9 @@ def _clear(connection: sqlite3.Connection, session: str) -> None:
 
 
 def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str, str]) -> None:
-    """Delete the sessions that were copied to new keys, except those that will be written again next, whose keys are in
-    `coming`. `aside` maps the old keys to the new ones. Rows of a deleted session that are never exported, such as the
-    link by which others can read it, are moved to its copy."""
+    """Delete sessions that were copied to new keys. `aside` maps their old keys to the new ones. Sessions whose old
+    keys are in `coming` are not deleted, because they will be written again next. Rows of a deleted session that are
+    never exported, such as the link by which others can read the session, are moved to its copy."""
     tables = [table for table in sorted(PRIVATE) if columns_of(connection, table)]
     for session in aside.keys() - coming:
         for table in tables:
@@ -157,10 +158,10 @@ class _Rows:
 
 def _keep_aside(connection: sqlite3.Connection, key: str, coming: set[str]) -> dict[str, str]:
     """Copy a session and the sessions of its sub-agents, with their messages and to-do lists, to new keys, as opencode
-    does for a fork. Returns the new keys by the old ones.
+    does for a fork. Returns a dict from the old key of each session to the new one.
 
-    The link by which others can read a session is not copied if the session is in `coming`, the keys that are to be
-    written next: then it stays with the original.
+    The copy does not get the link by which others can read a session if the session's key is in `coming`. These are the
+    keys of sessions that will be written next: they keep their links.
     """
     names: dict[str, str] = {}
     namer = Namer(new_session(), now())

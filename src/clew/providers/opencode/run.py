@@ -198,8 +198,9 @@ def _settings(job: Job, place: Place) -> dict[str, Any]:
 
 
 def _over(given: Any, rules: dict[str, Any]) -> dict[str, Any]:
-    """Return the permission rules `given` by the user's settings, followed by `rules`. If the settings have a single
-    word in place of rules, it is taken as the rule for all tools."""
+    """Return the permission rules in the user's settings, `given`, with `rules` added. If both have a rule for the same
+    tool, that of `rules` is used. If the settings have a single word in place of rules, it is taken as the rule for all
+    tools."""
     return {**({"*": given} if isinstance(given, str) else values(given)), **rules}
 
 

@@ -1,9 +1,10 @@
 """Rewrites tool calls of one agent for another: with the names and arguments of the other agent's own tools, where it
 has a tool of the same kind.
 
-The arguments are converted to one common form, and from that to the other agent's. The calls have already happened:
-they are never run again, and read to the next model like calls of its own. A call of a tool that the other agent has no
-counterpart for keeps its name, since every agent accepts unknown names in a conversation.
+The arguments are converted to one common form, and from that to the other agent's. The calls have already happened and
+are never run again. They are rewritten so that the next model finds calls as it would make them itself. A call of a
+tool that the other agent has no counterpart for keeps its name, since every agent accepts unknown names in a
+conversation.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ _HUNK = "@@"
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The content with which a file is written as a whole."""
+    """The effect of a patch that writes a whole file: the path of the file, and its new content."""
 
     path: str
     content: str
@@ -218,7 +219,8 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Edits of one file, to be made one after the other."""
+    """The effect of a patch that edits one file: the path of the file, and the edits, to be made one after the
+    other."""
 
     path: str
     edits: tuple[Edit, ...]
@@ -258,8 +260,8 @@ def as_patch(change: Written | Change) -> str | None:
 
 def _edits(body: list[str]) -> tuple[Edit, ...]:
     """Return one edit for each hunk (changed place) of a patch: the text that the hunk replaces, and the text that it
-    puts there. `body` are the lines of all hunks. The result is empty if a line begins in a way that no line of a hunk
-    does."""
+    puts there. `body` are the lines of all hunks. The result is empty if a line is not valid in a hunk: it neither
+    starts one nor begins with a space, `-` or `+`."""
     hunks: list[tuple[list[str], list[str]]] = []
     for line in body:
         if line == _HUNK:

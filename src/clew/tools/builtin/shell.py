@@ -31,8 +31,8 @@ async def run_command(
     """Run a shell command in the workspace and return what it prints, errors included, and its exit code. It has no
     input, and what it leaves running in the background is killed when it ends.
 
-    The command starts in the workspace but is not shut in: a sandbox is the user's to choose. It has the whole environment
-    of this process, keys and tokens included.
+    The command starts in the workspace, but nothing keeps it there: users who want a sandbox have to provide it. It has
+    the whole environment of this process, keys and tokens included.
     """
     if ctx.workspace is None:
         raise ToolError(
