@@ -1,8 +1,8 @@
-"""Decode many frames at once, as the reading of a long log does. Only ordinary frames: those that are small, not encrypted,
-and refer to no blobs.
+"""Decode many frames of a log together, which is faster than one by one. Works for ordinary frames only: small ones
+that are not encrypted and refer to no blobs.
 
-What takes the most time is to decompress them, which needs no interpreter lock. So if there are processors for it, another
-OS thread decompresses the next part of a log while a part is decoded.
+Most of the time is spent on decompression, for which zstd does not need the interpreter lock. So if a processor is
+free, another OS thread decompresses the next frames while this one decodes.
 """
 
 from __future__ import annotations
@@ -60,8 +60,11 @@ def decode_ordinary(frames: Sequence[bytes], keys: Keyring | None = None) -> Dec
 
 
 def decode_in_parts(frames: list[bytes], keys: Keyring | None = None) -> Iterator[tuple[list[bytes], Decoded | None]]:
-    """Take some frames at a time from the list, until it is empty, and yield them with what `decode_ordinary` returns for
-    them. If there is a processor for it, the next part is decompressed on another OS thread meanwhile."""
+    """Decode a long list of frames in parts. Takes the frames of each part out of `frames`, until that is empty, and
+    yields them together with the result of `decode_ordinary` for them.
+
+    If a processor is free, another OS thread decompresses the next part meanwhile.
+    """
     if keys is not None or len(frames) < 2 * AHEAD or not compression.has_processors():
         while frames:
             part = _taken(frames, AT_ONCE)
@@ -78,15 +81,17 @@ def decode_in_parts(frames: list[bytes], keys: Keyring | None = None) -> Iterato
 
 
 def _taken(frames: list[bytes], count: int) -> list[bytes]:
-    """Take frames from the list, so that what is decoded can use the memory of what it is decoded from."""
+    """Remove the first `count` frames from the list and return them. So the memory of a frame is free again soon after
+    it is decoded."""
     part = frames[:count]
     del frames[:count]
     return part
 
 
 def _decode_checked(frames: Sequence[bytes], bodies: Callable[[], Iterable[Any]]) -> Decoded | None:
-    """Check the digests of these frames and decode what `bodies` returns: their bodies, decompressed. Returns None if a
-    frame is not an ordinary one."""
+    """Check the digests of these frames, decode them, and return the time and the entries of each. `bodies` is a
+    function that returns the decompressed bodies (encoded entries) of the frames. Returns None if a frame is damaged or
+    is not an ordinary one (small, not encrypted, without blobs)."""
     if (
         not {data[:2] for data in frames} <= _ORDINARY
         or min(map(len, frames), default=SMALLEST) < SMALLEST

@@ -51,7 +51,8 @@ _REFS = 1 + _COUNTS.size
 def pack_blob(data: bytes, keys: Keyring | None = None, least: int = 0) -> tuple[str, bytes]:
     """Return the digest and the stored bytes of a value: compressed if that is smaller, encrypted if there are keys.
 
-    If the bytes before encryption are fewer than `least`, zeros are added up to that length.
+    If the bytes before encryption are fewer than `least`, zeros are added up to that length. This is needed for values
+    that take much memory when decoded: readers refuse them if they are stored in too few bytes.
     """
     small = compression.plain.compress(data)
     packed = _ZSTD + small if len(small) < len(data) or len(data) < least else _RAW + data

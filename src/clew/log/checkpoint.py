@@ -47,7 +47,9 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def first_of(ranges: Ranges, count: int) -> Ranges:
-    """Return the first `count` messages of these ranges, as ranges. If there are fewer, return all of them."""
+    """Return the first `count` of the messages that `ranges` name, as ranges again. A range is a pair of indices in the
+    thread's history: of its first message, and of the message after its last. If there are fewer messages, return all
+    of them."""
     kept: list[tuple[int, int]] = []
     for start, stop in ranges:
         if count <= 0:
@@ -58,7 +60,9 @@ def first_of(ranges: Ranges, count: int) -> Ranges:
 
 
 def last_of(ranges: Ranges, count: int) -> Ranges:
-    """Return the last `count` messages of these ranges, as ranges. If there are fewer, return all of them."""
+    """Return the last `count` of the messages that `ranges` name, as ranges again. A range is a pair of indices in the
+    thread's history: of its first message, and of the message after its last. If there are fewer messages, return all
+    of them."""
     kept: list[tuple[int, int]] = []
     for start, stop in reversed(ranges):
         if count <= 0:
@@ -222,7 +226,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def metadata(self) -> dict[int, dict[str, Any]]:
-        """For each turn, the metadata that its tools recorded. Clew's own facts about prompts are left out."""
+        """For each turn, by its number, the metadata that its tools recorded. What Clew itself records about prompts is
+        left out."""
         found: dict[int, dict[str, Any]] = {}
         for fact in self.facts:
             if fact.kind == "turn" and not fact.key.startswith(TURN_MARK):
@@ -327,8 +332,8 @@ class FoldedState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="f
 
 
 def count_kept(entries: Iterable[object]) -> int:
-    """Return how many of these entries are of a kind whose content, such as a message or a result, becomes part of the
-    state. Intents, for example, do not count."""
+    """Return how many of these entries have content that a thread's state keeps, such as a message or a tool's result.
+    Other entries, such as intents, do not count. Used to estimate how large the state is."""
     return sum(map(_KEPT.__contains__, map(type, entries)))
 
 

@@ -180,10 +180,10 @@ def encode_frame(
     """Encode these groups of entries, each made by `encode_entries`, as one frame. Large values move to blobs, which
     the result holds too.
 
-    `previous` is the digest of the frame before it, and `number` is the new frame's own number. A random nonce makes
-    every frame different. With `keys` the frame is encrypted for this thread and number, and cannot be decrypted as any
-    other frame. `now` is the frame's time in microseconds since 1970, by default the current time. With `is_quick` it is
-    compressed in a third of the time, to 6 % more bytes.
+    `previous` is the digest of the preceding frame, and `number` is the number of the new frame. A random nonce makes
+    every frame different. With `keys` the frame is encrypted for this thread and number, so that it cannot be decrypted
+    in another place. `now` is the time to record in the frame, in microseconds since 1970; by default it is the current
+    time. With `is_quick` the frame is compressed in a third of the time, to 6 % more bytes.
     """
     body = groups[0].body if len(groups) == 1 and now is None else _joined_body(groups, now)
     if len(body) > compression.ALWAYS:

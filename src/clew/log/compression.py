@@ -72,7 +72,7 @@ class NotCompressed(Exception):
 
 
 class Zstd:
-    """Compresses and decompresses, with a dictionary if the name of its file is given.
+    """Compresses and decompresses bytes with zstd. If the name of a dictionary's file is given, uses that dictionary.
 
     Each OS thread gets zstd objects of its own, because they must not be shared between OS threads.
     """
@@ -82,7 +82,7 @@ class Zstd:
         self._local = threading.local()
 
     def compress(self, data: bytes) -> bytes:
-        """Compress in little time."""
+        """Compress the data quickly and return it. `compress_well` takes longer and gives fewer bytes."""
         try:
             compressor: zstandard.ZstdCompressor = self._local.compressor
         except AttributeError:
@@ -122,11 +122,10 @@ class Zstd:
         return found
 
     def start(self, data: list[bytes]) -> Callable[[], Iterable[Any]]:
-        """Begin to do what `decompress_many` does on another OS thread. Returns a function that waits for the results and
-        returns them.
+        """Start `decompress_many` on another OS thread. Returns a function that waits for the results and returns them.
 
-        Returns only when that OS thread has begun: until then it needs the interpreter lock, for which it would have to
-        wait 5 ms, the whole time of a small log.
+        Returns only when that OS thread has begun to work. To begin, it needs the interpreter lock, and the caller
+        would keep that for up to 5 ms if it went on at once: as long as it takes to decode a small log.
         """
         begun = threading.Event()
 
@@ -165,16 +164,16 @@ def _check_size(data: bytes) -> None:
 
 
 def has_processors() -> bool:
-    """Return whether `start` saves time: whether there is more than one processor, and the machine is not so busy that
-    another OS thread would wait for one. Measured with twice as much work as there are processors: it still saves a little,
-    and with four times as much nothing."""
+    """Return whether it saves time to decompress on another OS thread (`Zstd.start`). That is so if there is more than
+    one processor, and the machine is not too busy: at most two OS threads run or wait for each processor. Measured:
+    with two it still saves a little time, with four it saves none."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return usable > 1 and _wanted_processors() <= 2 * usable
 
 
 def _wanted_processors() -> float:
-    """Return how many OS threads of the machine run or wait for a processor, this one included. Linux tells how many
-    right now; elsewhere it is the average of a minute."""
+    """Return how many OS threads of the machine run or wait for a processor at the moment, this one included. Where the
+    system is not Linux, return the average of the last minute."""
     try:
         return int(_LOAD.read_text().split()[3].partition("/")[0])
     except (OSError, ValueError, IndexError):
@@ -186,7 +185,8 @@ _LOAD = Path("/proc/loadavg")
 
 @functools.cache
 def _helper() -> ThreadPoolExecutor:
-    """Return the OS thread that decompresses while another one decodes. zstd needs no interpreter lock."""
+    """Return an executor with one OS thread, on which data is decompressed while the calling OS thread decodes. The two
+    work at the same time, because zstd does not need the interpreter lock."""
     return ThreadPoolExecutor(1, "clew-zstd")
 
 

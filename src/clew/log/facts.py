@@ -1,4 +1,5 @@
-"""`Facts`: the facts of a thread while entries are added to it, with the newest of each kind and key found at once."""
+"""`Facts`: the facts of a thread, while its entries are folded. A fact is a value that holds from a turn on. The newest
+fact of each kind and key is found without a search."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ __all__ = ["Facts"]
 
 
 class Facts:
-    """The facts of a thread, in the order in which they were recorded. A fact is a value that holds from a turn on."""
+    """The facts of a thread, in the order in which they were recorded. A fact is a value that holds from a turn on,
+    until a newer fact of the same kind and key replaces it."""
 
     __slots__ = ("_all", "_newest")
 
@@ -25,8 +27,8 @@ class Facts:
         }
 
     def add(self, fact: Fact) -> None:
-        """Add a fact. It replaces a fact of the same turn, kind and key: a rewind goes to the end of a turn, so the
-        older one is never needed again."""
+        """Add a fact. It replaces a fact of the same turn, kind and key. That one is never needed again, because a
+        rewind goes to the end of a turn, where the newer fact holds."""
         last = self._newest.get((fact.kind, fact.key))
         if last is not None and self._all[last].turn == fact.turn:
             self._all[last] = fact

@@ -171,13 +171,14 @@ class Fold:
         return self._checkpoint(tuple(self._history), tuple(self._marked()), self._facts.all())
 
     def outline(self) -> tuple[Checkpoint, bytes]:
-        """Return the state without `history`, `marks` and `facts`, and their digest. Only if made with `outline`."""
+        """Return the state without `history`, `marks` and `facts`, and a digest of these. Needs `MessageOutline`."""
         parts: list[Any] = [self._history, self._marked(), self._facts]
         return self._checkpoint((), (), ()), b"".join(part.digest() for part in parts)
 
     def sketch(self, *, all_facts: bool = False) -> Checkpoint:
-        """Return the state with stand-ins for the messages and in little memory, for a fold with `outline`. Its marks can
-        be counted and read one by one. Without `all_facts` it has no facts about single turns, and no replaced ones."""
+        """Return the state in little memory, for a fold made with `outline`: with stand-ins for the messages, and with
+        `marks` (what the model saw at the end of each turn) that can only be counted and read one by one. Without
+        `all_facts` it has only the facts that hold now, and none about single turns."""
         marks, facts = self._marked(), self._facts
         if isinstance(marks, list) or isinstance(facts, Facts):
             return self.checkpoint()
@@ -240,8 +241,8 @@ class Fold:
         self.parent = entry.parent or self.parent
 
     def _messages(self, entries: Iterable[Any]) -> None:
-        """Add messages, given as `MessageAdded` entries that follow each other. Most of a log are messages: without a
-        call for each, folding a plain conversation takes two thirds of the time (measured)."""
+        """Add the messages of consecutive `MessageAdded` entries. One loop handles them all, because most entries are
+        messages: one call for each entry would take half as long again (measured)."""
         history, marks = self._history, self._marks
         for entry in entries:
             message = entry.message
@@ -282,7 +283,7 @@ class Fold:
         self._view_end = place + 1
 
     def _view(self) -> Ranges:
-        """Return the view: the messages that the model sees, as ranges. Its growing last range is stored apart."""
+        """Return the view: the messages that the model sees, as ranges (start, stop) of history indices."""
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
     def _set_view(self, view: Ranges) -> None:
@@ -312,8 +313,8 @@ class Fold:
                 known.clear()
 
     def _answer(self, message: Tool) -> None:
-        """Take in tool results that come as a message. The message is kept as it is if it answers every open call, or
-        if no call is open; otherwise each result is recorded for its call."""
+        """Add a tool message. If it answers every open call, or if no call is open, it becomes part of the conversation
+        unchanged. Otherwise each of its results is recorded for the call that has the same id."""
         if self._open < 0:
             self._add(message)
             self._turn_grows = True
@@ -340,8 +341,7 @@ class Fold:
             self._close_turn()
 
     def _close_turn(self) -> None:
-        """Close the open turn: make one tool message of the results that its calls have so far, in the order of the
-        calls."""
+        """Close the open turn: join the results that its calls have so far, in order, to one tool message."""
         if self._open < 0:
             return
         if self._results:

@@ -1,10 +1,10 @@
-"""The keys that a store's frames and blobs are encrypted with, and its heads authenticated.
+"""The keys with which a store's frames and blobs are encrypted and its heads are signed.
 
-The cipher is AES-256-GCM: without the key no content can be read, and none can be added or changed unnoticed. A frame is
-encrypted with a random nonce and a key derived for its thread. Its header, thread and number are authenticated too, so it
-cannot be decrypted in another place or after another frame. A blob's nonce is derived from its content, so that equal
-values under one key are the same blob and are stored once. A head stays readable and carries a code that only the key can
-make (a keyed blake3), so that frames cannot be cut off at the end of a log.
+The cipher is AES-256-GCM: without the key no content can be read, and none can be added or changed unnoticed. A frame
+is encrypted with a random nonce and a key derived for its thread. Its header, thread and number are authenticated too,
+so it cannot be decrypted in another place or after another frame. A blob's nonce is derived from its content, so that
+equal values under one key are the same blob and are stored once. A head is not encrypted. It carries a code that only
+the key can make (a keyed blake3), so that nobody without the key can cut off the end of a log unnoticed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _TAG_SIZE = 16
 class Keyring:
     """One or several encryption keys. The first encrypts; all of them decrypt. Its repr shows key ids, never keys.
 
-    Whoever reads with a keyring accepts only what is encrypted with one of its keys, because anybody who can write to the
-    store can write plain data. With `allow_plain` plain data is accepted too, which is meant for stores that have some
-    from before they had a key.
+    With a keyring, only data that is encrypted with one of its keys is accepted. Plain data is refused, because anybody
+    who can write to the store could have written it. `allow_plain` accepts plain data too: use it for a store that has
+    data from the time before it had a key.
     """
 
     def __init__(self, keys: str | bytes | Iterable[str | bytes], *, allow_plain: bool = False) -> None:

@@ -1,7 +1,8 @@
 """Stand-ins for the parts of a thread's state that grow with its log, for folding a log of any length in little memory.
 
-A `Fold` that is given these stand-ins keeps a few bytes for each message and turn instead of the messages. Two logs
-lead to the same state if the small parts of the state and the digests of these stand-ins are equal.
+A `Fold` that uses these stand-ins keeps a few bytes for each message and turn instead of the messages. The stand-ins
+have digests, by which two states can be compared: they are the same if these digests and the other parts of the state
+are equal.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _NOTE = user(NOTE_MARK)
 
 
 def _stand_in(message: Message) -> Message:
-    """Return an empty message of the same role. For a response it also says whether it called tools, or was cut off, and
-    for a user's message whether it is a note from Clew."""
+    """Return an empty message of the same role, to be kept instead of this one. It still shows, for a response, whether
+    it called tools or was cut off, and for a user's message, whether it is a note from Clew."""
     if type(message) is Assistant:
         if tool_calls(message):
             return _CALLING
@@ -43,7 +44,8 @@ def _stand_in(message: Message) -> Message:
 
 
 class MessageRoles(list[Message]):
-    """A thread's history without its messages: for each an empty message of the same role.
+    """A thread's history in little memory: a list that holds, in place of each message, an empty message of the same
+    role.
 
     The newest response is kept whole, because its calls may still be open. So is every message for which the function
     `keep`, if given, returns True.
@@ -71,7 +73,8 @@ class MessageRoles(list[Message]):
 
 
 class MessageOutline(MessageRoles):
-    """A thread's history without its messages, as `MessageRoles`, and a digest of them all."""
+    """A thread's history in little memory, like `MessageRoles`: empty messages in place of the real ones. It also
+    computes a digest of the real messages, by which two histories can be compared."""
 
     __slots__ = ("_hash",)
 
@@ -89,7 +92,8 @@ class MessageOutline(MessageRoles):
 
 
 class ViewOutline:
-    """For each turn of a thread, its view: the messages that the model saw at its end, as ranges of the history.
+    """The view of each turn of a thread, in little memory. The view is what the model saw at the end of the turn:
+    ranges (start, stop) of indices of messages in the history.
 
     Takes 24 bytes for each turn. Mostly only the last range of a view differs from turn to turn, so the ranges before
     it are stored once for all turns that have the same.
@@ -110,7 +114,7 @@ class ViewOutline:
         return (self[turn] for turn in range(len(self)))
 
     def copy(self) -> ViewOutline:
-        """Return a copy that does not change with this one."""
+        """Return a copy. Later changes of this object do not change the copy."""
         made = ViewOutline(())
         made._shared = list(self._shared)
         made._older, made._starts, made._stops = self._older[:], self._starts[:], self._stops[:]
@@ -151,7 +155,8 @@ class ViewOutline:
 
 
 class FactOutline:
-    """The facts of a thread as `log.facts.Facts` has them, but kept encoded, which takes a quarter of the memory."""
+    """The facts of a thread, like `log.facts.Facts`, but in a quarter of the memory, because they are kept encoded. A
+    fact is a value that holds from a turn on, until a newer fact of the same kind and key replaces it."""
 
     __slots__ = ("_data", "_newest", "_of_turn", "_starts", "_turn")
 
@@ -166,7 +171,8 @@ class FactOutline:
             self.add(fact)
 
     def add(self, fact: Fact) -> None:
-        """Add a fact. It replaces a fact of the same turn, kind and key, because rewinds only go to ends of turns."""
+        """Add a fact. It replaces a fact of the same turn, kind and key. That one is never needed again, because a
+        rewind goes to the end of a turn, where the newer fact holds."""
         last = self._place(fact.kind, fact.key, fact.turn)
         if last is not None and self._at(last).turn == fact.turn:
             after = [self._at(place) for place in range(last + 1, len(self._starts))]
@@ -224,8 +230,8 @@ class FactOutline:
         return None if place is None else self._at(place).value
 
     def has(self, kind: Kind, key: str = "") -> bool:
-        """Return whether the state holds a fact of this kind with exactly this key. Kinds with one fact only have the key
-        `""`. A fact is a value that holds from one turn on until another of its kind and key replaces it."""
+        """Return whether there is a fact with exactly this kind and key. Facts of kind "turn" (metadata of single
+        turns) are not looked for."""
         return (kind, key) in self._newest
 
     def all(self) -> tuple[Fact, ...]:
@@ -233,7 +239,8 @@ class FactOutline:
         return tuple(self._at(place) for place in range(len(self._starts)))
 
     def newest(self) -> tuple[Fact, ...]:
-        """Return the facts that no other fact has replaced, oldest first, without those about single turns."""
+        """Return the facts that hold now, oldest first: those that no newer fact has replaced. Facts of kind "turn",
+        the metadata of single turns, are left out."""
         return tuple(self._at(place) for place in sorted(self._newest.values()))
 
     def digest(self) -> bytes:

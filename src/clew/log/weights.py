@@ -1,8 +1,9 @@
-"""Estimate how much memory msgpack will take before it is decoded, so that hostile bytes are refused in time.
+"""Estimate how much memory msgpack data takes when it is decoded, before that is done, so that hostile data is refused.
 
 One byte of msgpack can become ninety bytes of Python objects (an empty list, an empty map), and zstd can make thousands
-of such bytes from one. So the reader refuses data that is shorter than its weight demands, and the writer pads such
-data. Both use `weigh`. A weight is a number of bytes of memory. A body is the encoded entries of a frame.
+of such bytes from one. So a reader refuses data whose stored size is too small for the memory that it would take, and a
+writer pads such data with zeros. Both use `weigh`. In this module, a weight is a number of bytes of memory, and a body
+is the encoded entries of a frame.
 """
 
 from __future__ import annotations
@@ -170,7 +171,8 @@ def bound(body: bytes) -> int:
     """Return an upper estimate of the bytes of memory that a body takes when decoded. Coarser than `weigh`, ten times
     faster.
 
-    A byte may begin values of several types. Each byte is counted as the one of these types that takes the most memory.
+    It does not follow the structure of the data. Every byte is counted as if it began a value, also bytes inside texts.
+    So the estimate may be far too high, but never too low.
     """
     total = len(body) + _beside_tokens(body)
     may_have_large_maps = b"\xde" in body or b"\xdf" in body
@@ -191,8 +193,8 @@ def _weigh_map(items: int) -> int:
 
 
 def _beside_tokens(body: bytes) -> int:
-    """Return the bytes of memory of objects that are counted in addition to the values in the body: one object for each
-    entry, and the fields of each folded state."""
+    """Return the bytes of memory that a body takes in addition to the values in it: for the Python object that each
+    entry becomes, and for the fields of each folded state."""
     return ENTRY * _count_entries(body) + _STATE * body.count(b"folded")
 
 

@@ -46,7 +46,7 @@ class _Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Text(_Block, tag="text", frozen=True):
-    """Plain text."""
+    """A block of plain text."""
 
     text: str
     extra: dict[str, Any] | None = None
@@ -80,14 +80,14 @@ class ToolCall(_Block, tag="call", frozen=True):
 
 
 class Json(_Block, tag="json", frozen=True):
-    """A JSON value that a tool returned."""
+    """A block with a JSON value that a tool returned."""
 
     value: Any
     extra: dict[str, Any] | None = None
 
 
 class Image(_Block, tag="image", frozen=True):
-    """A picture, given as bytes, as a URL, or as the id of a file that was uploaded to a vendor."""
+    """A block with a picture, given as bytes, as a URL, or as the id of a file that was uploaded to a vendor."""
 
     media_type: str = ""
     data: bytes | None = None
@@ -97,7 +97,7 @@ class Image(_Block, tag="image", frozen=True):
 
 
 class File(_Block, tag="file", frozen=True):
-    """A document, given as bytes, as a URL, or as the id of a file that was uploaded to a vendor."""
+    """A block with a document, given as bytes, as a URL, or as the id of a file that was uploaded to a vendor."""
 
     name: str = ""
     media_type: str = ""

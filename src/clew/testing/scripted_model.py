@@ -1,4 +1,5 @@
-"""`ScriptedModel`: a model that answers from a script."""
+"""`ScriptedModel`: a model for tests, which runs in the same process and answers from a script of prepared
+responses."""
 
 from __future__ import annotations
 

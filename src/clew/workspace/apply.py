@@ -249,10 +249,12 @@ def _remove(folders: Folders, path: bytes, was: Node) -> None:
 def _remove_folder(
     plan: RestorePlan, folders: Folders, path: bytes, was: FolderNode, rules: Node | None
 ) -> list[Skipped]:
-    """Remove a folder. `was` is the folder as the last snapshot saw it. If `rules`, the folder's `.clewignore`, is
-    given, it is removed together with the folder. The folder has to stay if it holds files that are in no snapshot, or
-    if something is mounted there; then its mode is set back to that of `was`, and its `.clewignore` stays too. Returns
-    the names that had to stay, with the reasons."""
+    """Remove a folder, with its `.clewignore` if that is given as `rules`. `was` is the folder as the last snapshot saw
+    it.
+
+    The folder has to stay if it holds files that are in no snapshot, or if something is mounted there. Then its mode is
+    set back to that of `was`, and its `.clewignore` stays too. Returns the names that had to stay, with the reasons.
+    """
     if rules is not None:
         with suppress(FileNotFoundError):
             if set(os.listdir(folders.at(path))) <= {IGNORE_FILE}:

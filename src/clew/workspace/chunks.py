@@ -33,9 +33,12 @@ _KINDS = (
 
 
 def _class(number: int) -> bytes:
-    """Return a regular expression that matches a quarter of all byte values. `number` selects which quarter. The values
-    are drawn by a fixed pseudo-random rule, separately from each kind of byte (letters, digits and so on), so that the
-    expression matches about a quarter of the bytes in any kind of data."""
+    """Return a regular expression that matches one byte: any of a quarter of all byte values. `number` selects which
+    quarter. A file is cut into chunks where several such expressions match in a row.
+
+    The values are drawn by a fixed pseudo-random rule, separately from each kind of byte (letters, digits and so on).
+    So the expression matches about a quarter of the bytes in any kind of data.
+    """
 
     def lot(byte: int) -> bytes:
         return blake3(bytes((number, byte))).digest()

@@ -129,10 +129,10 @@ def _linear(regex: str) -> str:
     at most as many steps as the length of the path times the length of the pattern. Without this, a pattern with many
     stars could take practically forever.
 
-    The text between two stars may be matched at its first occurrence: if the rest of the pattern does not match after
-    that one, it does not match after a later one either. So the match never has to go back, and `(?>…)` keeps it from
-    trying. That holds only if a set of characters such as `[!a]` never matches a slash. In git it never does, so the
-    result excludes slashes from all sets.
+    It is enough to try the first place where the text between two stars occurs: if the rest of the pattern does not
+    match after that place, it does not match after a later one either. So `(?>…)` forbids the search to go back. This
+    holds only if a set of characters such as `[!a]` never matches a slash. In git it never does, so the result excludes
+    slashes from all sets.
     """
     regex = _SET.sub(lambda found: "(?!/)[" + re.sub(r"([\[&|~])", r"\\\1", found[1]) if found[1] else found[0], regex)
     first, *pieces = regex.split(_STAR)

@@ -89,8 +89,8 @@ class Outbox:
         self._wait()
 
     def cancel(self) -> None:
-        """Release the OS thread that waits for the store, if any: its wait ends with `Stopped`. Called from the event
-        loop."""
+        """End the wait of the OS thread that fills this outbox, if it is waiting for a batch to be stored: the wait
+        raises `Stopped`. The event loop calls this after a failure or a cancellation."""
         if self._under_way is not None:
             self._under_way.cancel()
 
@@ -207,10 +207,13 @@ class Reader:
         return b"", leaves, length
 
     def _fact(self, seen: Fact, facts: os.stat_result, began: int) -> Fact:
-        """Return the facts that the cache keeps of a file or link. `seen` are the facts from the walk, `facts` its stat
-        result when it was opened, and `began` the time in nanoseconds when reading began. If a later change of the file
-        might leave all of its times as they are, the ctime in the result is `UNTRUSTED`. No walk ever sees this value,
-        so the next snapshot reads the file again."""
+        """Return the facts (such as size and times) that the cache keeps of a file or link, so that the next snapshot
+        reads it only if they have changed. `seen` are the facts that the walk over the workspace saw, `facts` is the
+        stat result when the file was opened, and `began` is when reading began, in nanoseconds.
+
+        If a later change of the file might not change its times, the ctime in the result is `UNTRUSTED`. No file has
+        this ctime, so the next snapshot reads the file again.
+        """
         elsewhere = facts.st_dev != self._root.facts.st_dev or self._on_network
         trusted = is_settled(facts.st_mtime_ns, facts.st_ctime_ns, began, elsewhere=elsewhere)
         ctime = facts.st_ctime_ns if trusted else UNTRUSTED

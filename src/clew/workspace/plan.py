@@ -113,8 +113,8 @@ class RestorePlan:
 
 
 class _Pair(NamedTuple):
-    """A folder to compare between two snapshots: that of the present state, and the one to restore. The folder may be
-    in only one of them."""
+    """One folder in the two snapshots that a restore compares: the snapshot of the folder as it is now, and the
+    snapshot to restore. The folder may be missing in one of them."""
 
     path: bytes
     before: str
@@ -209,9 +209,9 @@ class _Planner:
                 self._plan.settled[pair.path] = pair.node
 
     def _without_powers(self, item: Item, was: Item | None) -> Item:
-        """Return a file or folder of the target without setuid and setgid bits, unless the caller asked for them. `was`
-        is what is at its path now. If that is a folder too, or a file with the same content, it keeps those of the bits
-        that it has."""
+        """Return a file or folder of the snapshot to restore without its setuid and setgid bits. `was` is what is at
+        its path now. A bit stays if `was` has it too and is also a folder, or a file with the same content. All bits
+        stay if the restore was asked to restore them (`setuid`)."""
         powers = item.node.mode & _POWERS
         if self._setuid or not powers or isinstance(item.node, LinkNode):
             return item
@@ -284,9 +284,10 @@ class _Planner:
             self._pairs.append(_Pair(path, was.tree, "", was.node, replaced))
 
     def _look_for_names(self, pairs: list[_Pair], packed: dict[str, bytes]) -> None:
-        """Find the files with several names (hard links) in folders that are the same now and in the snapshot to
-        restore. Notes the first name of each. Also notes the further names, because they have to be made again if the
-        file is written anew elsewhere. `packed` has the blobs that list the folders, by digest."""
+        """Find the files with several names (hard links) in folders that do not differ between now and the snapshot to
+        restore. Remembers the first name and the further names of each. If the restore writes such a file anew because
+        of another folder, its further names have to be made again. `packed` has the blobs that list the folders, by
+        digest."""
         for pair in pairs:
             found = self._items(pair.target, packed)
             self._count(pair.path, len(found))

@@ -118,9 +118,9 @@ def digest_of(ref: Ref) -> str:
 
 
 async def read_root(checkpointer: Checkpointer, ref: Ref, limits: Limits) -> Root:
-    """Read the root folder of a snapshot. Raises `InvalidInput` if the reference leads to a folder within a snapshot,
-    or if the snapshot is hostile or over the limits, `MissingBlob` if the store does not have it, and `Corrupt` if it
-    is damaged."""
+    """Read the root folder of a snapshot and return it. Raises `MissingBlob` if the store does not have the snapshot,
+    and `Corrupt` if it is damaged. Raises `InvalidInput` if it is hostile or over the limits, or if `ref` is the digest
+    of a folder within a snapshot."""
     digest = digest_of(ref)
     top = await read_tree(checkpointer, digest, limits)
     if len(top.nodes) != 1 or not isinstance(top.nodes[0], FolderNode):

@@ -68,14 +68,16 @@ class Walked(NamedTuple):
 
 
 class _Lost(Exception):
-    """The store no longer has blobs that an earlier snapshot put there. `digests` names them."""
+    """Raised if the store no longer has blobs that an earlier snapshot put there. `digests` names them. The snapshot is
+    then taken again, and all files are read."""
 
     def __init__(self, digests: set[str]) -> None:
         self.digests = digests
 
 
 class _LinksMoved(Exception):
-    """One of several names (hard links) of a file had become another file, or was gone, by the time it was read."""
+    """Raised if one of several names (hard links) of a file is gone, or has become another file, by the time it is
+    read. The snapshot is then taken again, and treats such names as separate files."""
 
 
 async def snapshot(
@@ -87,10 +89,12 @@ async def snapshot(
     known: StatCache | None,
     progress: Progress | None = None,
 ) -> tuple[SnapshotRef, StatCache, Walked]:
-    """Take a snapshot of the folder and store it durably. `ignore` are patterns of names to leave out. `known` is the
-    cache that the last call returned, or None to load it from the disk. Returns the snapshot, the cache for the next
-    call, and what a restore needs to know. `progress` is called with the number of files read so far and the number of
-    files to read.
+    """Take a snapshot of the folder and store it durably. Returns the snapshot, the cache for the next call, and what a
+    restore needs to know about the folder.
+
+    The cache says what this snapshot saw, so that the next one does not read unchanged files again. `known` is the
+    cache that the last call returned, or None to load it from the disk. `ignore` are patterns of names to leave out.
+    `progress` is called with the number of files read so far and the number of files to read.
 
     After a cancellation it stops at the next file or chunk, and leaves nothing behind but blobs, which gc removes.
     """
@@ -102,9 +106,10 @@ async def snapshot(
 
 
 async def _take(builder: _SnapshotBuilder, known: StatCache | None) -> tuple[SnapshotRef, StatCache]:
-    """Take a snapshot. `known` is the cache of the last snapshot, or None to load it from the disk. Starts again, at
-    most twice, if the store has lost blobs of the last snapshot, or if a file with several names (hard links) was
-    replaced meanwhile. Raises `MissingBlob` if that does not help."""
+    """Take a snapshot. Returns it, and the cache (what it saw) for the next one. `known` is the cache of the last
+    snapshot, or None to load it from the disk. Starts again, at most twice, if the store has lost blobs of the last
+    snapshot, or if a file with several names (hard links) was replaced meanwhile. Raises `MissingBlob` if that does not
+    help."""
     links = True
     missing: set[str] = set()
     for _ in range(3):
@@ -272,8 +277,9 @@ def _is_old(confirmed: Moment) -> bool:
 
 
 def _is_another(content: Content, seen: Fact) -> bool:
-    """Return whether a name was gone, or was another file, by the time it was read. `seen` are the facts that the walk
-    saw before, `content` is the result of reading. Returns False if the file could not be read for another reason."""
+    """Return whether a file was gone, or replaced by another one, by the time it was read. `seen` are the facts (such
+    as the inode) that the walk over the workspace saw before, and `content` is the result of reading. Returns False if
+    the file could not be read for another reason."""
     if content.fact is not None:
         return content.fact[5] != seen[5]
     return content.problem in (None, CHANGED)
@@ -379,8 +385,9 @@ class SnapshotPlan:
         return self.records[self.found.folders[0]]
 
     def waiting(self) -> deque[list[tuple[Draft, Fact]]]:
-        """Return the files and links that have to be read. Each is a list of names, because a file may have several
-        (hard links); most have one. A name is given as its folder and the facts that the walk saw."""
+        """Return the files and links that have to be read. Each is a list of its names: mostly one, but a file may have
+        several (hard links). A name is given as the changed folder that it is in, and the facts (such as size and
+        times) that the walk over the workspace saw."""
         groups: deque[list[tuple[Draft, Fact]]] = deque()
         linked: dict[bytes, list[tuple[Draft, Fact]]] = {}
         for draft in reversed(self.drafts):
@@ -392,9 +399,9 @@ class SnapshotPlan:
         return groups
 
     def taken_over(self) -> set[str]:
-        """Return digests for which to ask the store. Its answer shows whether it still has everything that this
-        snapshot takes over from the last one. They are those of the topmost unchanged trees, and of the unchanged
-        chunks of changed folders."""
+        """Return the digests of some blobs, by which the store can be asked whether it still has everything that this
+        snapshot takes over from the last one. These are the topmost unchanged trees (a tree lists a folder), and the
+        unchanged chunks (parts of files) of changed folders."""
         if not self.drafts:
             return {self.root.digest}
         uppermost = {below for draft in self.drafts for below in draft.folder.folders}
@@ -431,9 +438,10 @@ def _same_below(folder: Folder, last: Record, records: dict[Folder, Record]) -> 
 
 
 def _known(last: Record) -> dict[Fact, Content]:
-    """Return the files and links that a folder had in the last snapshot, as the results of reading them. The keys are
-    the facts (such as size and times) that the snapshot saw. A file that must be read again has facts that never equal
-    those of a new walk. `last` is the folder's record in the cache."""
+    """Return the files and links that a folder had in the last snapshot, in the form in which reading a file returns
+    it, so that unchanged ones need not be read again. The keys are the facts (such as size and times) that the last
+    snapshot saw. A file that must be read again has facts that never equal those of a new walk. `last` is the folder's
+    record in the cache."""
     known: dict[Fact, Content] = {}
     text = last.leaves.hex()
     start = 0

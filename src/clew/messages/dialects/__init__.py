@@ -1,4 +1,5 @@
-"""Translate conversations from Clew's own form to the formats of the vendors' APIs, and back."""
+"""Translate conversations from Clew's own form to the formats of the vendors' APIs, and back. Each such format is
+called a dialect."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def origins(conversation: Sequence[Message]) -> list[int]:
 
 
 def _arranged(conversation: Sequence[Message], notes: Notes) -> tuple[list[Part], list[_Run]]:
-    """Return the content of `system`, made from instructions at the start, and the alternating messages that follow."""
+    """Return the JSON for `system` (instructions at the start) and alternating messages. Adds losses to `notes`."""
     system: list[Part] = []
     runs: list[_Run] = []
     begun = False
@@ -144,10 +144,9 @@ def _as_user(turn: Said, notes: Notes) -> list[Piece]:
 
 
 def _fit(runs: list[_Run], notes: Notes) -> list[_Run]:
-    """Return the messages so that user and model alternate and the user begins, as the API wants it. Consecutive
-    messages of one side are joined, and a line of the user is put first if the model begins. Thinking at the end of a
-    response is removed, and so is white space at the end of the last message if that is a response: the API refuses
-    both. What is added or removed is noted in `notes`."""
+    """Return the messages as the API wants them: user and model alternate, and the user begins. Messages of one side in
+    a row are joined. If the model begins, a line of the user is put first. Thinking at the end of a response, and white
+    space at the end of the last message if it is a response, are removed. `notes` gets what is added or removed."""
     runs = _join(runs)
     for run in runs:
         if run.role == "assistant":
@@ -270,8 +269,9 @@ def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
 def _with(
     kind: str, part: Part, block: Text | Image | File | Thinking | ToolCall | ToolResult, at: At, n: Notes
 ) -> Part:
-    """Return `part` with the type `kind` and with the block's extra fields for this API. Its extra fields that
-    the result does not keep are added to `n` as lost; `at` is the block's place in the conversation."""
+    """Return `part` with the type `kind` and with this API's fields from the block's `extra`, which holds the fields
+    that only one vendor has. If the result does not keep all of `extra`, adds a loss to `n`. `at` is the block's place
+    in the conversation."""
     fields = own(block.extra, NAME, _FIELDS[kind])
     check(block.extra, NAME, fields, at, n)
     return {"type": kind, **part, **fields}
@@ -353,8 +353,8 @@ def _as_text(block: File) -> str | None:
 
 
 def _write_thinking(block: Thinking, at: At, notes: Notes) -> Part | None:
-    """Return thinking as JSON if it is signed, or encrypted by Anthropic. Other thinking is refused by the API: add it
-    to `notes` as lost and return None. Encrypted thinking with fields of OpenAI's responses API counts as OpenAI's."""
+    """Return thinking as JSON if it is signed, or encrypted by Anthropic (without fields of OpenAI's API in `extra`).
+    The API refuses other thinking: it is added to `notes` as lost, and None is returned."""
     if block.signature:
         if block.encrypted is not None:
             notes.add(at, "the encrypted form of thinking", "signed thinking is sent as it is")
@@ -402,8 +402,8 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """Read the JSON of a block that was of an unknown kind, because this version may know the kind. Return the block,
-    or None if the JSON is invalid. `inside` (a tool result) makes no difference in this dialect."""
+    """Read the JSON of an opaque block (of a kind unknown so far) again: this version may know the kind. Return the
+    block, or None if the JSON is invalid. `inside` (whether it is in a tool result) is not used here."""
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return None

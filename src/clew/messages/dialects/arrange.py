@@ -80,9 +80,10 @@ class Piece(NamedTuple):
 
 @dataclass
 class Said:
-    """A message to the model: its role, and its blocks, each with its position in the conversation.
+    """A message to the model: its role, and its blocks, each with its place in the conversation.
 
-    With role "tool" it holds what is left of a tool message after its results were moved to their calls.
+    With the role "tool", it holds what is left of a tool message after its results were moved to the responses
+    (`Response`) that made the calls.
     """
 
     role: Literal["system", "user", "tool"]
@@ -102,11 +103,11 @@ Turn = Said | Response
 
 
 class CallRules(msgspec.Struct, frozen=True):
-    """What a vendor accepts: which ids and names a tool call may have, and whether a tool result can say that it is an
-    error.
+    """What a vendor's API accepts: which ids and names a tool call may have, and whether a tool result can say that it
+    is an error (`has_errors`).
 
-    The lengths are the most characters that an id or a name may have. `unique_in` says whether two calls of one
-    conversation, or only two calls of one response, must have different ids.
+    `id_length` and `name_length` are the most characters that an id or a name may have. `unique_in` says where two
+    calls must have different ids: in a whole conversation, or only in one response.
     """
 
     id_pattern: str
@@ -223,12 +224,12 @@ def _pieces(message: Message, index: int, dialect: str, reread: Reread, notes: N
 
 
 def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, notes: Notes) -> Block | None:
-    """Return the block, unless it is opaque (of a kind that was unknown). Then its JSON is read again by `reread`,
-    because this version may know its kind, and the block that this gives is returned.
+    """Return the block as it is, unless it is opaque (of a kind that was unknown when it was read). An opaque block is
+    read again with `reread`, because this version may know its kind, and the resulting block is returned.
 
-    Returns None if an opaque block does not belong to `dialect`, which is being written, or is invalid. `inside` is
-    True for a block in a tool result, and `at` is the block's place. If the block is lost or changed, that is added to
-    `notes`.
+    `dialect` is the vendor's format that the conversation is being written in. Returns None if an opaque block is of
+    another dialect or invalid. `inside` is True for a block in a tool result, and `at` is the block's place. If the
+    block is lost or changed, that is added to `notes`.
     """
     if not isinstance(block, Opaque):
         return block

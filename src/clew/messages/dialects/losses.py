@@ -1,4 +1,5 @@
-"""Record what a dialect cannot express of a conversation. Each record says which message and which block it is about."""
+"""`Loss` and `Notes`: records of what a dialect (the format of a vendor's API) cannot express of a conversation. Each
+record says which message and which block it is about."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ The second is None if the whole message is meant.
 
 
 class Loss(msgspec.Struct, frozen=True, order=True):
-    """One thing that is missing or changed after a conversation was written in a dialect and read back.
+    """One thing that is missing or changed after a conversation was written in a dialect (the format of a vendor's API)
+    and read back.
 
-    Names places and kinds, never content.
+    It says where the thing was and of which kind, but never shows content of the conversation.
     """
 
     message: int
@@ -30,9 +32,10 @@ class Loss(msgspec.Struct, frozen=True, order=True):
 
 
 class Notes:
-    """Collects losses while a conversation is written in a dialect.
+    """Collects losses while a conversation is written in a dialect (the format of a vendor's API).
 
-    The public function `losses` returns them. `to_dialect` runs the same code and ignores what was collected.
+    The public function `losses` returns what was collected. `to_dialect` writes the conversation in the same way, and
+    ignores what was collected.
     """
 
     def __init__(self) -> None:

@@ -178,7 +178,8 @@ def _message_fields(message: dict[str, Any], system: bool) -> dict[str, Any]:
 
 
 def _note_silent(pieces: list[Piece], notes: Notes) -> None:
-    """Note the vendor's fields of a message, such as its name, as lost: the message has no content and is left out."""
+    """Add a loss to `notes` for a message without content, which is left out of the request: the fields that only this
+    vendor has, such as the message's name, are lost with it."""
     for piece in pieces:
         if said_of_message(piece.block) is not None:
             notes.add(piece.at, "what a vendor said of the message", "the message says nothing and is left out")

@@ -121,9 +121,10 @@ class _Writer:
         return write_part(piece, self._notes)
 
     def _message_fields(self, written: Written, role: str) -> dict[str, Any]:
-        """Return the vendor's fields, such as the id, of the message item that begins with this block.
+        """Return the fields, such as the id, of the message item that begins with this block: those that only this API
+        has.
 
-        The block's extra holds them. An id that was used before is left out.
+        They were stored in the block's `extra` when the conversation was read. An id that was used before is left out.
         """
         said = own(written.extra, NAME).get(MESSAGE)
         if not isinstance(said, dict):
@@ -354,12 +355,12 @@ def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[
 
 
 def _begin(blocks: list[Block], item: Item, side: Side, identified: bool) -> list[Block]:
-    """Return the blocks of a message item. The vendor's fields of the item, such as its id, are stored in the extra of
-    the first block, if there are such fields.
+    """Store the fields of a message item that only this API has, such as its id, in the `extra` of its first block.
+    Returns the blocks. They are unchanged if there are no such fields.
 
     `identified` is True if the item before this one is a model's message with an id. When the conversation is written
-    again, that message takes in the texts that follow it, up to a block with stored fields. To keep this item apart
-    from it, an empty set of fields is stored if this item is a model's message without an id and has no other fields.
+    again, texts after such a message become parts of it, unless their block has stored fields. So if this item is a
+    separate message of the model without an id, fields are stored even if there are none: an empty dictionary.
     """
     fields = beside(item, _MESSAGE)
     if item["role"] == "developer":

@@ -233,8 +233,8 @@ def read_output(item: Item, where: str) -> ToolResult:
 class Written(NamedTuple):
     """A block written as a part (a JSON object of an item's content).
 
-    `fields` are the vendor's fields in that part, and `extra` is the block's own extra. `check` compares the two to
-    find out what is lost.
+    `fields` are those fields of the part that only this API has. `extra` is the block's own record of such fields.
+    `check` compares the two to find out what is lost.
     """
 
     part: Part
@@ -242,9 +242,10 @@ class Written(NamedTuple):
     extra: Extra
 
     def check(self, kept: dict[str, Any], at: At, notes: Notes) -> None:
-        """Add a loss to `notes` if reading the part back would not give the block's extra fields.
+        """Add a loss to `notes` if reading the part back would give a block with another `extra`, which holds fields
+        that only one vendor has.
 
-        `kept` are the vendor's fields that were written, and `at` is the block's place in the conversation.
+        `kept` are the fields that were written, and `at` is the block's place in the conversation.
         """
         if (self.extra or None) != extra_of(NAME, kept):
             notes.add(at, "what a vendor said beside the block", f"{NAME} says it differently there")

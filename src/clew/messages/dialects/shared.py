@@ -221,9 +221,10 @@ Extra = dict[str, Any] | None
 
 
 def own(extra: Extra, dialect: str, taken: Collection[str] = ()) -> dict[str, Any]:
-    """Return the extra fields that a block has for this dialect.
+    """Return the fields that `extra` has for this dialect. `extra` is an attribute of a block: the fields that only one
+    vendor's API has, by the name of the dialect.
 
-    `extra` is the block's. Keys in `taken` are left out, because the caller writes them itself.
+    Keys in `taken` are left out, because the caller writes them itself.
     """
     fields = extra.get(dialect) if extra else None
     if not isinstance(fields, dict):
@@ -239,7 +240,8 @@ def beside(part: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
 
 
 def extra_of(dialect: str, fields: dict[str, Any]) -> Extra:
-    """Return a vendor's fields in the form of a block's `extra`: a dictionary with the dialect's name as its only key.
+    """Return these fields, which only one vendor's API has, in the form of a block's `extra`: a dictionary with the
+    dialect's name as its only key.
 
     None if there are no fields.
     """
@@ -247,9 +249,10 @@ def extra_of(dialect: str, fields: dict[str, Any]) -> Extra:
 
 
 def check(extra: Extra, dialect: str, kept: dict[str, Any], at: At, notes: Notes) -> None:
-    """Add a loss to `notes` if writing a block in this dialect and reading it back would change its `extra`.
+    """Add a loss to `notes` if writing a block in this dialect and reading it back would change its `extra`, the fields
+    that only one vendor's API has.
 
-    `kept` are the extra fields that were written, and `at` is the block's place in the conversation.
+    `kept` are the fields that were written, and `at` is the block's place in the conversation.
     """
     if extra and extra != extra_of(dialect, kept):
         notes.add(at, "what a vendor said beside the block", f"{dialect} has no place for it there")
@@ -324,12 +327,12 @@ Its value is the text of the arguments as the model wrote it, kept if Clew would
 
 
 def write_arguments(call: ToolCall, fields: dict[str, Any], at: At, notes: Notes) -> str:
-    """Return a tool call's arguments as JSON text. `fields` are the call's extra fields, and `at` is where the call
-    stands in the conversation, for `notes`.
+    """Return a tool call's arguments as JSON text, for a request.
 
-    If `fields` has the model's own text under `RAW` and that text still gives the call's arguments, the text is
-    returned as it is. Otherwise `RAW` is removed from `fields`, and the arguments are written anew. Adds a loss to
-    `notes` if the arguments are not JSON values.
+    `fields` are those fields of the call that only this vendor's API has. Under the key `RAW` they may hold the text
+    that the model itself wrote. If that text still gives the call's arguments, it is returned unchanged. Otherwise the
+    arguments are written anew, and `RAW` is removed from `fields`. If the arguments are not JSON values, a loss is
+    added to `notes`, with `at`, the call's place in the conversation.
     """
     text = arguments_text(call.arguments)
     raw = fields.pop(RAW, None)
@@ -344,7 +347,8 @@ def write_arguments(call: ToolCall, fields: dict[str, Any], at: At, notes: Notes
 def read_call_arguments(value: Any, fields: dict[str, Any]) -> Any:
     """Return the value of a tool call's arguments, which a payload holds as JSON text.
 
-    If Clew would write that text differently, it is stored in `fields` under `RAW`.
+    If Clew would write that text differently, it is also stored in `fields` under `RAW`, so that it can be sent back
+    unchanged.
     """
     if not isinstance(value, str):
         return "" if value is None else plain(value)

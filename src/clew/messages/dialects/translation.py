@@ -54,9 +54,9 @@ def losses(conversation: Sequence[Message], dialect: Dialect) -> list[Loss]:
 def from_dialect(payload: Any, dialect: Dialect) -> tuple[Message, ...]:
     """Return the messages of a vendor's payload: a request or a response, given as plain JSON values.
 
-    Vendor's fields that have no counterpart in Clew are kept in a block's `extra` under the name of the dialect, and
-    blocks of an unknown kind are kept as `Opaque`. Raises `InvalidInput` with the place and the key at fault if the
-    payload is not valid.
+    Fields that have no counterpart in Clew are kept in a block's `extra`, under the name of the dialect. Blocks of an
+    unknown kind are kept as `Opaque`. Raises `InvalidInput`, which names the place and the key at fault, if the payload
+    is not valid.
     """
     translator = _translator(dialect)
     try:

@@ -356,9 +356,10 @@ class _Changing:
         some time and matches the query, and the heads are in order. `moved` has the ids of the threads that were
         written while the listing or page was read.
 
-        With `all_of_one_moment` nothing else is asserted. Without it, threads in `moved` may be out of order if the
-        query orders by time of change. But no thread may be listed twice, and none may be missing that matches the
-        query both with its newest head and with the head before it.
+        Pass `all_of_one_moment=True` for a page, which must show all threads as they were at one moment. For a listing,
+        pass False. Then threads in `moved` may be out of order if the query orders by time of change. But no thread may
+        be listed twice, and none may be missing that matches the query both with its newest head and with the head
+        before it.
         """
         for head in found:
             assert head in self._versions[head.thread_id], f"never written: {head}"

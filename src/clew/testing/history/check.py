@@ -30,10 +30,10 @@ def check_history(calls: Iterable[Call], *, resends: bool = False) -> list[str]:
     - A blob that was put, or that an acknowledged append refers to, is there from then on, unless it was deleted.
     - No call fails with an error other than those that a store may raise.
 
-    Give `resends=True` if connections of the store broke during the history. A store may then have sent an append a second
-    time within one call, as if its caller had repeated it after `Unavailable`. So while an append of the head alone is under
-    way, it may replace the head more than once; and an append that ends with `Conflict` may have been there until another
-    call, during it, deleted the thread or replaced the head.
+    Pass `resends=True` if connections of the store broke during the history. A store may then have sent an append a
+    second time within one call. So two more things are accepted. An append of the head alone may replace the head more
+    than once before it ends. An append that ends with `Conflict` may have been written for a while, if another call
+    then deleted the thread or replaced the head.
     """
     history = sorted(calls, key=lambda call: call.began)
     wrong = [f"{_name(call)} failed with {call.error}" for call in history if call.outcome == "failed"]

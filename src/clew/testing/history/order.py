@@ -62,8 +62,9 @@ class Unexplained(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """One possible course of the history up to some moment: the state of the thread, and which of the unfinished calls
-    the store has done by then. Calls are given by their index."""
+    """One possible course of events up to some moment: an order in which the store may have done the calls. Has the
+    state of the thread at that moment, and says which of the unfinished calls the store has done by then. Calls are
+    given by their index."""
 
     state: State
     changed: frozenset[int]
@@ -151,13 +152,14 @@ class _Search:
                 self._first.remove(index)
 
     def _look(self, course: _Course) -> _Course:
-        """Return the course with more calls in `seen`: the unfinished calls that change nothing and whose recorded
-        answer is right in the present state of the course. To do them this early excludes no other order."""
+        """Return the course with more calls in `seen`: the unfinished calls that change nothing, and whose recorded
+        answer was right at some moment. Adds those whose answer is right in the present state of the course. Nothing is
+        missed by doing these calls at once, because they change nothing."""
         right = {index for index in self._looks - course.seen if self._is_right(self._calls[index], course.state)}
         return course._replace(seen=course.seen | right) if right else course
 
     def _is_right(self, call: Call, state: State) -> bool:
-        """Return whether the recorded answer of `call` is the right one if the thread is in this state. The call is one
+        """Return whether the recorded answer of `call` is right if the thread is in this state. `call` must be a call
         that changes nothing: a read, or an append that ended with `Conflict`."""
         frames = self._logs.frames[state.log]
         if call.method == "read":
@@ -201,9 +203,9 @@ class _Search:
         return kept.courses()
 
     def _steps(self, course: _Course) -> Iterator[_Course]:
-        """Yield the courses that can follow if the store next does one of the unfinished appends or deletions: one
-        course for each call that is possible in the present state. Of deletions with an unknown outcome only one is
-        tried, since all are alike."""
+        """Yield the courses that can follow `course` in one step: the store does one of the unfinished appends or
+        deletions. There is one course for each such call that is possible in the present state. Of the deletions with
+        an unknown outcome only one is tried, since all have the same effect."""
         state, taken = course.state, course.changed | course.lost
         frames = self._logs.frames[state.log]
         fitting = self._first if state == ABSENT else self._appends.get((state.log_id, len(frames)), [])
@@ -239,9 +241,9 @@ class _Search:
 
 
 class _Best:
-    """A set of courses, without superfluous ones. A course is superfluous if another has the same `state` and
-    `changed`, has in `lost` nothing that the first has not, and has in `seen` all that the first has. Whatever can
-    follow the first can then follow the other too."""
+    """A set of courses (possible orders of the calls up to now) without superfluous ones, to keep the search short.
+    Course A is superfluous if a course B has the same `state` and `changed`, and has done no call in `lost` that A has
+    not done, and all calls in `seen` that A has done. Then all that can follow A can also follow B."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[State, frozenset[int]], list[_Course]] = {}
@@ -271,9 +273,12 @@ def _is_lost(call: Call) -> bool:
 
 def _moments(calls: Sequence[Call]) -> list[tuple[bool, int]]:
     """Return the beginnings and ends of these calls in the order of time, each as a pair: False for a beginning or True
-    for an end, and the call's index. A call with an unknown outcome has no end, and is left out if it changes nothing.
-    Refused calls are left out. If a beginning and an end have the same time, the beginning comes first, so that the two
-    calls overlap."""
+    for an end, and the call's index. If a beginning and an end have the same time, the beginning comes first, so that
+    the two calls overlap.
+
+    A call with the outcome `unknown` or `failed` has no end. It is left out if it changes nothing. Also left out are
+    calls with the outcome `refused` (`MissingBlob` or `InvalidInput`), because they changed nothing either.
+    """
     moments: list[tuple[int, bool, int]] = []
     for index, call in enumerate(calls):
         is_change = call.method in ("append", "delete")

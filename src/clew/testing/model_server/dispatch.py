@@ -111,8 +111,8 @@ class Dispatcher:
 
 
 def _vendor(request: HttpRequest) -> Wire:
-    """Return the vendor's API in whose form the server answers this request. It is for requests whose path belongs to
-    no model call: Anthropic's if the request has the header `anthropic-version` or a path with `/messages`, otherwise
+    """Return the vendor's API whose form the server uses to answer a request that is not a model call, such as a list
+    of models. It is Anthropic's if the request has the header `anthropic-version` or a path with `/messages`, otherwise
     OpenAI's."""
     return ANTHROPIC if "anthropic-version" in request.headers or "/messages" in request.path else CHAT
 

@@ -45,7 +45,8 @@ def _request(body: Body) -> ModelRequest:
 
 
 def _said(body: Body) -> Any:
-    """Return the conversation of a request: its input without the items that only offer tools."""
+    """Return the conversation of a request: its `input`, without the items that hold no message and only offer
+    tools."""
     given = body.get("input") or []
     return [item for item in given if not _offers_tools(item)] if isinstance(given, list) else given
 

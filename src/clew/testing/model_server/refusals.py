@@ -1,4 +1,5 @@
-"""The rules by which vendors refuse a conversation, so that a test finds such a mistake before a user does."""
+"""The rules by which vendors refuse a conversation, for example because a tool call has no result. The model server
+applies them, so that a test finds such a conversation before a real vendor refuses it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _UNASKED = {
 
 
 def signature_of(text: str) -> str:
-    """Return a signature for a thinking text. It depends on the text alone, so that a later request can be checked."""
+    """Return the signature that the model server puts on a thinking text. It depends on the text alone. So when the
+    text comes back in a later request, the server can check that nobody has changed it."""
     return "sig" + hashlib.sha256(text.encode()).hexdigest()
 
 

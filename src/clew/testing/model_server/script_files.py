@@ -68,8 +68,9 @@ class _Response(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Rule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Responses for requests of a certain kind, for example those that ask for a title of the conversation. The rule is
-    for a request that fits both `model` and `contains`."""
+    """A rule of a script file: the responses for certain requests, for example those that ask for a title of the
+    conversation. The rule applies if the model's name matches the pattern `model`, and the system prompt or a message
+    contains the text `contains`."""
 
     responses: list[str | _Response]
     model: str = "*"

@@ -20,8 +20,8 @@ response, not a list of letters."""
 
 
 def turns_in(request: ModelRequest) -> int:
-    """Count the model's responses in the request's conversation. The number is also the index, from 0, of the response
-    in a script that comes next."""
+    """Return the number of the model's responses in the request's conversation. In a script's list of responses, this
+    is also the index, from 0, of the one that comes next."""
     return sum(isinstance(message, Assistant) for message in request.messages)
 
 

@@ -1,4 +1,5 @@
-"""`ModelServer`: an HTTP server on 127.0.0.1 that speaks three vendors' APIs and answers from a script."""
+"""`ModelServer`: an HTTP server on 127.0.0.1, for tests, that speaks three vendors' APIs and answers from a script of
+prepared responses."""
 
 from __future__ import annotations
 
