@@ -40,8 +40,8 @@ NO_THREAD = "the thread does not exist, so the append must have frames and be at
 
 
 def _lacked_memory(error: BaseException | None) -> bool:
-    """Return whether this error, or the one that caused it, says that there was no memory. SQLite says it by an error of
-    its own, which only its store knows by its class."""
+    """Return whether this error, or an error that caused it, says that memory ran out. SQLite has an error class of its
+    own for this. It is recognised by its name, so that this module does not need the SQLite library."""
     while error is not None and not isinstance(error, MemoryError) and type(error).__name__ != "NoMemError":
         error = error.__cause__
     return error is not None
@@ -57,7 +57,8 @@ def too_large(thread_id: str) -> Unavailable:
 
 @contextmanager
 def fitting(thread_id: str) -> Iterator[None]:
-    """Raise the error of `too_large` for this thread if the `with` block, which reads it, gets too little memory."""
+    """Raise `too_large(thread_id)` if the `with` block, which reads this thread, fails for lack of memory. Any other
+    error passes unchanged."""
     try:
         yield
     except (MemoryError, Unavailable) as error:
@@ -67,9 +68,10 @@ def fitting(thread_id: str) -> Iterator[None]:
 
 
 class WaysOut(NamedTuple):
-    """Texts for the errors of a `Guard`, which refuses use of an object. Three of them tell the user what to do
-    instead: `closed` if the object is closed, `child` if it belongs to the parent of this process, and `loop` if it was
-    first used on another event loop. `made` is the verb, such as "opened", for how the object came to be."""
+    """Texts for the errors with which a `Guard` refuses the use of an object. Three of them tell the user what to do
+    instead: `closed` if the object is closed, `child` if it was made in the parent of this forked process, and `loop`
+    if it was first used on another event loop. `made` is a verb, such as "opened", that says how the object came to
+    be."""
 
     made: str = "opened"
     closed: str = "Open it again with open_checkpointer or its class."

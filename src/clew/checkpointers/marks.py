@@ -1,5 +1,5 @@
-"""The newest state that this machine has seen of each thread, kept outside the store, so that an older copy of a thread
-is recognised."""
+"""Remembers, outside the store, the newest state that this machine has seen of each thread. So it is noticed if
+somebody replaces a thread in the store by an older copy."""
 
 from __future__ import annotations
 
@@ -20,26 +20,32 @@ _MOST_LOGS = 1000
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """What was seen of one thread: for each of its logs, by its id, the number of frames and the digest of the last. The
-    log that was seen last is at the end."""
+    """The mark of one thread, which says what this machine has seen of it. `logs` has an item for each log that the
+    thread has had, because a thread that is deleted and made again gets a new log. It maps the log's id to the number
+    of frames and the digest of the last frame. The newest log is the last item."""
 
     logs: dict[str, tuple[int, str]]
 
 
 class Marks:
-    """A folder with one small file for each thread, which says how long its log was when this machine last saw it.
+    """A folder with one small file for each thread: its mark. The mark says how many frames the thread's log had when
+    this machine last saw it, and how the log ended. If the log in the store is older, somebody has put back an older
+    copy.
 
-    Keep it where those who can write to the store cannot. A mark is written without a sync: after a power cut the last
-    ones may be missing, and then a thread that is a little older passes.
+    Choose a folder that people who can write to the store cannot write to. Marks are written without a sync. So after a
+    power cut the newest marks may be missing, and a copy that is only a little older is not noticed.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
 
     def see(self, place: str, head: Head) -> bool:
-        """Remember that this head was seen. Returns False, and remembers nothing, if the thread is older than its mark: its
-        log is shorter than it was, ends in another frame, or is one that another log has replaced since. `place`
-        identifies the store."""
+        """Compare a thread's head with the thread's mark (the newest state that this machine has seen), and bring the
+        mark up to date. Returns True if the head is at least as new as the mark.
+
+        Returns False, and does not change the mark, if the thread is older: its log is shorter than before, is as long
+        but ends in another frame, or is a log that was replaced by a newer one. `place` identifies the store.
+        """
         path = self._path(place, head)
         mark = self._read(path)
         logs = {} if mark is None else mark.logs
@@ -57,7 +63,8 @@ class Marks:
         return True
 
     def error(self, place: str, head: Head) -> Corrupt:
-        """Return the error for a thread that is older than its mark."""
+        """Return the error for a thread that is older than its mark (the newest state that this machine has seen).
+        `head` is the head that was found, and `place` identifies the store."""
         return Corrupt(
             f"thread {head.thread_id!r} is older than this machine has seen it before: somebody has put back an older copy, "
             f"of which {head.frames} frames are left. If that was you, delete the mark of the thread: "
@@ -69,8 +76,8 @@ class Marks:
         return self.folder / blake3(place.encode()).hexdigest()[:16] / key[:2] / f"{key}.mark"
 
     def _read(self, path: Path) -> _Mark | None:
-        """Return the mark in this file, or None if there is none. Raises `Unavailable` if the file cannot be read, and
-        `Corrupt` if it is damaged: it may have said that the thread is older."""
+        """Return the mark in this file, or None if the file does not exist. Raises `Unavailable` if the file cannot be
+        read, and `Corrupt` if it is damaged: without the mark, an older copy of the thread would not be noticed."""
         try:
             data = path.read_bytes()
         except FileNotFoundError:

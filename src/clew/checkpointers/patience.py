@@ -97,8 +97,8 @@ class Patience:
 
     async def limit(self, work: Awaitable[T], *, is_progress: bool = True) -> T:
         """Await this work and return its result. If there is no progress for too long, cancels the work and raises
-        `Unavailable`. When the work returns a result, that counts as progress too, unless `is_progress` is False: work
-        that can return without asking the server says nothing of the server."""
+        `Unavailable`. When the work returns a result, that counts as progress of the server too. Pass
+        `is_progress=False` for work that can return without an answer from the server."""
         task = asyncio.current_task()
         assert task is not None, "only a task can wait"  # noqa: S101 - said before
         before = task.cancelling()
@@ -216,16 +216,17 @@ class Patience:
 
 
 def unread_and_unsent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[int, int, int]:
-    """Return three numbers of bytes of a connection: received and not yet read, waiting in this process to be sent, and
-    waiting in the system. While an answer or a request of many bytes moves, one of the numbers changes."""
+    """Return three numbers of bytes for a connection: received but not read yet, waiting in this process to be sent,
+    and given to the operating system but not yet confirmed by the other side. While a long request or answer is on its
+    way, at least one of the numbers changes, which shows progress."""
     transport = writer.transport
     return len(reader._buffer), transport.get_write_buffer_size(), unsent(transport.get_extra_info("socket"))  # type: ignore[attr-defined]
 
 
 def unsent(connection: Any) -> int:
-    """Return how many bytes the system holds of what was written to this socket, or to the socket with this file number,
-    because the other side has not confirmed them yet. A request of several MB can be there as a whole. Returns 0 where
-    the system does not tell."""
+    """Return how many of the bytes that were written to a socket the other side has not confirmed yet. The operating
+    system still holds them, up to several MB. `connection` is the socket or its file number. Returns 0 where the system
+    does not tell."""
     if fcntl is None or connection is None:
         return 0
     try:

@@ -1,5 +1,5 @@
-"""`SealedCheckpointer`: a store with keys. It authenticates every head, so that a log cannot be cut off or replaced by
-somebody who does not have a key."""
+"""Defines `SealedCheckpointer`, a store whose threads are encrypted with keys. It signs each head that it writes and
+checks each head that it reads. So nobody without a key can cut off or replace a log unnoticed."""
 
 from __future__ import annotations
 
@@ -82,8 +82,13 @@ class SealedCheckpointer(WrappedCheckpointer):
             raise locked
 
     async def _newest(self, head: Head) -> Head | None:
-        """Check that a head is not older than its mark, and note that it was seen. Return the head, or a newer one if the
-        thread was written meanwhile, or None if it was deleted. Raises `Corrupt` if the thread is older."""
+        """Check that a head is not older than the thread's mark (the newest state that this machine has seen), and
+        bring the mark up to date. Returns the head.
+
+        If the head is older, it is read from the store again, because another process may have written it meanwhile.
+        Then this returns the newer head, or None if the thread was deleted. Raises `Corrupt` if the head is still
+        older.
+        """
         if self._marks is None or self._marks.see(self.place, head):
             return head
         again = await self.store.head(head.thread_id)  # another process here may have written and marked it meanwhile
@@ -95,10 +100,11 @@ class SealedCheckpointer(WrappedCheckpointer):
         return newer
 
     def _unsealed(self, head: Head, thread_id: str) -> Head:
-        """Check that somebody with a key wrote this head for this thread, and return it without its seal.
+        """Check that somebody with a key wrote this head for the thread with this id, and return the head without its
+        seal. The seal is a signature that only somebody with a key can make.
 
-        Raises `NotSealed` if it has no seal and the keys do not allow that, `WrongKey` if it was sealed with another key,
-        and `Corrupt` if its seal is wrong.
+        Raises `NotSealed` if the head has no seal and the keys do not allow that, `WrongKey` if it was sealed with
+        another key, and `Corrupt` if its seal is wrong.
         """
         what = f"thread {thread_id!r}"
         if not head.seal:
@@ -117,6 +123,6 @@ class SealedCheckpointer(WrappedCheckpointer):
 
 
 def without_keys(store: Checkpointer) -> Checkpointer:
-    """Return the store inside a `SealedCheckpointer`, which gives heads unchecked and with their seals. Return any other
-    store as it is."""
+    """Return the store that a `SealedCheckpointer` wraps; it gives heads unchecked, with their seals (signatures).
+    Return any other store as it is."""
     return store.store if isinstance(store, SealedCheckpointer) else store

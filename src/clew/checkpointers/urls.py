@@ -36,9 +36,9 @@ def without_password(url: str) -> str:
 
 
 def without_options(url: str) -> str:
-    """Return the URL of a local file or folder in a form that is safe to show in an error: in quotes and without options.
-    Such a URL has neither user nor password; one that seems to have them was meant for a server, and is cut as
-    `without_password` does."""
+    """Return the URL of a local file or folder in a form that is safe to show in an error: in quotes and without
+    options. A URL that seems to have a server, a user or a password is cut as `without_password` does, because it was
+    not meant for a file."""
     scheme, _, rest = url.partition(":")
     is_path = rest.startswith("///") or not rest.startswith("/")
     path = _OPTIONS.split(rest)[0]
@@ -58,7 +58,8 @@ def split_server_url(url: str, scheme: str, kind: str, form: str) -> SplitResult
     """Split the URL of a database server into its parts, the port among them.
 
     Raises `InvalidInput` unless it starts with `scheme`, its host and port parse, it has at most one @ and no #. The
-    error calls it `kind` (such as "a MySQL URL"), ends with `form`, which says how to write one, and does not quote it.
+    error does not quote the URL. It calls the URL `kind` (such as "a MySQL URL"), and ends with `form`, which says how
+    to write such a URL.
     """
     try:
         parts = urlsplit(url)
@@ -106,8 +107,8 @@ def connection_count(value: object) -> int:
 
 
 def not_this(value: object) -> str:
-    """Return the end of an error that refuses a value, such as ", not 0". It is empty for a text: that came from a URL,
-    where a part of an unescaped password may have been taken for an option."""
+    """Return the end of an error message that refuses a value, such as ", not 0". Returns an empty text if the value is
+    a text: then it comes from a URL, and may be a part of a password that was taken for an option."""
     return "" if isinstance(value, str) else f", not {value!r}"
 
 

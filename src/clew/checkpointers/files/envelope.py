@@ -80,8 +80,8 @@ class NewerRecord(Exception):
 
 
 class Table(NamedTuple):
-    """The table of a record, which is the part between its header and its frames: the sizes of the frames, the digests
-    of blobs that they refer to (refs), and the head as msgpack."""
+    """The table of a record, which is one append in a thread's file. The table is the part between the record's header
+    and its frames: the sizes of the frames, the digests of blobs that they refer to (refs), and the head as msgpack."""
 
     sizes: tuple[int, ...]
     refs: list[str]
@@ -89,9 +89,9 @@ class Table(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The fields of a record's header, after its checksum was verified. `at` is the number of the first frame. `frames`
-    and `refs` are counts; `length` and `head` are sizes in bytes. `mark` is the header's own checksum, `before` is the
-    mark of the record before it."""
+    """The header of a record, which is one append in a thread's file, after the header's checksum was verified. `at` is
+    the number of the first frame. `frames` and `refs` are counts; `length` and `head` are sizes in bytes. `mark` is the
+    header's own checksum, `before` is the mark of the record before it."""
 
     offset: int
     at: int
@@ -167,11 +167,12 @@ class Header(NamedTuple):
 
 
 def only_frame(data: bytes, start: int, offset: int) -> bytes | None:
-    """Check the record that begins at `start` in these bytes, and at `offset` in the file, and return its frame. Returns
-    None if it has more than one or none, or if any part of it is not right: then use `Header.unpack` and `Header.read`,
-    which also find out what is wrong.
+    """Check a record that holds exactly one frame, and return this frame. The record begins at `start` in `data`, and
+    at `offset` in the file. Returns None if the record has no frame or several, or fails a check. Then use
+    `Header.unpack` and `Header.read`, which read any record, and say what is wrong with a damaged one.
 
-    Most records hold one frame. Without objects for its header and table, reading one takes half the time (measured).
+    Most records hold one frame. Reading such a record without objects for its header and table takes half the time
+    (measured).
     """
     if len(data) < start + HEADER:
         return None

@@ -1,9 +1,9 @@
 """One thread's log in one file: finds its records (one for each append), reads frames, and writes the next record.
 
-The caller opens and locks the file. The positions of records are remembered, so that an append costs the same whatever
-the length of the log. Before they are used, the bytes at the end of the last known record are compared with those that
-were there before. If they differ, everything is forgotten: another process has deleted the thread and made it again,
-perhaps even under the same inode number.
+The caller opens and locks the file. The positions of records are remembered, so that an append takes the same time
+whatever the length of the log. Before each use, the last bytes of the last known record are compared with the file. If
+they differ, all positions are forgotten: another process has deleted the thread and made it again, perhaps even under
+the same inode number.
 
 A power cut may leave a file with the length of its last record but only some of its sectors; the others are zeros then.
 Such a record was not acknowledged: an append returns only after its sync. So a last record that fails its check and has
@@ -122,8 +122,8 @@ class Log:
 
     @contextmanager
     def _forgotten_on_error(self) -> Iterator[None]:
-        """Drop everything that is remembered if the `with` block fails: it may have been changed only in part, for lack of
-        memory."""
+        """Forget all that is remembered about the file if the `with` block fails. The block changes what is remembered,
+        and an error such as lack of memory may have stopped it half way."""
         try:
             yield
         except BaseException:
@@ -134,10 +134,13 @@ class Log:
         """Write one append as a record. When the call returns, the record survives a power cut; if the call fails, the
         log stays as it was. The caller holds the exclusive lock and has called `refresh`, which returned `size`.
 
-        An incomplete record at the end, left by a crash, is cut off first, and the file is synced. Otherwise its last
-        bytes could reappear after a power cut, behind a new record that is shorter. A last record that this process has
-        not written is synced first, too: its writer may have been killed before the sync. A power cut could otherwise
-        leave a part of both records, and only what is wrong with the last one shows that it was never acknowledged.
+        First, the end of the file is made safe against a later power cut:
+
+        - An incomplete record, left by a crash, is cut off, and the file is synced. Otherwise its last bytes could
+          reappear behind a new record that is shorter.
+        - A last record that this process has not synced is synced, because its writer may have been killed before it
+          did so. Otherwise a power cut could damage both records, and a damaged record with another one after it counts
+          as corrupt.
         """
         if size > self.end:
             if self._has_gaps:
@@ -166,7 +169,8 @@ class Log:
             self._safe = self.end
 
     def sync(self, fd: int, call: Callable[[int], None]) -> None:
-        """Sync the file, up to the end of the last complete record, with this function. The caller holds the exclusive
+        """Sync the file by calling `call` with its descriptor, and note that all complete records are on the disk. If
+        that fails, write the records that may be lost once more, and raise the error. The caller holds the exclusive
         lock."""
         try:
             call(fd)
@@ -177,11 +181,11 @@ class Log:
         self._safe = self.end
 
     def _write_again(self, fd: int) -> None:
-        """Write records to their places again after a failed sync, and sync them.
+        """Write all records that this process has not synced to the same places of the file again, and sync them.
+        Called after a failed sync.
 
-        After a failed sync the system takes what it could not write for written: no later sync writes it. This may be a
-        record that another process wrote before it was killed, and acknowledged records would come after it. So all that
-        this process has not synced itself is written once more.
+        After a failed sync, the operating system treats the data as written, and no later sync writes it. So a record
+        of another process, which was killed, could be missing on the disk while acknowledged records follow it.
         """
         for offset in range(self._safe, self.end, _CHUNK):
             data = _read(fd, offset, min(_CHUNK, self.end - offset))

@@ -61,9 +61,12 @@ _decode_failure = msgspec.json.Decoder(Failure).decode
 
 
 class Reply:
-    """The server's answer to a call, with its body. If the body is a stream of records, they are in `reader`, which is
-    a `RecordReader`; otherwise the body's bytes are in `body`. `largest` is the most bytes of the body, or of each record;
-    `most` is the most records, None for any number. What comes beyond that raises `Broken`, and is not kept."""
+    """The server's answer to a call, with its body. A stream of records is in `reader`, which is a `RecordReader`; the
+    bytes of any other body are in `body`.
+
+    `largest` limits the bytes of the body of a successful answer, or of each record of a stream. `most` limits the
+    number of records; None is no limit. If the server sends more, `Broken` is raised and the rest is not kept.
+    """
 
     def __init__(self, answer: Answer, largest: int, most: int | None) -> None:
         self.status = answer.status
@@ -87,8 +90,9 @@ class Reply:
 
 
 class _Asked(NamedTuple):
-    """A request of a call, with what `Client.call` was told of it: whether repeating it does no harm (`safe`), and the most
-    bytes and records of the reply."""
+    """An HTTP request, and the limits for its answer. `safe` says that repeating the request does no harm. `largest` is
+    the most bytes of the answer's body, or of each record of a stream; `most` is the most records, None for any
+    number."""
 
     method: str
     path: str
@@ -142,8 +146,8 @@ class Client:
     ) -> Reply | None:
         """Make a call and return the server's reply, whose status is 200. Raises the error that the server reports.
         With `absent`, return None if the server says that the thread does not exist. `kind` is the content type of
-        `body`; `headers` are sent in addition to those of every call; `thread_id` is named in errors. `largest` is the
-        most bytes that the body of the reply has, or each record of a stream, and `most` the most records.
+        `body`; `headers` are sent in addition to those of every call; `thread_id` is named in errors. The body of the
+        reply may have at most `largest` bytes; a stream may have at most `most` records of `largest` bytes each.
 
         If no answer comes, or the server cannot serve the call for the moment, the call is repeated, at most `retries`
         times (an argument of the client). With `safe=False`, which says that repeating may do harm, this is done only
@@ -275,8 +279,8 @@ def _seconds(text: str) -> float:
 
 
 def _found(reply: Reply) -> str:
-    """Return a description of an answer that does not come from Clew. It leaves out the answer's body, which may be any
-    web page."""
+    """Return a text for an error about an answer that does not come from a Clew server. It has the status, the content
+    type and the name of the server, but not the body, which may be any web page."""
     named = f", from {reply.server!r}" if reply.server else ""
     return f"did not answer as a Clew server does (status {reply.status}, {reply.kind or 'no content type'}{named})"
 
@@ -325,7 +329,7 @@ class Pool:
 
     async def exchange(self, method: str, target: str, headers: Headers, body: bytes, begin: Begin) -> Answer:
         """Send an HTTP request and return the status and headers of its answer. As soon as these have arrived, `begin`
-        is called with them. It returns a function, which is then called with each piece of the answer's body.
+        is called with them. `begin` returns a function, which is then called with each piece of the answer's body.
 
         Raises `NotSent` if no connection could be made. Raises OSError, EOFError or an h11 error if it is unknown
         whether the server handled the request, and `Unavailable` if nothing is sent or received for too long.
@@ -458,7 +462,8 @@ class _Connection:
         return not self._reader.at_eof() and time.monotonic() - self._used < _IDLE
 
     def abort(self) -> None:
-        """Cut the connection off now, before this returns: a server that goes on later must see that nobody waits."""
+        """Break the connection before this call returns. So a server that is slow or frozen will see later that nobody
+        waits for its answer any more."""
         with suppress(OSError):  # it is cut off already
             self._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         self._writer.transport.abort()

@@ -196,8 +196,8 @@ class Broken(Exception):
 class RecordReader:
     """Splits a stream of bytes into records. Pass the stream to `feed` in pieces of any size, then call `finish`.
 
-    A record has up to `largest` bytes, and there are up to `most` of them. A stream with more is malformed: whoever sends
-    it must not fill the memory of whoever reads it.
+    A record has up to `largest` bytes, and a stream up to `most` records, or any number if `most` is None. A stream
+    that exceeds these limits counts as malformed, so that a server cannot fill the client's memory.
     """
 
     def __init__(self, largest: int = _FAILURE - 1, most: int | None = None) -> None:

@@ -20,8 +20,9 @@ def _folder() -> Path:
 
 @contextmanager
 def announced() -> Iterator[Callable[[str], None]]:
-    """Give a function that notes the address of a service which this process runs. The note is removed when the block
-    ends. A folder that cannot be written is no reason not to serve, so the note is then left out."""
+    """Give the `with` block, which runs a service, a function to call with the service's address. The function writes
+    the address into a file, where `running_services` finds it. The file is removed when the block ends. If the file
+    cannot be written, the service runs all the same, and is not found."""
     note = _folder() / str(os.getpid())
 
     def announce(url: str) -> None:
@@ -37,7 +38,8 @@ def announced() -> Iterator[Callable[[str], None]]:
 
 
 def running_services() -> list[str]:
-    """Return the addresses of the services of this user that run now. Removes the notes of processes that are gone."""
+    """Return the addresses of the services (`clew serve`) of this user that run on this machine now. Each service has
+    written its address into a file; the files of processes that are gone are removed."""
     found = []
     with suppress(OSError):
         for note in sorted(_folder().iterdir()):

@@ -128,7 +128,8 @@ class ObjectBlobs:
             await self._finish([key for key, is_taken in zip(batch, taken, strict=True) if is_taken], elapsed)
 
     def is_owned(self, data: bytes) -> bool:
-        """Return whether a process may be deleting this dead record, so that nobody else may replace or delete it."""
+        """Return whether `data` is a dead record (the object in place of a deleted blob or thread) that a process may
+        be deleting. For a minute after that process began, nobody else may replace or delete the record."""
         state = read_record(data)
         return isinstance(state, Dead) and self.clock.now() < state.since + OWNED
 
@@ -276,8 +277,10 @@ class ObjectBlobs:
         return state.name
 
     async def _take_over(self, key: str) -> bool:
-        """Become the owner of the dead record with this key, so that this process may delete it. A process that begins
-        to delete a dead record owns it for a minute. Returns False if another process owns it, or if there is none."""
+        """Become the owner of a dead record (the object in place of a deleted blob or thread), so that this process may
+        delete it. `key` is the name of the object. A process that begins to delete a dead record owns it for a minute.
+        Returns True if this process is the owner now. Returns False if another process owns the record, or if there is
+        none."""
         found = await self._bucket.get(key)
         try:
             if found is None or not is_dead(found.data) or self.is_owned(found.data):
@@ -291,10 +294,13 @@ class ObjectBlobs:
         return True
 
     async def _finish(self, keys: Sequence[str], elapsed: Callable[[], float]) -> None:
-        """Delete the dead records with these keys, which this process owns. `elapsed` returns how many seconds have
-        passed since a moment just before it became their owner. One request is sent, and none after `IN_TIME` seconds:
-        as soon as a record is deleted, others may put the blob again, and a second request would delete that. If the
-        request fails, a later cleanup deletes the records."""
+        """Delete the objects with these keys, which are dead records (objects in place of deleted blobs or threads)
+        that this process owns. `elapsed` returns how many seconds have passed since a moment just before this process
+        became their owner.
+
+        Only one request is sent, and none after `IN_TIME` seconds. As soon as a record is deleted, others may put the
+        blob again, and a second request would delete that. If the request fails, a later cleanup deletes the records.
+        """
         await self._bucket.delete_once(keys, lambda: elapsed() <= IN_TIME)
 
     def _read(self, digest: str, found: Found) -> Record | Dead:

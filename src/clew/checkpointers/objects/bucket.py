@@ -106,8 +106,9 @@ _request: ContextVar[Patience] = ContextVar("_request")
 
 
 def progress() -> Callable[[], None]:
-    """Return a function without arguments, which the driver of a bucket calls each time that bytes of the current
-    request were sent or received. It must be called on the event loop."""
+    """Return the function that reports progress of the current request, so that the request is not ended for lack of
+    progress. The driver of a bucket calls this function, without arguments and on the event loop, each time that bytes
+    were sent or received."""
     request = _request.get(None)
     return (lambda: None) if request is None else request.moved
 
@@ -137,8 +138,8 @@ class PatientBucket:
         return await self._ask(lambda: self._bucket.put(key, data, when), len(data))
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete these objects. Their names must never be used again: a second attempt may come after somebody has
-        written the objects anew."""
+        """Delete these objects, with retries. Nobody may ever use their names again: a retry may come after somebody
+        has written an object of the same name, and would delete that."""
         if keys:
             await self._ask(lambda: self._bucket.delete(keys))
 
@@ -276,9 +277,13 @@ async def _test(bucket: PatientBucket, key: str, where: str) -> Clock:
 
 
 def _ahead(modified: int, began: int, ended: int) -> int:
-    """Return by how many microseconds the server's clock is ahead of this machine's, or 0 if the two may well agree.
-    `modified` is when an object was written by the server's clock, which may be cut to the second. It was written
-    between `began` and `ended` by this machine's clock, which may be far apart: a request can take many seconds."""
+    """Estimate by how many microseconds the server's clock is ahead of this machine's; negative if it is behind.
+    Returns 0 if the two may well agree. All arguments are in microseconds since 1970.
+
+    `modified` is when an object was written, by the server's clock, which may be cut to the second. `began` and `ended`
+    are moments before and after that, by this machine's clock. They may be many seconds apart, because a request can
+    take long.
+    """
     least, most = modified - ended, modified + 1_000_000 - began
     return 0 if least <= NOTICED and most >= -NOTICED else (least + most) // 2
 
@@ -286,8 +291,12 @@ def _ahead(modified: int, began: int, ended: int) -> int:
 async def _must_be_written(
     bucket: PatientBucket, key: str, where: str, data: bytes, when: Tag | Literal["absent"]
 ) -> Tag:
-    """Put an object on a condition that holds, and return its new tag. Raises `InvalidInput` if the bucket refuses. If it
-    refuses only because the put was carried out, no answer came, and it was tried again, the put counts as done."""
+    """Put an object on a condition that holds, to test the bucket, and return the object's new tag. Raises
+    `InvalidInput`, which names the bucket as `where`, if the bucket refuses the put.
+
+    A refusal does not count if the object has the new data all the same: then the put was carried out, its answer was
+    lost, and only the retry was refused.
+    """
     try:
         return await bucket.put(key, data, when)
     except Refused:

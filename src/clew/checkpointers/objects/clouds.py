@@ -101,7 +101,7 @@ _threads_of: int | None = None
 
 async def _settled(future: Awaitable[T]) -> T:
     """Wait for a future of obstore and return its result. The future is remembered for as long as obstore holds it, so
-    that the process can wait for that before it ends."""
+    that a process that ends can first wait until obstore lets go of it."""
     global _threads_of
     if _threads_of is None:
         _threads_of = forks.generation
@@ -113,7 +113,8 @@ async def _settled(future: Awaitable[T]) -> T:
 
 
 async def _each(stream: AsyncIterable[T]) -> AsyncIterator[T]:
-    """Yield the items of a stream of obstore. Each is awaited with `_settled`."""
+    """Yield the items of a stream of obstore. Waits for each item with `_settled`, so that a process that ends can
+    first wait until obstore lets go of it."""
     items = aiter(stream)
     while True:
         try:

@@ -118,8 +118,9 @@ class Dead(NamedTuple):
 def thread_object(
     head: bytes, packs: tuple[Pack, ...], tail: Sequence[bytes], refs: Iterable[str], rewritten: int
 ) -> bytes:
-    """Encode a thread's object. `head` is msgpack. `tail` and `refs` are the frames and the digests of blobs that are
-    not in a pack; `rewritten` is the number of bytes written for them since the last pack was made."""
+    """Encode a thread's object. `head` is msgpack. `packs` lists the packs, which are stored groups of older frames.
+    `tail` and `refs` are the frames and the digests of blobs that are not in a pack yet; `rewritten` is the number of
+    bytes written for them since the last pack was made."""
     joined = b"".join(tail)
     index = _encode(
         Index(packs, tuple(map(len, tail)), b"".join(map(bytes.fromhex, refs)), checksum(joined), rewritten)
@@ -157,8 +158,9 @@ def thread_parts(data: bytes) -> tuple[ThreadParts | None, int]:
 
 
 def thread_tail(data: bytes, parts: ThreadParts) -> tuple[list[bytes], list[str]]:
-    """Return the frames that are not in a pack, and the digests of blobs they refer to, after a check. `data` is the
-    whole object of a thread, `parts` its decoded head and index. Raises `BadObject` if it is damaged or cut short."""
+    """Return the newest frames of a thread, which are in its own object and not in a pack (a stored group of older
+    frames), and the digests of blobs that they refer to. `data` is the whole object, `parts` its decoded head and
+    index. Raises `BadObject` if the object is damaged or cut short."""
     if parts.contents is None:
         raise BadObject("it is cut short")
     tail = data[parts.tail :]

@@ -143,8 +143,9 @@ class ObjectThreads:
             return None if when else await self._replace_dead(name, data)
 
     async def _replace_dead(self, name: str, data: bytes) -> Tag | None:
-        """Write the object of a new thread in the place of a deleted one. Returns its new tag, or None if there is no
-        dead record in that place. Waits while a cleanup is deleting the dead record."""
+        """Write the object of a new thread in the place of a dead record, which is the object in place of a deleted
+        thread. `name` is the name of the object, and `data` its new content. Returns the object's new tag, or None if
+        there is no dead record in that place. Waits while a cleanup is deleting the dead record."""
         while True:
             found = await self._bucket.get(name, 0, DEAD_SIZE)
             if found is None or not is_deleted(found.data, name, self._where):
@@ -254,7 +255,8 @@ class ObjectPacks:
 
 def is_deleted(data: bytes, name: str, where: str) -> bool:
     """Return whether this object of a thread says that the thread was deleted. `data` may be only the start of the
-    object. Raises `Corrupt` and `NewerFormat` as `read_parts` does."""
+    object. Raises `Corrupt` if the object is damaged, and `NewerFormat` if it has a later format version. `name` is the
+    object's name, and `where` names the bucket in errors."""
     with _explained(name, where):
         return is_dead(data)
 
@@ -272,7 +274,9 @@ def read_parts(data: bytes, name: str, where: str) -> ThreadParts | None:
 
 @contextmanager
 def _explained(name: str, where: str) -> Iterator[None]:
-    """Raise the errors of the format as `Corrupt` and `NewerFormat`, which name the object and the bucket."""
+    """Turn errors about the format of an object inside the `with` block into errors for the user: `BadObject` into
+    `Corrupt`, and `NewerObject` into `NewerFormat`. `name` and `where` are the object and the bucket that these errors
+    name."""
     try:
         yield
     except NewerObject as error:

@@ -48,9 +48,9 @@ _SUM = 4
 
 
 def thread_document(ns: str, head: Head, encoded: bytes, tail: Tail) -> dict[str, Any]:
-    """Build a thread's document: fields of the head for searches, the whole head with its CRC-32, the list of packs,
-    and the newest frames. `encoded` is the head as msgpack; `tail` has the packs and the frames that are not in a pack.
-    `ns` identifies the namespace."""
+    """Build a thread's document: fields of the head for searches, the whole head with its CRC-32, the list of packs
+    (stored groups of older frames), and the newest frames. `encoded` is the head as msgpack; `tail` has the list of
+    packs and the frames that are not in a pack. `ns` identifies the namespace."""
     joined = b"".join(tail.frames)
     sizes = tuple(map(len, tail.frames))
     refs = b"".join(map(bytes.fromhex, tail.refs))

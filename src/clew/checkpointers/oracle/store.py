@@ -303,8 +303,9 @@ class OracleCheckpointer(Checkpointer):
         }
 
     def _as_bytes(self, cursor: Any, column: Any) -> Any:
-        """Tell the driver to send the bytes of BLOBs together with their rows. By default it fetches each BLOB
-        separately."""
+        """Tell the driver, which calls this for each column of a result, how to fetch the column. For BLOBs, returns a
+        variable with which their bytes come together with the rows; by default the driver fetches each BLOB separately.
+        Returns None for any other column, to fetch it as usual."""
         if column.type_code is self._driver.DB_TYPE_BLOB:
             return cursor.var(self._driver.DB_TYPE_LONG_RAW, arraysize=cursor.arraysize)
         return None

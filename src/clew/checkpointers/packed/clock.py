@@ -28,7 +28,8 @@ class Clock:
 
 
 def stopwatch() -> Callable[[], float]:
-    """Return a function that returns how many seconds have passed since this call. The steady clock stands still while a
-    machine is suspended, and the time of day may be set, so the longer of the two times counts."""
+    """Return a function that returns how many seconds have passed since `stopwatch` was called. It returns the longer
+    of the times that two clocks have measured: the steady clock stands still while the machine is suspended, and the
+    time of day may be set."""
     steady, wall = time.monotonic(), time.time()
     return lambda: max(time.monotonic() - steady, abs(time.time() - wall))

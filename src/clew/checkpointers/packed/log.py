@@ -56,8 +56,8 @@ class Append(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Where the frames and refs (digests of blobs) of a log are. `packs` lists the packs with the older ones; `frames`
-    and `refs` are those that are not in a pack yet."""
+    """Where the frames and refs (digests of blobs) of a log are. `packs` lists the packs, which are stored groups of
+    older frames with their refs. `frames` and `refs` are the newest ones, which are not in a pack yet."""
 
     packs: tuple[Pack, ...] = ()
     frames: Sequence[bytes] = ()

@@ -66,12 +66,13 @@ class Pack(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def table(self) -> int:
-        """Number of bytes in the pack before its frames."""
+        """Number of bytes in the pack, a stored group of older frames, before the first frame."""
         return _FRAME.size * self.frames + 32 * self.refs
 
 
 class Index(msgspec.Struct, frozen=True, array_like=True):
-    """Says where the frames and refs (digests of blobs) of a thread are: in packs, or not yet in a pack (the tail)."""
+    """Says where the frames and refs (digests of blobs) of a thread are: in packs, which are stored groups of older
+    frames, or not yet in a pack (the tail)."""
 
     packs: tuple[Pack, ...]
     sizes: tuple[int, ...]
@@ -86,8 +87,8 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PackTable(NamedTuple):
-    """The part of a pack before its frames, after it was checked: the sizes and CRC-32 sums of the frames, and the refs
-    (digests of blobs)."""
+    """The part of a pack (a stored group of older frames) before its frames, after it was checked: the sizes and CRC-32
+    sums of the frames, and the refs (digests of blobs)."""
 
     sizes: tuple[int, ...]
     sums: tuple[int, ...]

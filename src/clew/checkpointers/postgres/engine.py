@@ -72,12 +72,11 @@ class Engine:
     overtakes another. Every statement is idempotent, appends included, so it may be sent again after a broken
     connection.
 
-    The connections are kept here and not by psycopg_pool. Both were measured with the same statements and a commit to
+    The connections are kept here and not by psycopg_pool, which was measured with the same statements and a commit to
     disk for each transaction. If appends share transactions in the same way, psycopg_pool takes 1.2 to 1.8 times the
-    processor time of the client for each append. It then makes 0.73 to 1.16 times as many appends a second with 1
-    thread, 0.83 to 1.01 times with 16, and 0.88 to 1.05 times with 64. These are the ranges of four rounds beside other
-    programs that used the same disk; on an idle machine both may be equally fast. With a transaction for each append,
-    psycopg_pool makes 0.19 to 0.25 times as many appends with 64 threads.
+    processor time of the client for each append, and makes 0.73 to 1.16 times as many appends a second as this class,
+    with 1 to 64 threads. With a transaction for each append, it makes 0.19 to 0.25 times as many with 64 threads. These
+    are the ranges of four rounds beside other programs on the same disk; on an idle machine both may be equally fast.
     """
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:

@@ -176,11 +176,12 @@ class PostgresCheckpointer(Checkpointer):
         await self._delete(engine, thread_digest(thread_id))
 
     async def _delete(self, engine: Engine, key: bytes) -> None:
-        """Delete the thread with this key, if it still is as it was just read. Otherwise read it again and repeat.
+        """Delete the thread with this key (the hash of its id), on condition that nobody has written to it since it was
+        read just before. If somebody has, read it again and repeat. The 20th attempt deletes the thread whatever was
+        written to it.
 
-        Without this condition a deletion could lose appends. If its caller stops waiting, or if it is sent again on
-        another connection, the server may still run the first one much later, and would delete what was appended
-        meanwhile.
+        Without the condition, a deletion could delete appends that came after it: the server may run a deletion late,
+        when its caller has already stopped waiting, or when it was sent again on another connection.
         """
         for attempt in itertools.count(1):
             rows = await engine.read(self._statements.version, self._space, key)

@@ -55,7 +55,8 @@ class Call(NamedTuple):
 
 
 class Line:
-    """A connection to the server that is kept open, with its own `Patience`."""
+    """A connection to the server that is kept open. Its own `Patience` ends calls on this connection that make no
+    progress."""
 
     __slots__ = ("connection", "patience")
 
@@ -64,8 +65,8 @@ class Line:
         self.patience = patience.part(self._sign)
 
     def begin(self, command: Command) -> bool:
-        """Send a command without waiting, so that the server works on it while this process prepares to wait. `talk`
-        returns its answer. Returns False, and sends nothing, if the connection is closed."""
+        """Send a command and return at once; `talk` returns the answer later. So the server already works on the
+        command while this process prepares to wait. Returns False, and sends nothing, if the connection is closed."""
         if self.connection.is_connected:
             self.connection._writer.write(_pack([command]))
         return bool(self.connection.is_connected)
@@ -135,8 +136,8 @@ class Engine:
                 self._idle.set()
 
     def begin(self, call: Call) -> Line | None:
-        """Send a script at once if a connection is idle, and return the connection, to be passed to `run`. Returns None
-        if none is: then `run` sends the script."""
+        """Send a script at once if a connection is idle, and return this connection, which is to be passed to `run`.
+        Returns None if the script was not sent: then `run` sends it."""
         if not self._ready or not self._lines or self._turns.locked() or self._options.wait_replicas:
             return None
         line = self._lines.pop()

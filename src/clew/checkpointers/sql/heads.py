@@ -114,8 +114,8 @@ def with_sum(encoded: bytes) -> bytes:
 
 
 def text_digest(text: str) -> bytes:
-    """Return a 16-byte digest of this text, for columns that are only compared for equality. Those of short texts are
-    kept in memory; a query may have texts of many bytes, which would fill it."""
+    """Return a 16-byte digest of this text, for columns that are only compared for equality. Digests of short texts are
+    cached. Those of long texts are not, because the cache would take too much memory."""
     return _short_digest(text) if len(text) <= _SHORT else blake3(text.encode()).digest(16)
 
 

@@ -76,9 +76,10 @@ def library() -> str:
 
 
 def connect(path: Path, options: str = "mode=rw") -> apsw.Connection:
-    """Open a connection to an existing SQLite file. `options` are the parameters of SQLite's file URL; those by default
-    open the file for reading and writing. Raises `apsw.CantOpenError` if there is no such file, or if it cannot be
-    opened in this way. A statement waits up to `LOCK_WAIT` seconds while another process has locked the database."""
+    """Open a connection to an existing SQLite file. `options` are the parameters of SQLite's file URL; by default the
+    file is opened for reading and writing. Raises `apsw.CantOpenError` if there is no such file, or if it cannot be
+    opened with these options. A statement waits up to `LOCK_WAIT` seconds while another process has locked the
+    database."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(f"{path.as_uri()}?{options}", flags=flags, statementcachesize=_CACHED_STATEMENTS)
     if options == "mode=rw" and connection.readonly("main"):  # which SQLite falls back to if opening it to write fails
@@ -90,9 +91,9 @@ def connect(path: Path, options: str = "mode=rw") -> apsw.Connection:
 
 
 def _distrust(connection: apsw.Connection) -> None:
-    """Let nothing that the database file holds run: no trigger, no view, and no function in an index or a default value.
-    A store has none of them, so whoever changed the file put them there. Views that this connection makes itself, as
-    temporary ones, still work."""
+    """Forbid this connection to run anything that the database file defines: triggers, views, and functions in an index
+    or a default value. A store has none of them, so if the file has one, somebody has tampered with it. Temporary views
+    that the connection itself makes still work."""
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     for option in _POWERS:
         connection.config(option, 0)
@@ -108,8 +109,9 @@ _POWERS = (
 
 
 def limit_steps(connection: apsw.Connection, path: Path) -> None:
-    """Give a transaction that is about to begin as many steps as reading the database at `path` can need. A statement
-    that takes more is ended, and raises `apsw.InterruptError`."""
+    """Limit the work of the transaction that begins next on this connection, because a damaged or hostile file could
+    keep SQLite busy for years. If the transaction takes more steps of SQLite's virtual machine than reading the
+    database at `path` can need, its statement is ended and raises `apsw.InterruptError`."""
     connection.set_progress_handler(StepLimit(path), STEPS)
 
 
@@ -214,9 +216,9 @@ def commit(db: apsw.Cursor, *, count_pages: bool) -> None:
 
 
 def roll_back(connection: apsw.Connection) -> None:
-    """End the transaction of this connection, if there is one. SQLite ends it by itself if a statement fails for lack of
-    memory or because of the disk; in some cases only when the next statement begins, which is then refused. The caller
-    has closed the cursors that it used in the transaction."""
+    """Roll back the transaction of this connection, if there is one. It is no error if SQLite has already ended the
+    transaction, as it does if a statement fails for lack of memory or because of the disk. The caller must first close
+    the cursors that it used in the transaction."""
     if connection.in_transaction:
         try:
             connection.execute("ROLLBACK")
@@ -244,7 +246,8 @@ def is_busy(error: BaseException | None) -> bool:
 def explain(error: Exception, path: Path) -> ClewError:
     """Return the `ClewError` for an error of `apsw`. It says what happened, to which file, and what to do.
 
-    After some failures SQLite ends a transaction by itself, so that it cannot be rolled back. Then the failure counts.
+    If the error only says that a transaction could not be rolled back because SQLite had ended it, the failure before
+    it is explained instead: that is why SQLite ended the transaction.
     """
     if isinstance(error, apsw.SQLError) and isinstance(error.__context__, _ENDING):
         error = error.__context__

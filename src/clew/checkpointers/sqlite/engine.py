@@ -312,7 +312,7 @@ class Engine:
             connection.close(True)
 
     def _told(self, error: BaseException) -> BaseException:
-        """Return the error that callers get for this error."""
+        """Return the error that callers get: a `ClewError` for an error of `apsw`, and any other as it is."""
         return explain(error, self.path) if isinstance(error, FAULTS) else error
 
     def _transact_or_free_room(self, connection: apsw.Connection, batch: list[Job]) -> None:
@@ -465,9 +465,9 @@ def _pages_left(db: apsw.Cursor, pages: int) -> int:
     """Return how many pages of the WAL (SQLite's write-ahead log) are still to be moved to the database. `pages` is the
     writer's own estimate of this number.
 
-    Called after a commit at which SQLite moves all pages by itself if there are `CHECKPOINT_AT_MOST` or more. If as
-    many are left all the same, SQLite could not move them, and this returns their exact number. Otherwise it returns
-    `pages`.
+    Called after a commit at which SQLite moves all pages by itself if there are `CHECKPOINT_AT_MOST` or more. If at
+    least that many are still there, SQLite could not move them, and this returns their exact number. Otherwise it
+    returns `pages`.
     """
     left = pages_in_wal(db)
     return left if left >= CHECKPOINT_AT_MOST else pages

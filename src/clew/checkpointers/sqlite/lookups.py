@@ -112,9 +112,10 @@ SELECT ns, key, id FROM main.heads INDEXED BY heads_by_key WHERE (ns, key) > (?,
 def list_rows(db: apsw.Cursor, statement: str, values: Sequence[object], everything_in: str | None) -> Listed:
     """Run a statement that lists threads, and return its rows, each with a thread's stored head and id.
 
-    If the statement lists all threads of a namespace, `everything_in` is that namespace. Then the rows are compared in
-    number with those of the table, because gc deletes every blob to which no listed thread refers. A thread that a
-    damaged index hides would lose its blobs."""
+    If the statement lists all threads of a namespace, `everything_in` is that namespace. Then the rows are counted, and
+    the result says whether they are as many as in the table. A damaged index could hide a thread, and gc, which deletes
+    all blobs to which no listed thread refers, would delete the blobs of that thread.
+    """
     rows = db.execute(statement, values).fetchall()
     if everything_in is None:
         return Listed(rows, True)

@@ -1,9 +1,10 @@
 """Packs: many frames of one log in one row, for frames that have been in the store for a while.
 
-An append writes each frame as a row of the table `frames`, where the frames of many threads share a page. There a page
-wastes half a frame on average, and each frame is read by a step of its own. So when a log has many such rows, the writer
-joins them: in one transaction it replaces a run of them with one row of the table `packs`. A row that is larger than a
-page fills its pages to the last byte. Measured on turns of 3 KB, this saves a tenth of the file.
+An append writes each frame as a row of the table `frames`, where the frames of many threads share a page of the
+database. Such a page wastes half a frame on average, and each frame has to be looked up by itself. So when a log has
+many such rows, the writer joins them: in one transaction it replaces a run of them with one row of the table `packs`. A
+row that is larger than a page fills all its pages but the last. Measured on turns of 3 KB, this saves a tenth of the
+file.
 
 A pack has 4 bytes for the length of each of its frames (unsigned, little-endian), then the frames one after the other.
 """
@@ -75,7 +76,8 @@ _NUMBERED_ROWS = "SELECT number, data FROM frames WHERE thread = ? AND number >=
 
 
 def _unpack(count: object, data: object) -> list[bytes]:
-    """Return the frames of a pack, or none if it is damaged."""
+    """Return the frames of a pack, which is a row that holds many frames. `count` is the number of its frames, and
+    `data` are its bytes. Returns an empty list if the pack is damaged."""
     if not isinstance(count, int) or not isinstance(data, bytes) or not 0 < count <= len(data) // 4:
         return []
     bounds = [*accumulate(struct.unpack_from(f"<{count}I", data), initial=4 * count)]
@@ -83,10 +85,13 @@ def _unpack(count: object, data: object) -> list[bytes]:
 
 
 def pack_logs(connection: apsw.Connection, appended: dict[int, int], after: int, least: int) -> None:
-    """Pack the frames of the logs to which at least `after` bytes were appended, so that they take fewer pages. Makes no
-    pack of fewer than `least` bytes. Call it when nobody waits for it. A failure is only logged: then the frames stay as
-    they are. `appended` has the bytes that were appended to each log, by the id of its row in the table `heads`; it is
-    set to the bytes that are left."""
+    """Join frames of logs into packs (rows that hold many frames), so that they take fewer pages. Does so for each log
+    to which at least `after` bytes were appended. Frames that have fewer than `least` bytes together stay as they are.
+
+    `appended` has the bytes that were appended to each log and are not in a pack, by the id of the thread's row in the
+    table `heads`; this function brings it up to date. Call it when nobody waits for it. A failure is only logged: then
+    the frames stay as they are.
+    """
     for log_id in [log_id for log_id, size in appended.items() if size >= after]:
         try:
             with connection:
@@ -97,9 +102,9 @@ def pack_logs(connection: apsw.Connection, appended: dict[int, int], after: int,
 
 
 def pack_frames(db: apsw.Cursor, log: int, least: int) -> int:
-    """Pack the frames of a log that are still in rows of their own, inside a transaction. Leaves the newest ones as they
-    are if they have fewer than `least` bytes. Returns the number of bytes that are left. `log` is the id of the thread's
-    row in the table `heads`."""
+    """Join the frames of a log that are still in rows of their own into packs (rows that hold many frames). Called
+    inside a transaction. The newest frames stay as they are if they have fewer than `least` bytes together. Returns the
+    number of bytes that are not in a pack. `log` is the id of the thread's row in the table `heads`."""
     sizes: list[Any] = db.execute(_SIZES, (log, _ROWS_AT_ONCE)).fetchall()
     if not {int}.issuperset(map(type, chain.from_iterable(sizes))):
         return 0  # damaged: left for a read to report
@@ -116,8 +121,8 @@ def pack_frames(db: apsw.Cursor, log: int, least: int) -> int:
 
 
 def trim(connection: apsw.Connection) -> None:
-    """Make the database file smaller by the few pages that packing has left free in it. Leaves many free pages as they
-    are: appends will use them, and it takes long. A failure does not matter."""
+    """Make the database file smaller by the pages that packing has left free in it, if they are few. Many free pages
+    stay: it would take long to remove them, and appends will use them. Errors of SQLite are ignored."""
     with suppress(apsw.Error):
         if 0 < connection.execute("PRAGMA freelist_count").get <= _FEW_PAGES:
             connection.execute(f"PRAGMA incremental_vacuum({_FEW_PAGES})").fetchall()
@@ -127,9 +132,10 @@ _SIZES = "SELECT number, length(data) FROM frames WHERE thread = ? ORDER BY numb
 
 
 def _runs(sizes: Sequence[tuple[int, int]], least: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the packs to make: of each the number of its first frame, the number after its last, and the bytes of its
-    frames, which are at least `least`. `sizes` has the number and the bytes of each frame. A full pack ends where it fills
-    its last page best."""
+    """Decide which frames of a log to join into packs (rows that hold many frames). Yields three numbers for each pack:
+    the number of its first frame, the number after its last frame, and the bytes of its frames. `sizes` has the number
+    and the bytes of each frame. Frames that have fewer than `least` bytes together are left out, and so are large
+    frames. A full pack ends where it fills its last page best."""
     here = 0
     while here < len(sizes):
         first, total, end = sizes[here][0], 0, here
@@ -147,8 +153,9 @@ def _runs(sizes: Sequence[tuple[int, int]], least: int) -> Iterator[tuple[int, i
 
 
 def _wasted(size: int) -> int:
-    """Return how many bytes of its last page a pack of this size leaves empty. SQLite keeps a part of a large row beside
-    its key, at least `_BESIDE[0]` and at most `_BESIDE[1]` bytes, and the rest in pages of its own."""
+    """Return how many bytes of its last page a pack of this size leaves empty. A pack is a row that holds many frames.
+    SQLite keeps a part of a large row beside its key, at least `_BESIDE[0]` and at most `_BESIDE[1]` bytes. The rest is
+    in pages that no other row uses."""
     rest = (size + _ROW - _BESIDE[0]) % (PAGE_SIZE - 4)
     return 0 if rest <= _BESIDE[1] - _BESIDE[0] else PAGE_SIZE - 4 - rest
 

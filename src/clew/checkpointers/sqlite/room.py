@@ -56,7 +56,7 @@ VACUUM_STEP = 16
 
 
 class Deletion(ABC):
-    """Something to delete: in one transaction, or, on a full disk, in several small ones."""
+    """The deletion of a thread or of blobs. It is done in one transaction or, on a full disk, in several small ones."""
 
     @abstractmethod
     def __call__(self, db: apsw.Cursor) -> None:

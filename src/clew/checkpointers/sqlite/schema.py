@@ -138,9 +138,9 @@ def check(connection: apsw.Connection, where: str) -> None:
     the database in errors.
 
     Raises `InvalidInput` if it is the database of another program, and `NewerFormat` if a later version of Clew made
-    it. Raises `Corrupt` if it is a store whose tables, or whose application id and version in the file's header, are
-    lost, and if it holds what no store holds: a view, a trigger, a virtual table, or a table or index of a store in
-    another form.
+    it. Raises `Corrupt` if it is a store whose tables are lost, or whose application id and version in the file's
+    header are lost. Also raises `Corrupt` if it holds what no store holds: a view, a trigger, a virtual table, or one
+    of Clew's tables or indexes with another definition.
     """
     limit_steps(connection, Path(where))
     try:
@@ -152,8 +152,9 @@ def check(connection: apsw.Connection, where: str) -> None:
 
 def _check_objects(connection: apsw.Connection, where: str) -> None:
     """Raise `Corrupt` if the database of a store holds a view, a trigger or a virtual table, or if a table or index of
-    the store has another definition than Clew gave it. Any of them would have SQLite run what the file says. Tables that
-    somebody added, and their indexes, are left alone: Clew never touches them."""
+    the store has another definition than Clew gave it. With any of these, somebody who changed the file could make
+    SQLite run what they wrote into it. Other tables that somebody added, and their indexes, are left alone: Clew never
+    touches them."""
     for kind, name, table, sql in connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema"):
         is_ours = table in _TABLES | {"packs"}
         is_plain = kind in ("table", "index") and not _plain_sql(sql).startswith("create virtual")
@@ -166,7 +167,8 @@ def _check_objects(connection: apsw.Connection, where: str) -> None:
 
 @functools.cache
 def _definitions() -> set[str]:
-    """Return the definitions of all tables and indexes that any version of a store has had, in plain form."""
+    """Return the SQL definitions of all tables and indexes that a store of any version of Clew can have, each in the
+    form that `_plain_sql` gives it."""
     found: set[str] = set()
     with contextlib.closing(apsw.Connection(":memory:")) as model:
         for step in (TABLES, INDEXES, COLUMNS, PACKS):
@@ -176,8 +178,8 @@ def _definitions() -> set[str]:
 
 
 def _plain_sql(sql: object) -> str:
-    """Return the text of a definition without comments, in lower case and with single spaces. Only those differ between
-    the versions that made the same table."""
+    """Return an SQL definition without comments, in lower case and with single spaces. Definitions are compared in this
+    form, because versions of Clew differ in these where they define the same table."""
     return " ".join(_COMMENT.sub(" ", str(sql)).lower().split())
 
 
@@ -185,8 +187,8 @@ _COMMENT = re.compile(r"--[^\n]*")
 
 
 def migrate(connection: apsw.Connection, where: str) -> None:
-    """Bring a database to the current version and into WAL mode: create all tables in an empty one, and what later
-    versions added in a store of an older version. Raises the same errors as `check` if the database is not a store that
+    """Bring a database to the current version and into WAL mode. An empty database gets all tables; a store of an older
+    version gets what later versions have added. Raises the same errors as `check` if the database is not a store that
     can be used, and `Unavailable` if it cannot be changed to WAL mode.
 
     The change is one transaction. Several processes may do this at the same time, and processes that have the store
@@ -288,8 +290,9 @@ def _version(connection: apsw.Connection, where: str) -> int:
 
 
 def _remark(connection: apsw.Connection, where: str) -> str:
-    """Return the shell command that writes the application id and the version of a store back into the header of its
-    database, which has all of its tables. The version is found by the columns and indexes that the database has."""
+    """Return a shell command that repairs a store which has all of its tables, but has lost the application id and the
+    version in the header of its file. The command writes both back. The version is told by the tables, columns and
+    indexes that are there. `where` is the path of the file."""
     columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('heads')")}
     has_packs = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'packs'").get
     indexes = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
