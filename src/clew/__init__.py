@@ -1,4 +1,6 @@
-"""Clew keeps the thread of an agent's work: any agent, on any store, picks up exactly where it stopped."""
+"""Clew makes the work of AI agents durable: an agent that was stopped in any way goes on exactly where it was, with any
+store. This package has the public names, such as `Agent`, `Thread` and `tool`; each is imported when it is first
+used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m clew` is `clew`."""
+"""Run the `clew` command: `python -m clew` does the same as `clew`."""
 
 from __future__ import annotations
 

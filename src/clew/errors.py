@@ -138,7 +138,8 @@ class LeaseLost(ClewError):
         self.name_holder(holder)
 
     def name_holder(self, holder: str) -> None:
-        """Set who has taken over. That a lease is lost is known earlier than to whom."""
+        """Set the process that has taken over the lease, and name it in the message. It may become known only after the
+        error was made."""
         self.holder = holder
         self.args = (
             f"thread {self.thread_id!r} was taken over by {holder}. Nothing more is written from here; "
@@ -147,8 +148,8 @@ class LeaseLost(ClewError):
 
 
 class ThreadNotFound(ClewError, LookupError):
-    """The store was reached, and it has no thread with this id. `where` names the store in the message, `more` is added
-    to it."""
+    """The store was reached, and it has no thread with this id. `where` names the store in the message, and `more` is a
+    text that is added to the message."""
 
     def __init__(self, thread_id: str, where: str = "this store", more: str = "") -> None:
         self.thread_id = thread_id
@@ -182,8 +183,8 @@ class Corrupt(ClewError):
 
 
 class NotSealed(Corrupt):
-    """The store was opened with a key, and this was written without one: before the store had a key, or by somebody who
-    does not have it. `what` names it: a thread, a frame or a blob."""
+    """Stored data was written without a key, although the store was opened with one. It was written before the store
+    had a key, or by somebody who does not have the key. `what` names the data: a thread, a frame or a blob."""
 
     def __init__(self, what: str) -> None:
         self.what = what

@@ -1,4 +1,4 @@
-"""The `clew` command."""
+"""The `clew` command line: `main` runs it, and `app` is its Typer application."""
 
 from __future__ import annotations
 

@@ -181,7 +181,8 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 
 def own_tools(permissions: str) -> list[AnyTool]:
     """Return the built-in tools that these permissions allow: `read` looks at files, `edit` also changes them, `full`
-    also runs commands. Empty permissions mean `edit`. Raises `InvalidInput` for others, which a record may name."""
+    also runs commands. Empty permissions mean `edit`. Raises `InvalidInput` for any other value; the record of a thread
+    may contain one."""
     own: list[AnyTool] = [read_file, list_files, write_file, edit_file, run_command]
     if (permissions or "edit") not in _OWN:
         raise InvalidInput(f"{permissions!r} are no permissions. Choose with --permissions: {', '.join(_OWN)}.")

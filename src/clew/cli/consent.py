@@ -1,6 +1,6 @@
-"""Let nothing run out of a record that this user has not seen. `clew resume` and others make an agent from the setup that
-a thread's record names: tools, MCP commands, folder, permissions, system prompt. If this user neither made that setup on
-this machine nor agreed to it, it is printed whole, and the user is asked."""
+"""Ask the user before something runs that only a thread's record names. `clew resume` and other commands make an agent
+from the setup in the record: tools, MCP commands, folder, permissions, system prompt. If this user neither made that
+setup on this machine nor agreed to it, all of it is printed, and the user is asked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ TrustOption = Annotated[
 
 
 class Review(NamedTuple):
-    """What a user has to agree to before a thread can go on: the setup in force, and what else tells about it."""
+    """What a user is shown and has to agree to before a thread goes on: the setup (the options for its agent), what has
+    changed in it, the tool calls that would be run at once, and who worked on the thread last."""
 
     thread_id: str
     setup: Setup
@@ -46,7 +47,7 @@ class Review(NamedTuple):
     """Who worked on the thread last, as the record says. It proves nothing."""
 
     def text(self) -> str:
-        """Return everything for people, whole."""
+        """Return everything that the user has to agree to as text, with nothing cut."""
         parts = [
             f"You have neither made nor agreed to the setup of thread {self.thread_id!r} on this machine.",
             setup_text(self.setup),
@@ -61,7 +62,8 @@ class Review(NamedTuple):
 
 
 def setup_text(setup: Setup) -> str:
-    """Return a setup for people, whole: a line for each option, and more for what has several lines."""
+    """Return a setup, the options for a thread's agent, as text for people. Nothing is cut: there is a line for each
+    option, and more lines for a value that has several."""
     lines = []
     for name, text in agent_trust.setup_facts(setup):
         first, *others = visible(text).split("\n")
@@ -71,11 +73,12 @@ def setup_text(setup: Setup) -> str:
 
 
 async def review_of(store: Checkpointer, head: Head, state: Checkpoint, setup: Setup) -> Review | None:
-    """Return what the user has to agree to before an agent that is made from `setup` works on this thread. `setup` is
-    the recorded one, changed by the options that the user gave now; `state` is the thread's present state.
+    """Return what the user has to agree to before an agent works on this thread. `setup` is the options from which the
+    agent would be made: those in the thread's record, changed by the options that the user gave now. `state` is the
+    thread's present state.
 
     Returns None if there is nothing to agree to: this user made or agreed to the recorded setup or to `setup` on this
-    machine, or the record names nothing at all.
+    machine, or the record has neither a setup nor an unfinished tool call.
     """
     recorded = agent_settings.setup_of(state)
     calls = tuple((call.call.name, json_text(call.call.arguments)) for call in state.calls if call.result is None)
@@ -95,7 +98,8 @@ async def review_of(store: Checkpointer, head: Head, state: Checkpoint, setup: S
 
 
 def _setup_in(entry: Logged) -> Setup | None:
-    """Return the setup that an entry of a log records, None if it records none that can be read."""
+    """Return the setup, the options for a thread's agent, that an entry of the log stores. None if the entry stores no
+    setup, or one that cannot be read."""
     if isinstance(entry, log.FoldedState):
         kept = entry.state.state.get(agent_settings.SETUP)
     elif isinstance(entry, log.StateSet) and entry.key == agent_settings.SETUP:
@@ -109,8 +113,9 @@ def _setup_in(entry: Logged) -> Setup | None:
 
 
 def agree(review: Review | None, *, trust: bool, json: bool) -> None:
-    """Return if there is nothing to agree to, or if the user agrees: at the terminal, or with `trust`, the value of the
-    option --trust. Otherwise exit the command with the code 1, with nothing run.
+    """Show the setup in `review` (the options for an agent) to the user, and ask whether to go on with it. Returns if
+    the answer is yes. Returns without asking if `review` is None, or if `trust`, the value of the option --trust, is
+    set. Otherwise exits the command with the code 1, with nothing run.
 
     Raises `UsageError`, which names --trust, if `json` is set or there is no terminal to ask at.
     """
@@ -129,8 +134,8 @@ def agree(review: Review | None, *, trust: bool, json: bool) -> None:
 
 
 async def keep_trust(store: Checkpointer, thread_id: str, *setups: Setup) -> None:
-    """Keep on this machine that this user made these setups for this thread, or agreed to them, so that the next resume
-    does not ask. If that cannot be kept, say so and go on."""
+    """Record on this machine that this user made these setups (options for an agent) for the thread, or agreed to them.
+    The next resume then does not ask. If this cannot be recorded, print a hint and go on."""
     head = await store.head(thread_id)
     if head is None:
         return
@@ -141,16 +146,16 @@ async def keep_trust(store: Checkpointer, thread_id: str, *setups: Setup) -> Non
 
 
 def keep_carried(made: Sequence[tuple[Head, Head]]) -> None:
-    """Keep on this machine that this user made forks or copies of threads, so that a resume of one asks only if a resume
-    of the original would. `made` has the head of each original and that of its fork or copy. If that cannot be kept, a
-    resume will ask."""
+    """Record on this machine that this user made forks or copies of threads. A resume of a fork or copy then asks for
+    consent only if a resume of the original would. `made` has a pair of heads for each: the original's, and that of its
+    fork or copy. If this cannot be recorded, nothing is raised, and a resume will ask."""
     with suppress(OSError, UsageError):
         agent_trust.carry_trust((source.log_id, copy.log_id) for source, copy in made)
 
 
 def _outcomes(setup: Setup) -> Sequence[Setup]:
-    """Return the setup, and the setups that it becomes by itself: with the provider `auto`, one for each provider that
-    may be chosen."""
+    """Return the setups that a user agrees to together with `setup`: `setup` itself and, if its provider is `auto`, the
+    setup that results for each provider that may be chosen. A setup is the options for a thread's agent."""
     if setup.provider != provider_settings.AUTO:
         return [setup]
     folder, permissions = setup.workspace or setup.folder, setup.permissions or "edit"

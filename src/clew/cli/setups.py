@@ -113,8 +113,8 @@ class Asked(NamedTuple):
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Raise `InvalidInput` if a value of --timeout is not a finite number above 0. None, if the option was not given,
-    is right. Called before a store is opened or a thread is made."""
+    """Raise `InvalidInput` if a value of --timeout is not a finite number above 0. Accepts None, which means that the
+    option was not given. Called before a store is opened or a thread is made."""
     if timeout is not None and not 0 < timeout < float("inf"):
         raise InvalidInput(f"--timeout {timeout:g} is not a time to stop after. Give a number of seconds above 0.")
 
@@ -223,8 +223,8 @@ def changes(before: Setup, now: Setup, longest: int | None = 100) -> list[str]:
 
 
 def _used(setup: Setup) -> Setup:
-    """Return the setup without the options that have no effect. With a provider, these are tools, MCP servers and the
-    turn limit; without one there are none."""
+    """Return the setup (the options that are stored with a thread) without the options that have no effect. With a
+    provider, these are tools, MCP servers and the turn limit; without one there are none."""
     return msgspec.structs.replace(setup, tools=(), mcp=(), max_turns=None) if setup.provider else setup
 
 

@@ -55,7 +55,8 @@ async def opened(url: str | None, absent: Absent = "refused") -> AsyncIterator[C
 
 def on_store(url: str | None, work: Callable[[Checkpointer], Awaitable[T]], absent: Absent = "refused") -> T:
     """Open the store at this URL, run `work` on it in a new event loop, close the store, and return the result of
-    `work`. `absent` has the same meaning as in `opened`."""
+    `work`. `absent` says what happens if the store does not exist yet: `refused` raises `StoreNotFound`, `made` makes
+    it, and `empty` gives an empty store in memory. See `opened`."""
 
     async def run() -> T:
         async with opened(url, absent) as store:
@@ -87,11 +88,11 @@ async def find_thread(store: Checkpointer, given: str) -> str:
 
 def shown_store(url: str | None) -> str:
     """Return the URL to name with --store in a command that is shown to the user, so that the command works from any
-    folder.
+    folder. `url` is the value of --store that the user gave, if any.
 
-    Returns an empty text if the command needs no URL: for the default store, and for CLEW_STORE unless its path depends
-    on the current folder. Also returns an empty text if `url` has credentials, which are never shown. It then prints
-    a hint to put that URL into CLEW_STORE.
+    Returns an empty text if the command needs no URL: for the default store, and for a store that the environment
+    variable CLEW_STORE names, unless its path depends on the current folder. Also returns an empty text if `url` has
+    credentials, which are never shown. It then prints a hint to put that URL into CLEW_STORE.
     """
 
     if not url:

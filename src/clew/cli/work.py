@@ -233,8 +233,8 @@ async def _add_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, ur
 
 
 async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:
-    """Return a `Way`, which says what is needed to go on with a thread, for the parent of this sub-agent's thread: a
-    sub-agent goes on only together with its parent. Returns None if the thread is not one of a sub-agent."""
+    """Return what is needed to go on with the parent of a sub-agent's thread, as a `Way`: a sub-agent goes on only
+    together with its parent. Returns None if the thread is not a sub-agent's."""
     head = await store.head(thread_id)
     way = None if head is None else await way_of(store, head)
     return None if way is None or way.thread_id == thread_id else way

@@ -120,8 +120,9 @@ def _version(package: str) -> str:
 
 
 def _clock() -> Finding:
-    """Check that this machine's clock is not more than a day behind the time at which Clew was installed. If the clock
-    is wrong, leases expire too early or too late, and `clew gc` may delete unused values too early or too late."""
+    """Check that this machine's clock is not more than a day behind the time at which Clew was installed, and return a
+    finding. If the clock is wrong, leases expire too early or too late, and `clew gc` may delete unused values too
+    early or too late."""
     now = time.time()
     installed = os.stat(clew.__file__).st_mtime
     shown = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -182,8 +183,9 @@ _USUAL_PLACE = "http://127.0.0.1:8420"
 
 
 def check_services(url: str | None) -> Iterator[Finding]:
-    """Check whether a service on this machine, or the service that is the store at `url`, lets everybody in without a
-    token. Services of this user are found by the notes that they leave, those of others at the usual port."""
+    """Find services of Clew, and yield a finding for each: a warning if the service lets everybody in without a token.
+    Looks at the services that this user runs on this machine, each of which leaves a file with its URL; at the store at
+    `url`, if that is a service; and at the usual port, for services of other users."""
     store = (url or default_url()).partition("?")[0].rstrip("/")
     places = [*running_services(), *([store] if store.startswith(("http://", "https://")) else []), _USUAL_PLACE]
     for place in dict.fromkeys(places):
@@ -324,8 +326,8 @@ def _permissions(paths: list[Path]) -> Finding:
 
 
 def _file_clock(folder: Path) -> Finding:
-    """Check that a new file in the folder gets the time of this machine's clock. On a network disk it gets the time of
-    another machine."""
+    """Check that a new file in the folder gets the time of this machine's clock, and return a finding. On a network
+    disk the file gets the time of another machine."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"now")
         file.flush()
@@ -337,8 +339,8 @@ def _file_clock(folder: Path) -> Finding:
 
 
 def _store_clock(newest: datetime) -> Finding:
-    """Check that `newest`, the time at which the newest thread was changed, is not in the future. If it is, a clock is
-    wrong."""
+    """Check that `newest`, the time at which the newest thread was changed, is not in the future, and return a finding.
+    If it is in the future, the clock of a machine is wrong."""
     ahead = newest - datetime.now(UTC)
     if ahead > timedelta(seconds=_APART):
         what = f"the newest thread was changed {ahead.total_seconds():.0f} s from now"

@@ -53,7 +53,8 @@ async def prove_resume(url: str | None) -> Finding:
 
 
 async def _remove(url: str, thread_id: str) -> str:
-    """Delete the thread that the test made in the store at `url`. Returns what went wrong; empty if nothing did."""
+    """Delete the thread that `clew doctor --live` made for its test in the store at `url`. Returns an error message;
+    empty if the thread was deleted."""
     try:
         async with open_checkpointer(url) as store:
             await store.delete(thread_id)

@@ -97,7 +97,8 @@ def _target(name: str, given: str) -> str:
 
 
 class _Consent(NamedTuple):
-    """How the user agrees to what a thread's record names: with --trust, or at the terminal, unless --json is given."""
+    """How the user can agree to a thread's setup, the stored options for its agent: with the option --trust (`trust`),
+    or by answering a question at the terminal. With --json (`json`) nothing is asked."""
 
     trust: bool
     json: bool
@@ -108,8 +109,7 @@ async def _moved(
 ) -> providers.Translated:
     """Move the thread or session that `given` names to the provider `target`. Returns the session that the provider's
     program can open. If `folder` is given, that session works in `folder`. `url` is the URL of the store, for messages.
-    `consent` says how the user agrees to the setup of a thread.
-    """
+    `consent` says how the user can agree to a thread's setup, the stored options for its agent."""
     meant = await _meant(store, given, url)
     if isinstance(meant, str):
         return await _moved_thread(store, meant, target, folder, consent)
@@ -160,8 +160,9 @@ async def _moved_thread(
     works in `folder`. If that is None, it works in the thread's own folder if that exists on this machine, else in the
     current folder. Raises `InvalidInput` if the thread has no messages.
 
-    The thread's record names a folder and a system prompt, and the provider's program may be run there. So the user
-    must have made or agreed to that setup; `consent` says how it is asked for.
+    The thread's setup (the stored options for its agent) names a folder and a system prompt for the provider's program.
+    If this user has neither made nor agreed to that setup on this machine, the user is asked, in the way that `consent`
+    says. Without agreement the command ends, and nothing is moved.
     """
 
     state = await clew.Thread.load(store, thread_id)

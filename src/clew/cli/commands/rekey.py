@@ -56,7 +56,9 @@ def rekey(
 
 
 async def _rekey(store: Checkpointer) -> Rekeyed:
-    """Seal the threads again, and keep what this user has agreed to: a thread that is written anew has another log."""
+    """Encrypt every thread of the store again with the first key, and return which threads were encrypted. This gives a
+    thread a new log. What this user has agreed to is recorded for the old log, so it is then recorded for the new one
+    too, and a resume does not ask again."""
     before = {head.thread_id: head async for head in store.heads()}
     with working("Sealing") as tick:
         done = await clew.Thread.rekey(store, tick)

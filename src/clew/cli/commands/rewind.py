@@ -144,7 +144,9 @@ def _target(
 
 
 async def _is_own_folder(store: Checkpointer, thread_id: str, now: Checkpoint, folder: Path) -> bool:
-    """Tell whether this user agreed on this machine that the thread works in this folder: by a setup that names it."""
+    """Tell whether this user has agreed, on this machine, that the thread works in this folder: the thread's setup (the
+    stored options for its agent) names the folder, and the user made the setup or agreed to it. `now` is the thread's
+    present state."""
     head, setup = await store.head(thread_id), agent_settings.setup_of(now)
     named = str(folder) in (setup.workspace, setup.folder)
     return named and head is not None and agent_trust.is_trusted(head.log_id, setup)

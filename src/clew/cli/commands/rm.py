@@ -111,8 +111,9 @@ async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]
 async def _head(store: Checkpointer, thread_id: str) -> Head | None:
     """Return the head of a thread; None if there is no such thread, or if its head is damaged.
 
-    If the head has a lease, this also starts the time after which that lease counts as abandoned unless it is renewed.
-    It is called for all threads first, so that these times run at the same time and not one after the other.
+    If the head has a lease, this also notes when the lease was seen: it counts as abandoned if it is not renewed for
+    some time after that. Call this for all threads first, so that the waiting times for their leases run at the same
+    time.
     """
     try:
         head = await store.head(thread_id)

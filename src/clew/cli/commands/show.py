@@ -94,8 +94,8 @@ def show(
 
 
 class _Shown:
-    """The part of a thread that is to be shown. `reader` has read the log up to `head`; `wanted` has the numbers of the
-    first and the last turn, or is None for everything."""
+    """The part of a thread that is to be shown. `reader` has read all frames that `head` counts. `wanted` has the
+    numbers of the first and the last turn to show; None shows everything."""
 
     def __init__(
         self, store: Checkpointer, reader: TimelineReader, head: Head, wanted: tuple[int, int | None] | None
@@ -105,8 +105,8 @@ class _Shown:
         self.everything = wanted is None
 
     async def happened(self) -> AsyncIterator[TimelineTurn | timelines.Mark]:
-        """Yield the turns and marks to show, in order. Many turns are read from the log one by one: the memory that
-        this takes does not grow with their number."""
+        """Yield the turns and the marks (events such as a crash) to show, in order. If there are many turns, they are
+        read from the log one by one, so that the memory needed does not grow with their number."""
         if self.reader.turns.holds(self.start, self.stop, rewound=self.everything):
             timeline = self.reader.timeline(self.start, self.stop, abandoned=leases.is_crashed(self.head))
             for what in in_order(timeline.turns, timeline.marks):
@@ -124,7 +124,9 @@ class _Shown:
 
 
 def _window(wanted: tuple[int, int | None] | None) -> Any:
-    """Return the turns to keep while the log is read: those to be shown if they are few, else only the newest."""
+    """Return a `Window`, which says which turns to keep in memory while the log is read: the turns to show if they are
+    few, else only some of the newest. `wanted` has the numbers of the first and the last turn to show; None shows
+    everything."""
     if wanted is None:
         return timelines.Window(newest=_FEW)
     first, last = wanted
@@ -210,7 +212,8 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
 
 
 def _setup(state: Checkpoint) -> str:
-    """Return the setup in force for people, whole: the options with which a resume would make the agent."""
+    """Return the setup of a thread as text for people, with nothing cut: the options with which a resume would make the
+    agent. If the stored setup cannot be read, return the error."""
     try:
         return setup_text(agent_settings.setup_of(state))
     except Corrupt as error:
@@ -218,7 +221,8 @@ def _setup(state: Checkpoint) -> str:
 
 
 def _setup_object(state: Checkpoint) -> Any:
-    """Return the setup in force as the object that --json prints; None if the recorded one cannot be read."""
+    """Return the setup of a thread, the options with which a resume would make the agent, as the object that --json
+    prints. None if the stored setup cannot be read."""
     try:
         return msgspec.to_builtins(agent_settings.setup_of(state))
     except Corrupt:
@@ -226,8 +230,8 @@ def _setup_object(state: Checkpoint) -> Any:
 
 
 async def _json(shown: _Shown) -> None:
-    """Print the thread as one JSON object. It is written piece by piece, because a long thread's is too large to be made
-    as a whole."""
+    """Print the thread as one JSON object. It is written piece by piece, so that a long thread is never in memory as a
+    whole."""
     head, state = shown.head, shown.reader.state(all_facts=True)
     status = leases.shown_status(head)
     at_end = shown.reader.timeline(shown.stop)
@@ -278,7 +282,8 @@ def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
 
 
 async def _raw(shown: _Shown) -> None:
-    """Print the messages that the model sees, or those that the wanted turns added to the conversation."""
+    """Print messages as JSON, one a line: all that the model sees or, if the user selected turns with --turn, those
+    that these turns added to the conversation."""
     state = shown.reader.checkpoint
     ranges = state.view
     if shown.wanted is not None:

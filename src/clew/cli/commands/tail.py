@@ -156,7 +156,8 @@ class Follower:
     """Reads the frames of a thread's log that have been appended since the last look, and passes them to a view."""
 
     def __init__(self, store: Checkpointer, thread_id: str, view: View, turns: int) -> None:
-        """The view gets the last `turns` turns at the start."""
+        """Prepare to follow a thread of `store`. `view` shows what is read; at the start it can show the thread's last
+        `turns` turns."""
         self._store = store
         self._view = view
         self._reader = timelines.TimelineReader(thread_id, timelines.Window(newest=max(turns, 1)))

@@ -135,9 +135,11 @@ def agreed(question: str, yes: bool) -> bool:
 
 def read_line(shown: str) -> str:
     """Print `shown` on the standard error, and return the line that the user enters, with its line break. Returns an
-    empty text if the input has ended. Ctrl+C raises `KeyboardInterrupt`
-    at once. To that end, the signal handler of a running event loop, which would wait for the line, is replaced
-    meanwhile."""
+    empty text if the input has ended.
+
+    Ctrl+C raises `KeyboardInterrupt` at once. The signal handler of a running event loop is replaced meanwhile, because
+    it would wait for the end of the line.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sys.stderr.write(visible(shown))
