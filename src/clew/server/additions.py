@@ -1,5 +1,5 @@
-"""What a token with the scope `append`, but without `write`, may append. It adds to the history of a thread and cannot
-destroy what is there: the log only grows, and the head always fits it."""
+"""Check the appends of a token that has the scope `append` but not `write`. Such a token may add to the history of a
+thread, and cannot destroy what is there: the log only grows, and the head always fits the log."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ _SKEW = timedelta(hours=1)
 
 
 def check_addition(stored: Head | None, body: Append) -> None:
-    """Raise `Refused` if an append could destroy history. `stored` is the thread's head before the append; None if there
-    is no such thread.
+    """Raise `Refused` if an append could destroy or hide history. `stored` is the thread's head before the append; None
+    if there is no such thread.
 
-    Refused are frames that do not follow each other and the end of the log, a head that does not describe the log that
-    results, a head that hides the thread as incomplete, which lets it be deleted later, and a head without frames that
-    changes more than the lease. A thread that is still hidden, because a copy is being written to it, may get its final
-    head.
+    The frames must continue the log without a gap, and the new head must describe the log that results. The head must
+    not mark the thread as incomplete, because incomplete threads are hidden and may be deleted. It must not make the
+    thread look older. Without frames, it may change only the lease, the status and the time. A thread that is still
+    incomplete, because a copy is being written to it, may get its final head.
 
-    An append at another place than the end is left to the store, which refuses it or finds that it was made before.
+    An append at another place than the end of the log is not checked: the store refuses it, or finds that it was made
+    before.
     """
     head = body.head
     if stored is not None and stored.frames != body.at:

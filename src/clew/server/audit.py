@@ -34,7 +34,8 @@ class Audit:
     """
 
     def __init__(self, path: Path | None, *, required: bool = False) -> None:
-        """Raise `InvalidInput` if the file cannot be opened."""
+        """Open the audit log at `path`, which is made if it does not exist; None writes no log. With `required`,
+        requests that cannot be recorded are refused. Raises `InvalidInput` if the file cannot be opened."""
         self._path = path
         self._required = required
         self._file = -1
@@ -46,8 +47,12 @@ class Audit:
                 raise InvalidInput(f"{path}: the audit log cannot be written: {error.strerror}") from None
 
     async def begin(self, request: Request, scope: Scope | None) -> None:
-        """Record that a request is about to be carried out. Raises `Refused` if that is required and fails. A request
-        that needs no token leaves no line: it reveals and changes nothing."""
+        """Record that a request is about to be carried out. `scope` is the scope that the request's token must have. If
+        it is None, the request needs no token and nothing is recorded, because such a request reveals and changes
+        nothing.
+
+        Raises `Refused` if the line cannot be written and the settings require an audit log.
+        """
         if self._path is None or scope is None:
             return
         request.audit_id = secrets.token_hex(8)
@@ -109,7 +114,8 @@ class Audit:
         self._is_torn = False
 
     def _reopen(self) -> None:
-        """Begin a new file if the one that is open is not at its path any more."""
+        """Open a new file at the path of the audit log if the open file is not there any more, because log rotation has
+        moved it away."""
         assert self._path is not None  # noqa: S101 - the callers have checked it
         try:
             here, open_one = os.stat(self._path), os.fstat(self._file)

@@ -1,5 +1,6 @@
 """The tokens by which the service knows its callers, and the limit on how often each may call. A token grants scopes
-(what its holder may do) in one namespace, and only its hash is stored. `token_file` reads and writes the file of them."""
+(what its holder may do) in one namespace, and only its hash is stored. The module `token_file` reads and writes the
+file that lists the tokens."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     @property
     def id(self) -> str:
-        """The first 12 digits of the hash, which name the token where its label does not."""
+        """The first 12 digits of the token's hash. They identify the token in lists, logs and commands, even if it has
+        no label."""
         return self.sha256[:12]
 
     @property
@@ -97,7 +99,8 @@ def new_token(namespace: str, scopes: Iterable[str], label: str = "") -> tuple[s
 def make_token(
     namespace: str, scopes: Iterable[str], label: str = "", expires: datetime | None = None
 ) -> tuple[str, Token]:
-    """Make a new token, as `new_token` does, which expires at the moment `expires`. Returns its secret and the token."""
+    """Make a new token, which grants `scopes` in `namespace` until the moment `expires`; None is for ever. `label` is
+    its name in logs and commands. Returns its secret, which is not stored, and the token."""
     secret = f"clew_{secrets.token_urlsafe(32)}"
     token = _token(secret, namespace, scopes, label)
     return secret, msgspec.structs.replace(token, created=now().replace(microsecond=0), expires=expires)
@@ -185,8 +188,9 @@ class Rates:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def wait(self, who: str, *, count: bool = True) -> int:
-        """Count a request of the caller `who`, such as the hash of a token. Returns 0 if the request is allowed; otherwise
-        the seconds, as a whole number, to wait until the next request is allowed. Without `count`, only asks."""
+        """Count a request of the caller `who`, such as the hash of a token. Returns 0 if the request is allowed;
+        otherwise the seconds, as a whole number, to wait until the next request is allowed. If `count` is False,
+        returns the same and counts nothing."""
         if not self._rate:
             return 0
         now = self._now()

@@ -43,7 +43,8 @@ _MALFORMED = (
 
 
 class _Entry:
-    """A connection as the limits see it, from the moment at which it was accepted, before any TLS handshake."""
+    """What the limits know about one connection: its socket and address, when it was accepted, and the token that was
+    shown on it. It is made as soon as the connection is accepted, before any TLS handshake."""
 
     __slots__ = ("address", "connection", "key", "since", "socket", "token")
 
@@ -78,19 +79,20 @@ class Connections:
         return len(self._entries)
 
     def start(self) -> None:
-        """Begin to check, about once a second, which clients take too long."""
+        """Begin to look, about once a second, for clients that take too long, and to end their connections."""
         self._timer = asyncio.get_running_loop().call_later(_ROUND, self._check)
 
     def abort(self) -> None:
-        """Cut off all connections, whatever their clients do, and check no more."""
+        """End all connections at once, whatever their clients do, and stop looking for clients that take too long."""
         if self._timer is not None:
             self._timer.cancel()
         for entry in list(self._entries.values()):
             self._end(entry)
 
     def admit(self, accepted: socket.socket, peer: Any) -> bool:
-        """Count a connection that was just accepted from the address `peer`. Returns False if there is no room for it,
-        not even after the oldest connection without a token was ended."""
+        """Count a connection that was just accepted from the address `peer`, and return True. If a limit is reached,
+        the oldest connection on which no token was shown is ended to make room. If there is still no room, counts
+        nothing and returns False."""
         address = _network(peer)
         if self._strangers[address] >= self.settings.max_connections_per_address:
             self._push_out(address)
@@ -103,14 +105,16 @@ class Connections:
         return True
 
     def leave(self, accepted: socket.socket) -> None:
-        """Count a connection no more, because its socket is being closed. Does nothing if it is not counted."""
+        """Stop counting a connection, because its socket is being closed. Does nothing if the connection is not
+        counted."""
         entry = self._entries.get(accepted.fileno())
         if entry is not None and entry.socket is accepted:
             self._forget(entry)
 
     def entry_of(self, connection: Connection, transport: asyncio.BaseTransport) -> _Entry | None:
-        """Return the entry of a connection whose protocol begins now. None if it was not accepted by a `Listener`, as on
-        a unix socket."""
+        """Return the entry under which a new connection is counted, and link the entry to the connection. `transport`
+        is that of the connection. Returns None if the connection is not counted, because no `Listener` accepted it, as
+        on a unix socket."""
         found = transport.get_extra_info("socket")
         entry = None if found is None else self._entries.get(found.fileno())
         if entry is not None:
@@ -250,7 +254,8 @@ class Connection(H11Protocol):
             self.transport.close()
 
     async def _run(self, scope: Any, receive: Any, send: Any) -> None:
-        """Call the application for one request, and note that the request is being handled meanwhile."""
+        """Call the application for one request. Meanwhile the time in which the client must send the head of a request
+        does not run."""
         scope[CONNECTION] = self
         self._running += 1
         self._waiting = None
@@ -318,7 +323,8 @@ def listen(host: str, port: int, connections: Connections) -> list[socket.socket
 
 
 def _network(peer: Any) -> str:
-    """Return what counts as one address: an IPv4 address, or the network of 2**64 IPv6 addresses that one client has."""
+    """Return the address by which a client is counted: its IPv4 address or, because one client can have 2**64 IPv6
+    addresses, the network of these. `peer` is the client's address as a socket gives it."""
     host = str(peer[0]).partition("%")[0] if isinstance(peer, tuple) and peer else ""
     try:
         address = ipaddress.ip_address(host)
@@ -332,7 +338,8 @@ def _network(peer: Any) -> str:
 
 
 def _files() -> int:
-    """Return how many files this process may have open, after it has asked for as many as it can get."""
+    """Raise the number of files that this process may have open, as far as the system allows, to at most 65536. Returns
+    the number that then holds."""
     if resource is None:
         return 2**16
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

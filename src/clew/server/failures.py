@@ -106,8 +106,8 @@ _SAID = ("disk is full", "disk full", "disk quota", "no space left")
 
 
 def is_full_disk(error: BaseException | None) -> bool:
-    """Return whether a store could not write because its disk is full. Stores say so in their errors; of an error that
-    they did not explain, the cause may say it."""
+    """Return whether an error means that a store could not write because its disk is full. If the error does not say so
+    itself, the errors that caused it are looked at."""
     while error is not None:
         if is_full(error) or (isinstance(error, Unavailable) and any(said in str(error).lower() for said in _SAID)):
             return True
@@ -116,8 +116,8 @@ def is_full_disk(error: BaseException | None) -> bool:
 
 
 def unavailability(error: BaseException) -> str:
-    """Return what a client is told about an error of a store that could not be reached or could not write. Its own words
-    are left out, because they name files and hosts of the operator."""
+    """Return the message for a client whose request failed because the store could not be reached or could not write.
+    The words of the error itself are left out, because they name files and hosts of the operator."""
     if is_full_disk(error):
         return f"{FULL_DISK}; nothing stored was harmed. Its operator has to free some space"
     return "the store behind the server cannot be reached or did not answer"

@@ -1,5 +1,5 @@
-"""The names of this machine that no other machine can use. One rule decides where a service without tokens may listen,
-and to which names in the header `Host` it answers."""
+"""Tell whether a host name or address can only be used on this machine. The same rule decides where a service without
+tokens may listen, and to which names in the header `Host` such a service answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADER = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(:\d{1,5})?")
 
 def _is_loopback_name(name: str) -> bool:
     """Return whether this is a loopback address, or a name that always stands for one: `localhost`, and names below it.
-    Other names are not looked up, because whoever answers for a name can change its address at any time."""
+    Other names are not looked up, because the owner of a name can change its address at any time."""
     try:
         address = ipaddress.ip_address(name)
     except ValueError:

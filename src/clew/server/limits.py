@@ -14,11 +14,11 @@ _NOBODY = "nobody"
 
 
 class Bodies:
-    """Counts the bytes that are in memory of request bodies, and of blobs on their way to clients that may never take
-    them: of all callers and of each token.
+    """Counts the bytes of request bodies, and of large responses on their way to clients, that are in memory: for all
+    callers together, and for each token. Refuses what exceeds the limit of the settings; one token gets half of it.
 
     Callers without a token, who can only send the login form, get 1/16 of the limit together, so that they cannot take
-    what the others need.
+    the memory that others need.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -32,7 +32,8 @@ class Bodies:
         return self._total
 
     def take(self, token: Token, size: int) -> None:
-        """Count `size` more bytes of a body. Raises `Refused`, and counts nothing, if that is more than the limit."""
+        """Count `size` more bytes for the caller with this token. Raises `Refused`, and counts nothing, if that exceeds
+        the limit."""
         is_known = token is not NOBODY
         who = token.sha256 if is_known else _NOBODY
         if self._held[who] + size > self._most // (2 if is_known else 16) or self._total + size > self._most:
@@ -43,7 +44,7 @@ class Bodies:
         self._total += size
 
     def give_back(self, token: Token, size: int) -> None:
-        """Count `size` bytes no more."""
+        """Stop counting `size` bytes of the caller with this token, because they are no longer in memory."""
         who = token.sha256 if token is not NOBODY else _NOBODY
         self._held[who] -= size
         self._total -= size
@@ -52,8 +53,8 @@ class Bodies:
 
 
 class Room:
-    """The memory that the body of one request takes, and a large response to it, counted in the `Bodies` of the
-    service."""
+    """Counts the memory that one request takes for its body and for a large response. The bytes are counted in the
+    `Bodies` of the service, and given back when the request has ended."""
 
     __slots__ = ("_bodies", "_size", "_token")
 
@@ -69,12 +70,12 @@ class Room:
         self._size += size
 
     def give_back(self, size: int) -> None:
-        """Give back `size` bytes of those taken."""
+        """Stop counting `size` bytes of this request, because they are no longer in memory."""
         self._bodies.give_back(self._token, size)
         self._size -= size
 
     def leave(self) -> None:
-        """Give back what was taken, because the request has ended."""
+        """Stop counting all bytes of this request, because it has ended."""
         if self._size:
             self._bodies.give_back(self._token, self._size)
             self._size = 0
@@ -88,14 +89,15 @@ class Streams:
         self._open: Counter[str] = Counter()
 
     def enter(self, token: Token) -> bool:
-        """Count one more stream of this token. Returns False, and counts nothing, if it has as many as it may have."""
+        """Count one more stream of this token, and return True. Returns False, and counts nothing, if the token has as
+        many streams as it may have."""
         if self._open[token.sha256] >= self._most:
             return False
         self._open[token.sha256] += 1
         return True
 
     def leave(self, token: Token) -> None:
-        """Count one stream of this token less."""
+        """Stop counting one stream of this token, because it has ended."""
         self._open[token.sha256] -= 1
         if not self._open[token.sha256]:
             del self._open[token.sha256]

@@ -1,4 +1,5 @@
-"""The log of a service: a JSON object per line, of bounded length, whatever is logged and by whom."""
+"""The log of a service: one JSON object a line, for its own records and for those of other libraries. The length of a
+line is limited."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ _PLACES = 8
 class JSONLines(logging.Formatter):
     """Formats records of the log as lines of JSON.
 
-    The service's own records are JSON already. Those of other libraries get an object around their first line. The words
-    of an exception are left out, because they may be a tenant's: the line has its class, and where it was raised.
+    The service's own records are JSON already. A record of another library becomes an object with the first line of its
+    message. If a record has an exception, the object has the class of the exception and where it was raised. The
+    exception's message is left out, because it may contain a tenant's data.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -145,7 +145,8 @@ class Gate:
             self._record(request, connection, time.perf_counter() - start)
 
     async def _stream(self, request: Request, response: Response, connection: _Counted) -> None:
-        """Send a response that is a stream, or refuse it if the token of the request has as many as it may have."""
+        """Send a response that is a stream. If the token of the request has as many streams as it may have, send a
+        refusal instead."""
         if not self._streams.enter(request.token):
             if not isinstance(response.body, bytes):
                 await response.body.aclose()
@@ -159,7 +160,8 @@ class Gate:
             self._streams.leave(request.token)
 
     def _limit(self, request: Request, connection: Connection | None) -> Failure | None:
-        """Note which token a connection is used with. Returns a `Failure` if the token has too many connections."""
+        """Note with which token a connection is used. Returns a `Failure` (an error code and a message for the client)
+        if the token has too many connections, and otherwise None."""
         token = request.token
         if connection is None or token is NOBODY or connection.show(token.sha256):
             return None
@@ -234,8 +236,9 @@ class Gate:
 
 
 def _counted_response(request: Request, response: Response, size: int) -> Response:
-    """Count the memory of a large response until it is sent. Returns a refusal instead if there is no room for it: a
-    client that asks for many blobs and takes none would otherwise fill the memory."""
+    """Count the `size` bytes of a large response as memory of the request until it is sent, and return the response. If
+    there is no room for them, return a refusal instead: a client that asks for many blobs and receives none could
+    otherwise fill the memory."""
     try:
         if request.room is not None:
             request.room.take(request.token, size)
@@ -272,7 +275,8 @@ class _Counted:
         self.sent = 0
 
     def close_after(self) -> None:
-        """Have the connection closed after the response: where the next request begins is not certain."""
+        """Add a header to the response, so that the connection is closed after it. This is for a request whose headers
+        do not say for certain where it ends and the next one begins."""
         self._added += ((b"connection", b"close"),)
 
     async def receive(self) -> Any:

@@ -35,12 +35,13 @@ _BUSY = 5000
 
 
 class Ledger:
-    """The threads and blobs that each tenant keeps, with their sizes, in a SQLite file. It counts what passes through the
-    service from the moment when the file was made. `threads` and `size` are the most that a tenant may have; None is no
-    limit. If the machine loses power, the last counts may be lost, never what is stored."""
+    """Counts the threads and blobs that each tenant keeps, with their sizes, in a SQLite file. It counts what passes
+    through the service from the moment when the file was made. `threads` and `size` are the most threads and bytes that
+    a tenant may have; None is no limit. A power failure may lose the last counts, but never what is stored."""
 
     def __init__(self, path: Path, threads: int | None, size: int | None) -> None:
-        """Raise `InvalidInput` if the file cannot be opened."""
+        """Open the SQLite file at `path`, which is made if it does not exist. Raises `InvalidInput` if it cannot be
+        opened."""
         self._threads = threads
         self._size = size
         try:
@@ -52,7 +53,7 @@ class Ledger:
             raise InvalidInput(f"{path}: the ledger of quotas cannot be opened: {error}") from None
 
     def check(self, tenant: str, *, threads: int, size: int) -> None:
-        """Raise `Refused` if a tenant may not keep so many threads and bytes more."""
+        """Raise `Refused` if `threads` more threads and `size` more bytes would exceed what the tenant may have."""
         has_threads, has_bytes = self._db.execute(
             "SELECT threads, bytes FROM totals WHERE tenant = ?", (tenant,)
         ).fetchone() or (0, 0)
@@ -69,7 +70,8 @@ class Ledger:
             )
 
     def frames(self, tenant: str, namespace: str, name: str) -> int | None:
-        """Return how many frames of a thread were counted. None if the thread was not."""
+        """Return how many frames of a thread were counted; None if the thread was not counted yet. `name` is the
+        thread's key, a hash of its id."""
         found = self._db.execute(
             "SELECT frames FROM kept WHERE tenant = ? AND namespace = ? AND kind = 'thread' AND name = ?",
             (tenant, namespace, name),
@@ -77,12 +79,14 @@ class Ledger:
         return None if found is None else int(found[0])
 
     def unknown(self, tenant: str, namespace: str, digests: Collection[str]) -> set[str]:
-        """Return those of these blobs that were not counted yet."""
+        """Return the digests of those blobs that were not yet counted for this tenant and namespace."""
         query = "SELECT 1 FROM kept WHERE tenant = ? AND namespace = ? AND kind = 'blob' AND name = ?"
         return {digest for digest in digests if not self._db.execute(query, (tenant, namespace, digest)).fetchone()}
 
     def add(self, tenant: str, namespace: str, kind: str, sizes: Mapping[str, int], frames: int = 0) -> None:
-        """Count these threads or blobs: `sizes` has the bytes that each got, by its name. A thread then has `frames`."""
+        """Add threads or blobs to the tenant's counts. `kind` is `thread` or `blob`. `sizes` has how many bytes were
+        stored for each, by the key of the thread or the digest of the blob. `frames` is how many frames the thread now
+        has; 0 for blobs."""
         with self._db:
             for name, size in sizes.items():
                 self._db.execute(
@@ -97,7 +101,8 @@ class Ledger:
                 self._change(tenant, is_new if kind == "thread" else 0, size)
 
     def remove(self, tenant: str, namespace: str, kind: str, names: Collection[str]) -> None:
-        """Take threads or blobs that were deleted out of the count."""
+        """Take deleted threads or blobs out of the tenant's counts. `kind` is `thread` or `blob`. `names` has the keys
+        of the threads or the digests of the blobs."""
         with self._db:
             for name in names:
                 key = (tenant, namespace, kind, name)
@@ -118,8 +123,9 @@ class Ledger:
 
 
 class Metered(WrappedCheckpointer):
-    """The store of a tenant, in which the quotas of the tenant hold: it passes every call on, counts what is kept, and
-    raises `Refused` for what would be too much. Reading and deleting are never refused."""
+    """Wraps the store of a tenant, and makes it keep the tenant's quotas. Passes every call on to the store, counts
+    what is stored, and raises `Refused` for a write that would exceed a quota. Reading and deleting are never
+    refused."""
 
     def __init__(self, store: Checkpointer, ledger: Ledger, tenant: str, namespace: str) -> None:
         super().__init__(store)
@@ -156,4 +162,5 @@ class Metered(WrappedCheckpointer):
         self._ledger.remove(self._tenant, self._namespace, "blob", gone)
 
     async def close(self) -> None:
-        """Do nothing: the store is shared, and closed by those who opened it."""
+        """Do nothing. The wrapped store is used by other requests too, and is closed when the service no longer needs
+        it."""

@@ -80,30 +80,31 @@ class Request:
     @property
     def namespace(self) -> str:
         """The namespace of the store that the request uses: the token's namespace, joined with the one that the client
-        names."""
+        names. Raises `Refused` if the request has no token."""
         if self.token is NOBODY:
             raise Refused("unauthenticated", "this needs a token")
         return in_store(self.token.namespace, self.inner_namespace)
 
     def store(self) -> Use:
-        """Return a context manager that gives the store in the request's namespace, without keys: what clients send and
-        ask for is passed on as it is."""
+        """Return a context manager that gives the store in the request's namespace, without keys. What a client has
+        encrypted is stored and returned as it is."""
         return self._stores.use(self.namespace, self._tenant, is_opaque=True)
 
     def readable_store(self) -> Use:
-        """Return a context manager that gives the same store with the keys of the service, for pages that show what is
-        in a thread."""
+        """Return a context manager that gives the store in the request's namespace, with the keys of the service. It is
+        for pages, which show what is in a thread."""
         return self._stores.use(self.namespace, self._tenant)
 
     @property
     def _tenant(self) -> str:
-        """The tenant whose quotas hold: the namespace of the token. Empty for the operator's tokens."""
+        """The tenant whose quotas apply to the request: the namespace of its token. Empty for an operator's token, to
+        which no quotas apply."""
         return "" if self.token.namespace == EVERY_NAMESPACE else self.token.namespace
 
     @property
     def thread_id(self) -> str:
-        """The id of the thread that the path names. Reading it raises `InvalidInput` if it is not valid, and sets the
-        attribute `thread`."""
+        """The id of the thread that the path names. Reading this raises `InvalidInput` if the id is not valid. It also
+        sets the attribute `thread`, by which the access log names the thread."""
         thread_id = decode_text("a thread id", self.path_params["thread"])
         check_thread_id(thread_id)
         self.thread = thread_key(thread_id)[:16]

@@ -32,11 +32,12 @@ class Route(NamedTuple):
 
 
 class Router:
-    """Responds to requests by a table of routes. If a route raises an error, `failed` is called with the request and the
-    error, and returns the response. Before a route is called, `begin` is, with the request and the route's scope; an error
-    that it raises refuses the request.
+    """Responds to requests by a table of routes. Before the function of a route is called, `begin` is called with the
+    request and the route's scope; an error that `begin` raises refuses the request. For every error, `failed` is called
+    with the request and the error, and returns the response.
 
-    A route whose path has no name in braces goes first: a request for `/v1/blobs/get` never goes to `/v1/blobs/{digest}`.
+    A route whose path has no name in braces goes first: a request for `/v1/blobs/get` never goes to
+    `/v1/blobs/{digest}`.
     """
 
     def __init__(

@@ -127,8 +127,8 @@ class Server(uvicorn.Server):
             self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
-        """Wait for the requests under way, then cut off all connections. Clients can delay this by nothing: some of the
-        grace is kept for closing the store."""
+        """Wait for the requests under way, then cut off all connections. Waits only for a part of the time in which the
+        service must have ended. The rest is for closing the store, and no client can use it up."""
         grace = self._settings.grace
         await self.gate.drain(max(grace - _ENDING, grace / 2))
         self.connections.abort()
@@ -191,8 +191,9 @@ def _run(server: Server, settings: Settings) -> None:
 
 
 def _end_in_time(server: Server, grace: float) -> None:
-    """End the process `grace` seconds, but at least 2, after it was told to stop, whatever still holds it up: a store that
-    does not close, a thread that does not return. Nothing acknowledged is lost: that is the promise of every store."""
+    """Wait until `server` is told to stop. If the process still runs `grace` seconds later (at least 2), end it,
+    whatever holds it up, such as a store that does not close. No write that a store has confirmed is lost. This runs in
+    an OS thread of its own."""
     server.stopping.wait()
     time.sleep(max(grace, 2.0))
     server._say({"event": "ended", "message": f"not all work had ended {grace:g} s after the signal; it was cut off"})

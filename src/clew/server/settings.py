@@ -104,7 +104,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_token(self) -> bool:
-        """Whether callers must have a token. It stays so if all tokens are revoked."""
+        """Whether callers must have a token: the settings name tokens or a token file. This does not change if all
+        tokens in the file are revoked."""
         return bool(self.tokens) or self.token_file is not None
 
     def check(self) -> None:

@@ -59,10 +59,10 @@ class Stores:
 
     def use(self, namespace: str, tenant: str = "", *, is_opaque: bool = False) -> Use:
         """Return a context manager that gives the checkpointer of this namespace. It is opened if it is not open yet.
-        If there are quotas, they hold in it for the tenant with this name; without a name, none hold.
+        `tenant` names the tenant whose quotas apply; if it is empty, or if the service has no quotas, none apply.
 
-        With `is_opaque`, the checkpointer has no keys even if the service has some: for clients that encrypt and seal
-        themselves, with keys that the service need not know.
+        With `is_opaque`, the checkpointer has no keys even if the service has some. This is for clients that encrypt
+        their data themselves, with keys that the service need not know.
         """
         entry = self._open.get(namespace)
         if entry is None:

@@ -71,7 +71,8 @@ class Tokens:
     """
 
     def __init__(self, tokens: Iterable[Token] = (), path: Path | None = None) -> None:
-        """Raise `InvalidInput` if the file at `path` cannot be read or has no token."""
+        """Accept `tokens` and, if `path` is given, those in the file at `path`. Raises `InvalidInput` if the file
+        cannot be read or has no token."""
         self._given = {bytes.fromhex(token.sha256): token for token in tokens}
         self._path = path
         self._seen: object = None
@@ -92,7 +93,8 @@ class Tokens:
         return found if is_known and found is not None and not found.has_expired else None
 
     def current(self, token: Token) -> Token | None:
-        """Return this token as it is now: with the rights that the file gives it. None if it was revoked or expired."""
+        """Return this token with the rights that it has now, because the token file may have changed since it was
+        found. None if it was revoked or has expired."""
         if token is ANYBODY:
             return token
         self._refresh()
@@ -184,8 +186,8 @@ def _line(token: Token) -> str:
 
 
 def _rewrite(lines: list[str], change: Callable[[Token], Token | None]) -> None:
-    """Replace each token among the lines of a file by what `change` returns for it; None removes its line. Other lines
-    stay as they are."""
+    """Change the lines of a token file in place: replace each token by the token that `change` returns for it, or
+    remove its line if that is None. Comments and empty lines stay as they are."""
     kept = []
     for line in lines:
         if not _is_token(line):
@@ -200,9 +202,12 @@ def _rewrite(lines: list[str], change: Callable[[Token], Token | None]) -> None:
 
 @contextmanager
 def _changing(path: Path) -> Iterator[tuple[list[str], tuple[Token, ...]]]:
-    """Give the lines of a token file and the tokens in them, and write the lines back if the block succeeds. The file is
-    replaced as a whole, so that a service never reads half of it, and is unreadable for other users. Two processes that
-    change the same file wait for each other."""
+    """A context manager to change a token file. It gives the lines of the file, which the block may change, and the
+    tokens in them. If the block succeeds, the lines are written back.
+
+    The file is replaced as a whole, so that a service never reads half of it, and other users cannot read it. Two
+    processes that change the same file wait for each other.
+    """
     path = path.resolve()  # so that a link stays, and the file that it leads to is replaced
     try:
         guard = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -37,8 +37,9 @@ _SLOWEST = 2**14
 
 
 class IncomingAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An `Append` as it arrives. How many frames and refs it has is checked before they are decoded, and the head is not
-    decoded yet: small things in great number would keep the service busy for seconds."""
+    """The body of a request that appends to a thread, as it is decoded first. The number of frames and refs (digests of
+    blobs) is limited, and the head is not decoded yet: to decode a great number of small values would keep the service
+    busy for seconds."""
 
     at: Annotated[int, msgspec.Meta(ge=0)]
     head: msgspec.Raw
@@ -47,19 +48,22 @@ class IncomingAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class IncomingBlobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`Blobs` as they arrive, not more than can be checked in a moment."""
+    """The body of a request that stores several blobs, by their digests. Their number is limited, so that they can be
+    checked in a moment."""
 
     blobs: Annotated[dict[str, bytes], msgspec.Meta(max_length=2**14)]
 
 
 class IncomingDigests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`Digests` as they arrive. Stores check each of them, which takes less time than a pattern does here."""
+    """The body of a request that lists digests of blobs. The store checks that each is a digest, which takes less time
+    than a pattern here would."""
 
     digests: Annotated[list[str], msgspec.Meta(max_length=2**17)]
 
 
 class IncomingSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A `Sweep` as it arrives."""
+    """The body of a request that deletes blobs: their digests, and for how many microseconds a blob must not have been
+    touched."""
 
     digests: Annotated[list[str], msgspec.Meta(max_length=2**17)]
     untouched_for_micros: Annotated[int, msgspec.Meta(ge=0)]
@@ -78,7 +82,8 @@ async def decoded(request: Request, kind: type[T], limit: int, *, json: bool = T
 
 
 def parsed(kind: type[T], body: bytes | bytearray | msgspec.Raw, form: str = MSGPACK) -> T:
-    """Decode a body, or a part of one, as the type `kind`. Raises `InvalidInput` if it has other content."""
+    """Decode a request body, or a part of one, as the type `kind`, and return the value. `form` is the media type:
+    msgpack or JSON. Raises `InvalidInput` if the bytes are not a valid `kind`."""
     try:
         if form == JSON:
             return msgspec.json.decode(body, type=kind)
@@ -112,7 +117,9 @@ async def whole(request: Request, limit: int) -> bytes | bytearray:
 
 
 async def _received(request: Request, limit: int, moved: Callable[[int], None]) -> bytes | bytearray:
-    """Read a whole request body for `whole`. Calls `moved` after each part with the number of bytes received so far."""
+    """Read a whole request body and return it. Calls `moved` with the number of bytes received so far whenever more is
+    to come, so that the caller can allow more time. Raises `Refused` if the body has more than `limit` bytes or the
+    service has no memory for it, and `InvalidInput` if the client goes away before its end."""
     length = request.headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)

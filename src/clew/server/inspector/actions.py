@@ -1,7 +1,7 @@
 """The routes by which a form of a page changes something: log in and out, fork, rewind, answer, describe.
 
 Each form carries a proof that a page of this service made it, and is refused without it. A change of a thread needs a
-token with the scope `append`: whatever a form changes, it adds to the record.
+token with the scope `append`, and no other: each of these changes only adds to a log, and destroys nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ async def login(visit: Visit) -> Response:
 
 
 def _sign_in(visit: Visit, token: Token, namespace: str, next_path: str) -> Response:
-    """Begin a session with this token, and return the redirect that gives the browser its cookie."""
+    """Begin a login session with this token, and return a redirect to `next_path` that gives the browser the session's
+    cookie. `namespace` is the namespace that the user chose within the token's namespace; empty for none."""
     visit.shared.sessions.end(visit.request.browser)
     visit.request.token = token  # for the logs
     browser = visit.shared.sessions.start(token, namespace)

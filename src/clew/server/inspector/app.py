@@ -1,5 +1,5 @@
-"""The inspector as the gate of the service (`Gate`) sees it: the paths that belong to it, the router of its pages, and the
-pages for refused requests."""
+"""The inspector, the web pages of a service, as the service's gate (`Gate`) uses it: which paths belong to pages, the
+router that makes the pages, and the pages for refused requests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class Inspector:
         return in_turn
 
     def _with_id(self, request: Request, response: Response) -> Response:
-        """Return the response to a page, with a cookie for a browser that has no id yet."""
+        """Add a cookie with a random id to the response, if the browser that asks for the page has no such id yet.
+        Returns the response."""
         is_new = browser_of(request.headers) != request.browser
         if is_new and not any(name == b"set-cookie" for name, _ in response.headers):
             cookie = cookie_for(request.browser, secure=request.is_secure)

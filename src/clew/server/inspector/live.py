@@ -175,7 +175,7 @@ async def threads_events(
 
 
 def _event(name: str, data: str) -> bytes:
-    """Return a server-sent event. Only a line feed ends a line of it: `splitlines` would also break the data at U+2028
-    or U+0085 in a text, and the page could not read it."""
+    """Return a server-sent event as bytes. The data is split into lines at line feeds only. `splitlines` would also
+    split it at other characters, such as U+2028, and the page could then not decode it."""
     lines = "".join(f"data: {line}\n" for line in data.split("\n"))
     return f"event: {name}\n{lines}\n".encode()

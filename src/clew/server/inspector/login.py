@@ -31,7 +31,8 @@ _TRIES_PER_SECOND = 1 / 6
 
 
 class Session(NamedTuple):
-    """A login: the token, the namespace that the user chose within the token's namespace, and when it began."""
+    """A login of a browser: the token, the namespace that the user chose within the token's namespace, and when the
+    login began and was last used."""
 
     token: Token
     namespace: str
@@ -57,7 +58,8 @@ class Sessions:
         self._tries = Rates(_TRIES_PER_SECOND, _TRIES, lambda: time.monotonic())
 
     def start(self, token: Token, namespace: str) -> str:
-        """Begin a session and return the id for its cookie."""
+        """Begin a login session with this token, and return the new random id for the browser's cookie. `namespace` is
+        the namespace that the user chose within the token's namespace; empty for none."""
         mine = [key for key, session in self._open.items() if session.token.sha256 == token.sha256]
         for key in mine[: max(0, len(mine) - _MOST + 1)]:
             del self._open[key]
@@ -66,7 +68,8 @@ class Sessions:
         return browser
 
     def find(self, browser: str) -> Session | None:
-        """Return the session of the browser with this id. None if it is not signed in, or was for too long."""
+        """Return the login session of the browser with this id. None if the browser is not signed in, or if its session
+        has ended because it was unused or open for too long."""
         session = self._open.get(_key(browser))
         if session is None:
             return None
@@ -78,7 +81,8 @@ class Sessions:
         return session
 
     def end(self, browser: str) -> None:
-        """End the session of the browser with this id, whoever else has a copy of its cookie."""
+        """End the login session of the browser with this id. A copy of the browser's cookie is then of no use
+        either."""
         self._open.pop(_key(browser), None)
 
     def proof(self, browser: str) -> str:
@@ -108,7 +112,8 @@ def _key(browser: str) -> bytes:
 
 
 def browser_of(headers: Mapping[bytes, bytes]) -> str:
-    """Return the id that the cookie of a browser has; empty if it has none that this service could have made."""
+    """Return the random id in the browser's cookie, which this service gave it. Empty if there is no such cookie in the
+    headers, or if its value cannot be such an id."""
     try:
         found = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))[COOKIE].value
     except (CookieError, KeyError):
@@ -119,9 +124,9 @@ def browser_of(headers: Mapping[bytes, bytes]) -> str:
 def cookie_for(browser: str, *, secure: bool) -> str:
     """Return the value of the `Set-Cookie` header that gives a browser its id.
 
-    The browser deletes the cookie when it is closed. Scripts cannot read it, and with `secure` the browser sends it over
-    TLS only. Other sites cannot send it with forms. They can with links, so that a link in a chat leads to its page:
-    pages change nothing.
+    Scripts cannot read the cookie, and the browser deletes it when it is closed. With `secure`, the browser sends it
+    over TLS only. The browser does not send it with a form of another site. It does send it when the user follows a
+    link from another site, so that a link in a chat works; this is safe, because opening a page changes nothing.
     """
     return f"{COOKIE}={browser}; Path=/; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
 

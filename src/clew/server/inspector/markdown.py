@@ -70,7 +70,8 @@ def _end(lines: list[str], at: int) -> int:
 
 
 def _is_rule(line: str) -> bool:
-    """Return whether a line is a horizontal rule. A long line is none, since to look through it takes long."""
+    """Return whether a line is a horizontal rule, such as `---`. A line of 200 characters or more is never one, because
+    to match it could take long."""
     return len(line) < 200 and _RULE.match(line) is not None
 
 
@@ -93,7 +94,8 @@ def _block(lines: list[str]) -> Markup:
 
 
 def _list(lines: list[str]) -> Markup:
-    """Return the lines of a list. Nested items are shown indented, by one of a few classes; numbers stay as written."""
+    """Return the HTML of a Markdown list. Nested items are indented, at most three levels; the numbers of items stay as
+    written."""
     rows: list[tuple[int, str, list[str]]] = []
     for line in lines:
         if item := _ITEM.match(line):

@@ -136,7 +136,7 @@ def overview_page(viewer: Viewer, overview: Overview) -> Markup:
 
 
 def _totals(overview: Overview) -> list[tuple[str, str, str]]:
-    """Return the numbers at the top of the page, each as a name, a value and a remark."""
+    """Return the numbers at the top of the overview page, each as a name, a value and a remark."""
     heads = overview.heads
     statuses = Counter(head.status for head in heads)
     known = [head.cost_usd for head in heads if head.cost_usd is not None]

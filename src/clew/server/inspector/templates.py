@@ -42,9 +42,9 @@ def _joined(found: re.Match[str]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Make control characters visible in a text before it goes into a page. Every value of every template passes here;
-    markup, which templates made, has passed already. A page cannot carry control characters anyway: a browser drops or
-    obeys them."""
+    """Return a text with its control characters made visible. Jinja calls this for every value that a template puts
+    into a page, because a browser would drop control characters or obey them. Markup, whose values went through this
+    before, and values other than texts are returned unchanged."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -30,8 +30,8 @@ def count(number: int) -> str:
 
 
 def cut_title(title: str) -> str:
-    """Return a thread's title with an ellipsis if it is as long as titles are cut to: then the prompt that it was made of
-    goes on."""
+    """Return a thread's title for a page. If it has the length at which titles are cut, it is only the beginning of a
+    prompt, and an ellipsis is added."""
     return f"{title.rstrip()}…" if len(title) == TITLE_LENGTH else title
 
 
@@ -60,8 +60,8 @@ def compact(value: Any, longest: int = 120) -> str:
 
 
 def pretty(value: Any) -> str:
-    """Write any value from a log as indented JSON, and the answer to a question of yes or no as a word. Only about the
-    first 20,000 characters are kept; a note then says that there is more."""
+    """Write any value from a log as indented JSON, but True and False as `yes` and `no`. Only about the first 20,000
+    characters are kept; a note then says that there is more."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     room = _Room(_LONGEST_VALUE)
@@ -72,8 +72,8 @@ def pretty(value: Any) -> str:
 
 
 class _Room:
-    """How many more characters of a value are looked at. A value may have a million items: those beyond what is shown
-    are not even visited."""
+    """Counts how many more characters of a value may be shown. When none are left, the rest of the value is not
+    visited: it may have a million items."""
 
     __slots__ = ("left",)
 
@@ -82,7 +82,8 @@ class _Room:
 
 
 def _plain(value: Any, room: _Room) -> Any:
-    """Return a value from a log as JSON has it, as far as there is room. Items that do not fit are left out."""
+    """Convert a value from a log to what JSON can hold. Structs become dicts, and bytes become a text with their
+    number. What is kept is subtracted from `room`; when nothing is left there, further items are left out."""
     room.left -= 2
     if isinstance(value, msgspec.Struct):
         kind = value.__struct_config__.tag

@@ -130,22 +130,21 @@ def resume_html(viewer: Viewer, way: Way) -> Markup:
 
 
 def setup_html(timeline: Timeline) -> Markup:
-    """Return the HTML of the box with the setup in force, whole: the options with which the command line would make the
-    agent that goes on with the thread. If there is none, the box is hidden."""
+    """Return the HTML of the box that shows the setup: all options with which the command line would make the agent
+    that goes on with the thread. If there are none, the box is hidden."""
     return part("thread_parts.html", "setup_box", _setup(timeline))
 
 
 def questions_html(viewer: Viewer, head: Head, timeline: Timeline) -> Markup:
-    """Return the HTML of the questions that wait for an answer. If the viewer may write, it is a form. If there are no
-    questions, it is hidden."""
+    """Return the HTML of the questions whose answers the thread waits for. If the viewer may write, this is a form. If
+    there are no questions, the element is hidden."""
     return part("thread_parts.html", "questions", _asked(timeline), viewer, head.thread_id)
 
 
 def _window_at(total: int, position: int | None, most: int = WINDOW) -> tuple[int, int]:
     """Return which turns to show, as the position of the first one and the position after the last one. They are the
-    newest `most` turns or, if `position` is given, as many around it. Fewer are shown only if the thread has fewer than
-    that: `total` is their number.
-    """
+    newest `most` turns or, if `position` is given, `most` turns around it. All turns are shown if the thread has not
+    more than `most`. `total` is the number of turns of the thread."""
     if position is None:
         return max(0, total - most), total
     start = max(0, min(position - most // 2, total - most))
@@ -153,8 +152,9 @@ def _window_at(total: int, position: int | None, most: int = WINDOW) -> tuple[in
 
 
 def seen_at(total: int, position: int | None) -> range:
-    """Return the positions of the turns of which the page shows something: a cell in the strip, or all. `total` is the
-    number of turns of the thread, and `position` that of the turn that the page is about, if any."""
+    """Return the positions of the turns that have a cell in the strip, the row at the top of a thread's page with a
+    small cell for each turn. `total` is the number of turns of the thread. `position` is the position of the turn that
+    the page is about; None for the newest turns."""
     return range(*_window_at(total, position, _STRIP))
 
 
@@ -201,8 +201,8 @@ def _setup(timeline: Timeline) -> list[tuple[str, str]]:
 
 
 def _asked(timeline: Timeline) -> list[tuple[Question, str]]:
-    """Return the questions that a thread waits for, each with the arguments of its tool call as text. Empty if it does
-    not wait."""
+    """Return the questions whose answers the thread waits for, each with the arguments of its tool call as text. Empty
+    if the thread does not wait."""
     if timeline.checkpoint.status != "waiting":
         return []
     return [(question, pretty(question.arguments)) for question in open_questions(timeline.checkpoint)]

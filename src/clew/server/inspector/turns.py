@@ -232,14 +232,15 @@ def _response(turn: TimelineTurn) -> list[_Part | _Result | _Call]:
 
 
 def _left_out(blocks: Sequence[object]) -> list[_Part]:
-    """Return a note for the blocks of a message that are too many to be shown; nothing if all are shown."""
+    """Return a list with a note that says how many blocks of a message are not shown, because there are too many. The
+    list is empty if all are shown."""
     more = len(blocks) - _MOST_BLOCKS
     return [_Part("attachment", f"… and {more:,} more blocks; export the thread to see all")] if more > 0 else []
 
 
 def _said(block: Block) -> _Part | _Result:
-    """Return a block of the model's response. Its text is Markdown. A long one is cut between two paragraphs, or left as
-    plain text if there is no such place."""
+    """Prepare a block of the model's response for the template. A text is shown as Markdown. A long text is cut between
+    two paragraphs, and the user can unfold the rest; if there is no such place, it is shown as plain text."""
     if not isinstance(block, Text):
         return _block(block)
     if len(block.text) <= _LONG * 3:

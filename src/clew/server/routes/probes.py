@@ -26,7 +26,8 @@ _FRESH = 1.0
 
 
 class _Readiness:
-    """Finds out whether a store can write, at most once in `_FRESH` seconds however many ask."""
+    """Finds out whether a store can write. A result is used again for `_FRESH` seconds, so that many requests do not
+    cause many writes."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
@@ -45,8 +46,9 @@ class _Readiness:
             raise self._found
 
     async def _try(self) -> ClewError | None:
-        """Store a blob of a few random bytes and delete it again. A read, or a blob that is there already, would succeed
-        on a full disk too. Returns the error of the store, if there is one."""
+        """Test whether the store can write: store a blob of a few random bytes, and delete it again. To read, or to
+        store a blob that exists already, would succeed on a full disk too. Returns the error of the store; None if it
+        can write."""
         data = secrets.token_bytes(32)
         digest = blake3(data).hexdigest()
         try:

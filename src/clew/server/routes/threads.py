@@ -22,9 +22,8 @@ __all__ = ["ROUTES"]
 
 
 async def head(request: Request) -> Response:
-    """Return the head of a thread. The response has two HTTP entity tags, each a text that changes with what it stands
-    for: `ETag` stands for the head, and the header `clew-log` for the log. Refuses the request if there is no such
-    thread."""
+    """Return the head of a thread. The header `ETag` of the response changes whenever the head changes, and the header
+    `clew-log` whenever frames are appended or the log is replaced. Refuses the request if there is no such thread."""
     async with request.store() as store:
         found = await store.head(request.thread_id)
     if found is None:
