@@ -79,9 +79,9 @@ class Checkpointer(ABC):
           frames at `at`, the call succeeds and changes nothing. So after `Unavailable` the same call can always be
           repeated.
         - **No frames** is a legal append to a thread that exists: it replaces only the head, under the same condition.
-        - **A broken connection**: a store may then itself repeat the append within the call, as its caller might after
-          `Unavailable`. So a `Conflict` always says that the append is not there when the call ends, but it may have been
-          there before another call deleted the thread or replaced the head; and the head alone may be replaced twice.
+        - **A broken connection**: the store may repeat the append by itself within the call. So `Conflict` says that the
+          append is not in the log when the call ends. It may have been there until another call deleted the thread or
+          replaced the head. The head alone may be replaced twice.
         - A ref to a blob that the store does not have raises `MissingBlob`, and nothing is written. Each ref touches its
           blob: the blob's time of last use is set to now.
         - **Cancelling** an awaited append does not abandon it: the append finishes first, then the cancellation is raised.

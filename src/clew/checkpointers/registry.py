@@ -63,11 +63,11 @@ def open_checkpointer(
     `file:relative/dir` and `memory://`. Servers and object storage have schemes of their own, and installed packages
     add more.
 
-    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written, and nothing else is then read. A key is
-    32 bytes, or these bytes as hex or base64 text. Of several keys the first encrypts and all decrypt. With
-    `allow_plain`, or `CLEW_ALLOW_PLAIN=1`, data that was written without a key is read too. `marks`, or `CLEW_MARKS`, is
-    a folder outside the store that remembers how long each thread was, so that an older copy is recognised. Both need a
-    key.
+    With `key`, or else the environment variable `CLEW_KEY`, all that is written is encrypted, and reading anything
+    unencrypted raises an error. A key is 32 bytes, or these bytes as hex or base64 text. Of several keys the first
+    encrypts and all decrypt. With `allow_plain`, or `CLEW_ALLOW_PLAIN=1`, data that was written without a key is read
+    too. `marks`, or `CLEW_MARKS`, is a folder outside the store that remembers how long each thread was, so that an older
+    copy is recognised. `allow_plain` and `marks` can only be used with a key.
     """
     url = default_url() if url is None else url
     scheme, colon, rest = url.partition(":")

@@ -23,10 +23,10 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 class SealedCheckpointer(WrappedCheckpointer):
     """A store whose threads are encrypted with `keys`. `open_checkpointer` returns one if it is given a key.
 
-    Frames and blobs are encrypted and decrypted by whoever writes and reads them, with `keys`. This class adds what the
-    store itself must show: each head carries a seal, which covers all its fields, among them the thread's id, the number
-    of frames, the digest of the last one, the log's id and the lease. Every head that is read is checked. One that was
-    changed without a key raises `Corrupt`; one without a seal raises `NotSealed`, unless the keys allow plain data.
+    The caller encrypts and decrypts frames and blobs, with `keys`. This class signs heads: each head carries a seal (a
+    signature) over all its fields, among them the thread's id, the number of frames, the digest of the last one, the
+    log's id and the lease. Every head that is read is checked. One that was changed without a key raises `Corrupt`; one
+    without a seal raises `NotSealed`, unless the keys allow plain data.
 
     An older head of the same thread has a right seal too. So somebody who can write to the store, and kept a copy of it,
     can put back a thread as it once was. Only a memory outside the store shows that: `marks`, the newest state that this

@@ -276,9 +276,9 @@ class Checkpointer:
           frames at `at`, the call succeeds and changes nothing. So after `Unavailable` the same call can always be
           repeated.
         - **No frames** is a legal append to a thread that exists: it replaces only the head, under the same condition.
-        - **A broken connection**: a store may then itself repeat the append within the call, as its caller might after
-          `Unavailable`. So a `Conflict` always says that the append is not there when the call ends, but it may have been
-          there before another call deleted the thread or replaced the head; and the head alone may be replaced twice.
+        - **A broken connection**: the store may repeat the append by itself within the call. So `Conflict` says that the
+          append is not in the log when the call ends. It may have been there until another call deleted the thread or
+          replaced the head. The head alone may be replaced twice.
         - A ref to a blob that the store does not have raises `MissingBlob`, and nothing is written. Each ref touches its
           blob: the blob's time of last use is set to now.
         - **Cancelling** an awaited append does not abandon it: the append finishes first, then the cancellation is raised."""
@@ -711,10 +711,10 @@ class SQLiteCheckpointer(Checkpointer):
 class SealedCheckpointer(Checkpointer):
     """A store whose threads are encrypted with `keys`. `open_checkpointer` returns one if it is given a key.
 
-    Frames and blobs are encrypted and decrypted by whoever writes and reads them, with `keys`. This class adds what the
-    store itself must show: each head carries a seal, which covers all its fields, among them the thread's id, the number
-    of frames, the digest of the last one, the log's id and the lease. Every head that is read is checked. One that was
-    changed without a key raises `Corrupt`; one without a seal raises `NotSealed`, unless the keys allow plain data.
+    The caller encrypts and decrypts frames and blobs, with `keys`. This class signs heads: each head carries a seal (a
+    signature) over all its fields, among them the thread's id, the number of frames, the digest of the last one, the
+    log's id and the lease. Every head that is read is checked. One that was changed without a key raises `Corrupt`; one
+    without a seal raises `NotSealed`, unless the keys allow plain data.
 
     An older head of the same thread has a right seal too. So somebody who can write to the store, and kept a copy of it,
     can put back a thread as it once was. Only a memory outside the store shows that: `marks`, the newest state that this
@@ -1314,8 +1314,8 @@ def open_checkpointer(
     `file:relative/dir` and `memory://`. Servers and object storage have schemes of their own, and installed packages
     add more.
 
-    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written, and nothing else is then read. A key is
-    32 bytes, or these bytes as hex or base64 text. Of several keys the first encrypts and all decrypt. With
-    `allow_plain`, or `CLEW_ALLOW_PLAIN=1`, data that was written without a key is read too. `marks`, or `CLEW_MARKS`, is
-    a folder outside the store that remembers how long each thread was, so that an older copy is recognised. Both need a
-    key."""
+    With `key`, or else the environment variable `CLEW_KEY`, all that is written is encrypted, and reading anything
+    unencrypted raises an error. A key is 32 bytes, or these bytes as hex or base64 text. Of several keys the first
+    encrypts and all decrypt. With `allow_plain`, or `CLEW_ALLOW_PLAIN=1`, data that was written without a key is read
+    too. `marks`, or `CLEW_MARKS`, is a folder outside the store that remembers how long each thread was, so that an older
+    copy is recognised. `allow_plain` and `marks` can only be used with a key."""
