@@ -154,9 +154,10 @@ def new_job(work: Any, loop: asyncio.AbstractEventLoop) -> Job:
 
 
 def deliver(jobs: Collection[Job]) -> None:
-    """Pass the results of finished jobs to their callers, each on the event loop of its caller. Called from the OS
-    thread that did the jobs. Wakes each loop once, however many of the jobs belong to it. Jobs of a closed loop are
-    dropped. Without memory even for that, waits for some: the callers would wait for ever."""
+    """Pass the results of finished jobs to the callers that wait for them, each on the event loop of its caller. Called
+    from the OS thread that did the jobs. Wakes each event loop once, however many of the jobs belong to it. Jobs of a
+    closed event loop are dropped. If there is not enough memory for this, tries again until there is: otherwise the
+    callers would wait for ever."""
     while True:
         try:
             _deliver(jobs)
@@ -179,9 +180,8 @@ def _deliver(jobs: Collection[Job]) -> None:
 
 def settle_all(jobs: Iterable[Job]) -> None:
     """Pass the result or error of each finished job to the caller that awaits the job. Called on the event loop of the
-    jobs. A job that was already settled, because its caller gave it up, is left as it is. If nobody awaits a job any
-    more, asyncio does not log its error as never retrieved. A `MemoryError` that could not be explained where it was
-    raised, because that takes memory too, becomes `Unavailable` here."""
+    jobs. Skips a job that was passed on before. If nobody awaits a job any more, asyncio does not log its error as
+    never retrieved. A `MemoryError` is passed on as `Unavailable`, with a message that says what to do."""
     for job in jobs:
         if job.done():
             continue
@@ -195,8 +195,8 @@ def settle_all(jobs: Iterable[Job]) -> None:
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start an OS thread. Raises `Unavailable` if the operating system gives none, for lack of memory or because of a
-    limit."""
+    """Start this OS thread. Raises `Unavailable` if the operating system cannot start another one, for lack of memory
+    or because of a limit."""
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
@@ -207,7 +207,8 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 async def apart(work: Callable[[], None]) -> None:
-    """Run this blocking function on another OS thread, and wait for it. If the operating system gives none, run it here."""
+    """Run this blocking function in another OS thread, and wait until it has ended. If no OS thread can be started, run
+    it in the current one."""
     try:
         running = asyncio.get_running_loop().run_in_executor(None, work)
     except (RuntimeError, MemoryError):

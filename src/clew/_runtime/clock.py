@@ -1,4 +1,5 @@
-"""The time of day, and how much time has passed. Everything that compares a stored time with the present asks here."""
+"""Tells the time of day, and measures how much time has passed. Everything in Clew that compares a stored time with the
+present time uses this module."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ __all__ = ["Moment", "now"]
 def now() -> datetime:
     """Return the current time in UTC, by the clock of this machine.
 
-    It asks `time.time` and not `datetime.now`, so that a test which replaces the functions of the module `time` moves
-    leases and heads together with timeouts and pauses.
+    Uses `time.time` and not `datetime.now`, because tests replace the functions of the module `time`. So a test changes
+    the time for leases and heads together with that for timeouts and pauses.
     """
     return datetime.fromtimestamp(time.time(), UTC)
 
@@ -32,7 +33,8 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cls(time.time(), time.monotonic())
 
     def age(self) -> float:
-        """Return the seconds that have passed since this moment. If the two clocks give different numbers, return the
-        larger one. Return infinity if one of the clocks shows an earlier time now than it did then."""
+        """Return how many seconds have passed since this moment. If the two clocks disagree, return the larger number:
+        one of them may have stood still. Return infinity if one of them shows an earlier time now than it did then: it
+        was set back or began anew, so nobody can say how much time has passed."""
         wall, steady = time.time() - self.wall, time.monotonic() - self.steady
         return max(wall, steady) if min(wall, steady) >= 0 else math.inf

@@ -77,9 +77,9 @@ _NO_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP}
 
 
 def sync_path(folder: Path) -> None:
-    """Make sure that an existing folder keeps its name after a power cut, and so do all folders above it. Another process
-    may have made some of them just before, and have been killed before it could sync their names. Skips folders that
-    this process may not open: it cannot have made anything in them."""
+    """Make sure that an existing folder, and every folder above it, still exists under its name after a power cut.
+    Another process may have created some of them just before, and may have been killed before their names were on the
+    disk. Skips folders that this process has no right to open, and file systems that cannot sync folders."""
     for above in folder.parents:
         try:
             sync_folder(above)
@@ -220,8 +220,8 @@ def network_file_system(folder: Path) -> str | None:
 
 
 class Reserve:
-    """A file of `size` bytes that keeps disk space free for deletions. When the disk is full, the file is removed, so
-    that a deletion has the space that it needs itself."""
+    """A file of `size` bytes that reserves disk space. Deleting from a store takes some disk space too. So when the
+    disk is full, this file is removed, and the deletion has room."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path
@@ -271,8 +271,8 @@ NO_MEMORY = (
 
 
 def explain(error: OSError | MemoryError, path: Path) -> ClewError:
-    """Return the `ClewError` for an error of the operating system, or for memory that it did not give. It says what
-    happened, to which file (`path`), and what to do."""
+    """Return the `ClewError` to raise in place of an error of the operating system or a lack of memory. Its message
+    says what happened, to which file (`path`), and what the user can do."""
     if isinstance(error, MemoryError):
         return Unavailable(f"{path}: out of memory: {NO_MEMORY}.")
     hint = {
@@ -327,9 +327,9 @@ else:
 
 
 def lock(fd: int, path: str | Path, *, shared: bool) -> None:
-    """Lock this open file. A lock with `shared` can be held by several at the same time; one without it excludes all
-    others. Waits while somebody else's lock is in the way. After `WAIT` seconds raises `Unavailable`, with `path` in
-    its text."""
+    """Lock this open file. Several locks with `shared=True` can be held on a file at the same time; a lock with
+    `shared=False` excludes all others. Waits while another lock is in the way, and raises `Unavailable` after `WAIT`
+    (30) seconds. `path` names the file in the error."""
     nap = _FIRST_NAP
     deadline = time.monotonic() + WAIT
     while not _try(fd, shared):

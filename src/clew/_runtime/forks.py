@@ -1,4 +1,6 @@
-"""Detects that this process is a forked child, without a system call: `getpid` takes microseconds on some machines."""
+"""Lets objects notice that this process is a forked child: the number `generation` is another one in each child, and
+functions registered with `in_child` are called there. This avoids `getpid`, which takes microseconds on some
+machines."""
 
 from __future__ import annotations
 

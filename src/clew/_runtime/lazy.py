@@ -1,4 +1,5 @@
-"""Packages whose public names are imported on first use, so that a program pays only for the parts that it uses."""
+"""Lets a package import its public names only when they are first used, so that a program does not spend time on
+importing parts of Clew that it does not use."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ def find(name: str, built_in: Mapping[str, str], group: str, what: str) -> Any:
     """Import and return the object with this name: a built-in one, else one from the entry points of `group`.
 
     `built_in` maps the names of Clew's own objects to `module:attribute`. Raises `Unknown` if there is no such name.
-    Raises `MissingExtra` if a package's object cannot be imported; the error calls the object `what`.
+    Raises `MissingExtra` if the object of an installed package cannot be imported. `what` describes the object in that
+    error, for example "the provider 'x'".
     """
     if name in built_in:
         module, _, wanted = built_in[name].partition(":")

@@ -109,8 +109,9 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def visible_json(text: str) -> str:
-    """Return JSON text with every character that a terminal would obey written as an escape of JSON, such as `\\u009b`.
-    It stands for the same value: in JSON such characters occur only inside strings."""
+    """Return JSON text in which every control character, and every character that changes the direction of writing, is
+    written as a JSON escape such as `\\u009b`, so that a terminal does not act on it. The value of the JSON stays the
+    same, because such characters occur only inside its strings."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

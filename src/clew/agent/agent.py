@@ -121,7 +121,7 @@ class Agent:
         """`model` is a name like `openai:gpt-5`, or a model object. `options` are added to its requests, and `max_tokens`
         limits each response. `budget` limits what a thread may spend; costs are counted with `prices`, then Clew's own list.
         `redact`, a function or regular expressions, removes secrets from what is stored. `checkpointer` is a store or its
-        URL; by default that of `CLEW_STORE`, or a local file. None keeps all in memory. `data_dir`: a folder in its place.
+        URL; by default that in `CLEW_STORE`, or a local file. None: only memory. `data_dir` is a folder used instead.
 
         `workspace` is the folder that tools work in. Without it, tools that need a folder, such as `DEFAULT_TOOLS`, are
         refused. None says that every `session(workspace=…)` brings its own. A snapshot is taken after every `snapshot_every`
@@ -287,7 +287,7 @@ class Agent:
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Ask as `run` does, with its arguments, and return a run to iterate: `async for event in agent.stream("…")`.
-        It has a `result` after its last event. Without a prompt, go on as `resume` does, with the `answer` if given."""
+        It has its `result` after the last event. Without a prompt, go on as `resume` does, with `answer` if given."""
         if prompt is None:
             return self.resume(
                 thread_id=thread_id, prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout
@@ -318,11 +318,11 @@ class Agent:
             async with agent.session(...) as session:
                 await session.run(...)
 
-        With `resume=True`, a program that is run again goes on: its n-th prompt is taken for the n-th on record, and if that
-        was answered, the recorded answer is returned. Without a `thread_id`, the thread's id is then a hash of the agent's
-        name, the first prompt and the folder's path. Such a thread is deleted when the session is left and its last run is
-        done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if that run was interrupted or failed.
-        Other threads are never deleted. `workspace`, or `output_dir`, is the session's folder instead of the agent's."""
+        With `resume=True`, a program that is run again goes on where it stopped: each prompt is known by its position,
+        and an answer on record is returned at once. Without a `thread_id`, the thread's id is then a hash of the
+        agent's name, the first prompt and the folder. Such a thread is deleted when the session is left and its last
+        run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if that run was interrupted or
+        failed. Other threads are never deleted. `workspace` or `output_dir` replaces the agent's folder here."""
         if workspace is not None and output_dir is not None:
             raise InvalidInput("workspace and output_dir are two names for the same folder. Give one of them.")
         folder = output_dir if workspace is None else workspace
@@ -345,25 +345,25 @@ class Agent:
         return task_id(self.name, task, self._folder if workspace is None else absolute(workspace))
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
-        """Return a session on a new thread, or on the thread with this id. Its handle can be taken before the first prompt,
-        and works once that prompt is on record."""
+        """Return a session on a new thread, or on the thread with this id. Its handle, a string with which any process
+        can continue it, can be taken before the first prompt, and works once that prompt is on record."""
         return OwnSession(self, self.new_id() if thread_id is None else thread_id, folder=self._folder)
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
-        """Return the session of a handle or of a thread id, in any process that reaches the store. With a `key`, only a
-        handle that was signed with it is accepted. If a handle names a store as a hint, it is used only with `trust=True`,
-        and only if this agent was given no store.
+        """Return the session that a handle (the string from `session.resume_handle`) or a thread id names, in any
+        process that reaches the store. With a `key`, only a handle that was signed with it is accepted. A store that a
+        handle names as a hint is used only with `trust=True`, and only if this agent was given no store.
 
-        A session of a provider can go on here too, with the same conversation, if the store has its thread. If the store
-        does not have the thread, the first prompt raises `ThreadNotFound` and creates nothing; `start_session(thread_id=…)`
-        begins a thread with that id."""
+        A session of a provider can go on here too, with the same conversation, if the store has its thread. If the
+        store does not have the thread, the first prompt raises `ThreadNotFound` and creates nothing;
+        `start_session(thread_id=…)` begins a thread with that id."""
         found = read_handle(handle, key=key)
         agent = self._trusting(found) if trust else self
         return OwnSession(agent, found.session_id, folder=agent._folder, must_exist=True)
 
     @property
     def _folder(self) -> Path:
-        """The workspace, or else the current folder. It is hashed into the thread ids that are made from a prompt."""
+        """The workspace, or else the current folder. Thread ids made from a first prompt depend on its path."""
         return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:
@@ -371,7 +371,7 @@ class Agent:
         return f"{self.name or 'run'}-{secrets.token_hex(6)}"
 
     async def _run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
-        """Ask `prompt` or, if None, resume the thread. `emit` gets each event; `how` are options such as `max_turns`."""
+        """Ask `prompt`, or resume if it is None, and return the result. `emit` gets each event; `how` has options."""
         return await self._run(Job(thread_id, prompt, **how), emit)
 
     @property
@@ -397,7 +397,7 @@ class Agent:
         return agent
 
     async def _moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
-        """Make an agent of `provider` with the arguments `settings`, and return a session of that agent on this thread."""
+        """Move this thread to `provider`, and return its session there. `settings` are the new agent's arguments."""
         await self.check_thread(thread_id)
         if provider == "clew":
             return Agent(**{"checkpointer": self._store.open(), **settings}).start_session(thread_id=thread_id)

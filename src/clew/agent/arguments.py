@@ -84,8 +84,8 @@ def check_text(argument: str, value: object) -> None:
 
 
 def check_name(name: object) -> None:
-    """Raise `InvalidInput` unless the agent's name is text that can be stored as UTF-8 and is short enough: a random
-    thread id consists of the name and 13 more characters. An empty name is allowed."""
+    """Raise `InvalidInput` unless the agent's name is text that can be stored as UTF-8, and is short enough to begin a
+    thread id: Clew makes random thread ids from the name and 13 more characters. An empty name is allowed."""
     check_text("name", name)
     try:
         check_thread_id(f"{name}-000000000000")

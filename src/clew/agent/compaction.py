@@ -57,8 +57,8 @@ async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None
     """Replace the older messages, for the model, by a summary that the model itself writes. Record the summary.
 
     Messages from the last response or prompt on are kept. Returns None, and does nothing, if there are fewer than two
-    older messages or if all of them are notes from Clew. The start of the next model call is recorded together with the
-    summary.
+    older messages or if all of them are notes from Clew. Otherwise the caller asks the model again; the start of that
+    model call is recorded here, in one write with the summary.
     """
     state = journal.thread.present
     keep = _to_keep(state.messages)

@@ -420,13 +420,13 @@ class OpenExchange(msgspec.Struct, frozen=True):
 
     @staticmethod
     def on(found: ExchangeSpan, start: Spent) -> OpenExchange:
-        """Return an `OpenExchange` with which a run goes on with an exchange that was read from the log. `start` is
-        what this run has spent so far on other exchanges.
+        """Return an `OpenExchange` for a run that goes on with the exchange `found`, which was read from the log.
+        `start` is what this run has spent so far on other exchanges.
 
-        The field `before` of the result is what the log says that earlier runs spent on the exchange. If the built-in
-        agent worked on it and its model has not responded yet, only their seconds are taken, and tokens and dollars are
-        0. If an earlier run had asked the model nevertheless, `was_lost` is True: the vendor may have charged for that
-        call.
+        The field `before` of the result is what earlier runs spent on this exchange, as the log says. If the built-in
+        agent worked on it and the model has not responded yet, `before` has only the seconds of these runs, and 0 for
+        tokens and dollars. If one of these runs had asked the model and got no response, `was_lost` is True: the vendor
+        may have charged for that call.
         """
         unanswered = found.provider == OWN and not any(type(message) is Assistant for message in found.messages)
         before = Spent(seconds=found.spent.seconds) if unanswered else found.spent

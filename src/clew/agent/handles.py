@@ -47,7 +47,8 @@ _HARMLESS = frozenset(
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The fields of a handle. If only a session id was given, `provider` and `resume_key` are empty."""
+    """The fields of a handle, the string with which any process can continue a session. If only a session id was given
+    instead of a handle, `provider` and `resume_key` are empty."""
 
     version: int
     provider: str
@@ -71,7 +72,7 @@ def write_handle(
     expires: datetime | None = None,
     key: str | bytes | None = None,
 ) -> str:
-    """Return a handle as text.
+    """Return a handle: a string with which any process can continue a session.
 
     `provider` is the name of a provider, or `clew` for the built-in agent. `resume_key` is the id by which the provider
     knows the conversation. `cwd`, the folder, and `store`, the URL of the store, are hints for the process that reads
@@ -105,8 +106,8 @@ def write_handle(
 
 
 def read_handle(text: str, *, key: str | bytes | None = None, now: datetime | None = None) -> Handle:
-    """Read a handle or a bare session id, and return its fields. Raises `InvalidInput`, with the reason, if it is
-    refused.
+    """Read a handle (a string with which any process can continue a session) or a bare session id, and return its
+    fields. Raises `InvalidInput`, with the reason, if it is refused.
 
     With `key`, only a handle that was signed with this key is accepted. Without it, signatures are not checked. An
     expired handle is refused, signed or not. `now` is the time that the expiry is compared with; the default is the

@@ -59,9 +59,9 @@ class Job(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def turn_of(job: Job, lock: asyncio.Lock) -> AsyncIterator[float]:
-    """Wait until no other run of the same agent works on the thread, and hold the agent's lock for it inside this
-    context. Yields when this was called, by `time.perf_counter`. The wait is part of the job's timeout: raises
-    `ThreadBusy` if it takes longer."""
+    """Wait until no other run of the same agent works on the job's thread. Then hold `lock`, the agent's lock for that
+    thread, inside this context. Yields the time at which this was called, by `time.perf_counter`, because the job's
+    timeout counts from then. Raises `ThreadBusy` if the wait alone takes longer than that timeout."""
     called = time.perf_counter()
     try:
         async with asyncio.timeout(job.timeout) as limit:

@@ -95,11 +95,12 @@ class Journal:
         """Record these entries. If one of them is of a kind that must be durable before work goes on, return only when
         it and all earlier entries are stored.
 
-        Such kinds are, for example, responses, intents, outcomes, steps and statuses. Other entries are written in the
-        background. With durability `sync` every entry is waited for, with `exit` none.
+        Such kinds are, for example, responses, statuses, and the intents and outcomes of tool calls and of their steps.
+        Other entries are written in the background. With durability `sync` every entry is waited for, with `exit` none.
 
-        If one of the entries announces a tool, a step or a model call, this returns only while the lease is certainly
-        held: nothing begins once another process may have taken the thread.
+        If one of the entries says that a tool, a step of it or a model call is about to begin, this also renews the
+        lease if its time is over, and raises `LeaseLost` if another process has taken the thread. So nothing begins
+        without the lease.
         """
         with self.wait():
             await self._patiently(self.thread.append(*self._completed(entries)))
@@ -391,7 +392,8 @@ def _begins_effect(entry: Logged) -> bool:
 
 
 class CallJournal:
-    """Records the steps (`ctx.step`) of one tool call, and looks up the steps of earlier attempts at it."""
+    """Records the steps of one tool call, and looks up the steps that earlier attempts at the call recorded. A step is
+    a part of a tool's work that the tool runs with `ctx.step`; its outcome is recorded by itself."""
 
     def __init__(self, journal: Journal, call: Call) -> None:
         self._journal = journal

@@ -219,7 +219,8 @@ def note(text: str) -> User:
 
 
 def note_waiting(state: Checkpoint) -> str:
-    """Return the recorded text of a note that the model has not seen yet, or "" if there is none."""
+    """Return the text of a recorded note (a message from Clew to the model) that the model has not been given yet, or
+    "" if there is none."""
     return str(state.state.get(NOTE) or "")
 
 

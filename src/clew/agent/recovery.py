@@ -22,8 +22,8 @@ _LONGEST_TEXT = 4000
 
 
 class Left(msgspec.Struct, frozen=True):
-    """What a stopped prompt left unfinished: entries to record before the thread goes on, the calls in doubt, and texts
-    from which `note` makes a message for the model."""
+    """What a stopped prompt left unfinished: entries to record before the thread goes on, the calls in doubt (begun,
+    and without a recorded outcome), and texts from which `note` makes a message for the model."""
 
     entries: tuple[Logged, ...] = ()
     in_doubt: tuple[ToolCall, ...] = ()

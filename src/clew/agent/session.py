@@ -35,9 +35,10 @@ the thread."""
 
 
 class Session(ABC):
-    """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`.
+    """Asks an agent several prompts on one thread. Made by `agent.session`, `start_session` and `resume_session`.
 
-    Everything is recorded as it happens, so a session needs no saving: any process can go on with it from its handle.
+    Everything is recorded as it happens, so a session needs no saving. Any process can go on with it from its handle,
+    the string in `resume_handle`.
     """
 
     @property
@@ -57,8 +58,8 @@ class Session(ABC):
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """Parts of the conversation that the present provider could not be given in full when the session was moved to
-        it."""
+        """What was lost when the session was moved to its present provider: the parts of the conversation that this
+        provider could not be given in full."""
         return ()
 
     @property
@@ -88,11 +89,13 @@ class Session(ABC):
 
     @abstractmethod
     def _resume_key(self) -> str:
-        """Return the id by which the provider knows the conversation. It becomes part of the handle."""
+        """Return the id by which the provider knows the conversation. It becomes part of the handle, the string with
+        which any process can continue this session."""
 
     @abstractmethod
     def _whereabouts(self) -> tuple[str, str]:
-        """Return the folder in which the agent works, and the URL of the store. A handle gives them as hints."""
+        """Return the folder in which the agent works, and the URL of the store. A handle, the string with which any
+        process can continue this session, can hold both as hints."""
 
     @abstractmethod
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:

@@ -215,9 +215,13 @@ def setup_of(state: Checkpoint) -> Setup:
 
 
 def setup_at(setup: Setup, provider: str, *, model: str = "", folder: str = "", permissions: str = "") -> Setup:
-    """Return the setup that a thread has after it moved to this provider, or to the built-in agent if `provider` is
-    empty. `model`, `folder` and `permissions` are those with which it works there. An empty folder or empty permissions
-    keep those of `setup`, the setup that the thread had before. A provider has tools of its own."""
+    """Return a copy of `setup` for a thread that moved to this provider, or to the built-in agent if `provider` is
+    empty. A setup is the options with which the command line makes a thread's agent.
+
+    `model`, `folder` and `permissions` are those with which the thread goes on there; an empty folder or empty
+    permissions leave those of `setup`. For a provider, the copy has no tools, no MCP servers and no limit of turns,
+    because a provider has tools of its own.
+    """
     there: dict[str, Any] = {"tools": (), "mcp": (), "max_turns": None} if provider else {}
     return msgspec.structs.replace(
         setup,
@@ -230,8 +234,9 @@ def setup_at(setup: Setup, provider: str, *, model: str = "", folder: str = "", 
 
 
 def _guessed(state: Checkpoint) -> Setup:
-    """Make a `Setup`, the options of a thread's agent, from what every agent records. The record does not say in which
-    modules tools are, so only Clew's own tools are included."""
+    """Make a `Setup`, the options with which the command line makes a thread's agent, for a thread on which none is
+    recorded. It is made from what every agent records. That does not say in which Python modules the tools are, so only
+    Clew's own tools are included."""
     limits = state.limits
     provider = str(limits.get("provider") or "")
     spend = {name: limits[name] for name in ("usd", "tokens", "seconds") if limits.get(name) is not None}

@@ -128,8 +128,8 @@ class _StoppableRuns:
                 loop.call_soon_threadsafe(task.cancel)
 
     def _last_words(self) -> str:
-        """Return the text that is printed when a second signal ends the process: what of its runs is not on record.
-        Ignores all errors."""
+        """Return the text that is printed when a second signal ends the process. It says which work of the process's
+        runs is not on record. Errors are ignored."""
         missing: list[str] = []
         for task in self._tasks:
             with suppress(Exception):

@@ -52,17 +52,18 @@ def child_tool(name: str, description: str, work: Work) -> AnyTool:
 
 def child_id(parent: str, name: str, key: str) -> str:
     """Return the id of a child's thread. It is the same for every attempt at the same call. `parent` is the id of the
-    thread that makes the call, and `key` the call's idempotency key. The function `is_child` can tell from the id alone
-    that the thread is a sub-agent's."""
+    thread that makes the call, `name` is the child's name, and `key` the call's idempotency key. From this form of the
+    id, and the parent in the thread's head, `is_child` tells that the thread is a sub-agent's."""
     return f"{parent}/{name}:{key[:16]}"
 
 
 def handed_up_key(asked: Question) -> str:
-    """Return the key of the step under which a parent agent records the answer to a question of its child:
-    `clew:child:` and the id of the question `asked`.
+    """Return the key under which a parent agent records a person's answer to a question of its child, a sub-agent. The
+    key is `clew:child:` and the id of the question `asked`. The answer is recorded as a step of the tool call with
+    which the parent called the child.
 
-    If the child only passes on a question of its own sub-agent, the key ends with the key under which the child records
-    the same answer.
+    If the question comes from a sub-agent of the child, its id ends with the key under which the child records the same
+    answer, and so does the key returned here.
     """
     return f"clew:child:{asked.id}"
 

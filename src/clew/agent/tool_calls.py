@@ -1,4 +1,5 @@
-"""The tool calls of one turn. Calls with a recorded result keep it, the others are run, and calls in doubt are decided."""
+"""Settles the tool calls of one turn: calls with a recorded result keep it, and the others are run. For a call in
+doubt, which was begun earlier and has no recorded outcome, it is first decided whether to run it again."""
 
 from __future__ import annotations
 
@@ -80,9 +81,9 @@ class _Settlement:
         self._last_ended = time.perf_counter()
 
     async def all_ended(self, calls: int) -> None:
-        """Wait until `calls` of the tool calls have ended, besides those that were waited for before. The outcome of
-        the last one may not be stored yet when this returns. The model can be asked all the same, but the next tool
-        with effects has to wait until that outcome is stored."""
+        """Wait until this number of further tool calls (`calls`) have ended. The outcome of the last one may not be
+        stored yet when this returns. The model can be asked all the same, but the next tool with effects has to wait
+        until that outcome is stored."""
         for _ in range(calls):
             await self._ended.acquire()
         self._journal.count_since(self._last_ended)
@@ -155,8 +156,8 @@ class _Settlement:
         return result
 
     async def _decide(self, tool: AnyTool, call: Call) -> ToolResult | None:
-        """Decide what to do with a call in doubt. Return its result if it must not be run again, or None if it is to be
-        run. Raises `_Ask` if a person has to decide."""
+        """Decide what to do with a call in doubt: one that was begun, and whose outcome is not on record. Return its
+        result if it must not be run again, or None if it is to be run. Raises `_Ask` if a person has to decide."""
         question = _doubt(call, call.attempt)
         if question.key in call.steps:
             answer = call.steps[question.key]
@@ -182,8 +183,9 @@ class _Settlement:
         raise _Ask(question)
 
     async def _reconcile(self, tool: AnyTool, call: Call) -> ToolResult | NotDone:
-        """Ask the tool's `reconcile` whether the call happened. Return the call's result if it did, or `NOT_DONE`,
-        after which the call may be run. Raises `OutcomeUnknown` if `reconcile` fails.
+        """Call the tool's `reconcile`, the user's function that finds out whether an earlier call took effect. Return
+        the call's result if it did, or `NOT_DONE` if not: then the call may be run. Raises `OutcomeUnknown` if
+        `reconcile` fails.
 
         If this process has just taken the thread from another one, that process may still be inside the call. So after
         a first `NOT_DONE`, wait until the other process must have noticed that it lost the thread, and ask again.
@@ -244,8 +246,9 @@ def _question(call: Call, kind: Kind, text: str, key: str, arguments: Any = None
 
 
 def _doubt(call: Call, attempt: int) -> Question:
-    """Return the question to a person whether a call in doubt is to be run again. The answer counts only for this
-    attempt: if the call is run again and is in doubt once more, the question is asked again."""
+    """Return the question to a person whether to run a call again that was begun, and whose outcome is not on record.
+    The answer counts only for the attempt with this number: if the call is run again and its outcome is unknown once
+    more, the question is asked again."""
     text = (
         f"{call.call.name} was begun, and it is not known whether it took effect. Answer 'run' to run it again, or say what "
         "it came to."

@@ -36,8 +36,9 @@ _PERMISSIONS = {
 
 
 def trust_file() -> Path:
-    """Return the path of the file with the digests of the setups that this user agreed to. It is in the folder that the
-    platform has for a user's state; the file may not exist."""
+    """Return the path of the file with the digests of the setups that this user agreed to. A setup is the options with
+    which the command line makes a thread's agent. The file is in the platform's folder for a user's state, and may not
+    exist."""
     named = os.environ.get("XDG_STATE_HOME", "")
     if os.path.isabs(named):
         folder = Path(named)
@@ -51,29 +52,33 @@ def trust_file() -> Path:
 
 
 def setup_digest(setup: Setup) -> str:
-    """Return the digest of a whole setup, in hex. A setup that differs in anything has another digest."""
+    """Return the digest, in hex, of a setup: the options with which the command line makes a thread's agent. Setups
+    that differ in anything have different digests."""
     return blake3(_DOMAIN + msgspec.json.encode(msgspec.to_builtins(setup), order="sorted")).hexdigest()
 
 
 def is_trusted(log_id: str, setup: Setup) -> bool:
-    """Tell whether this user made this setup on this machine, or agreed to it, for the log with this random id.
+    """Return whether this user made this setup on this machine, or agreed to it, for the log with this random id. A
+    setup is the options with which the command line makes a thread's agent.
 
-    Raises `UsageError` if other users can change the file that says so.
+    Raises `UsageError` if other users can change the file of trusted setups.
     """
     return (_log_digest(log_id), setup_digest(setup)) in _kept()
 
 
 def remember_setups(log_id: str, setups: Collection[Setup]) -> None:
-    """Keep on this machine that this user made these setups, or agreed to them, for the log with this random id. They
-    are durable when this returns. Raises `OSError` if the file cannot be written."""
+    """Record on this machine that this user made these setups, or agreed to them, for the log with this random id. A
+    setup is the options with which the command line makes a thread's agent. When this returns, the record is durable.
+    Raises `OSError` if the file of trusted setups cannot be written."""
     log = _log_digest(log_id)
     _add((log, setup_digest(setup)) for setup in setups)
 
 
 def carry_trust(logs: Iterable[tuple[str, str]]) -> None:
-    """Trust in a new log the setups that are trusted in the log that it was made from. `logs` has pairs of the old and
-    the new log's random id. It is for a fork or a copy that this user makes on this machine. Raises `OSError` if the
-    file cannot be written."""
+    """Trust in a new log the setups that are trusted in the old log of which it is a fork or copy, made by this user on
+    this machine. A setup is the options with which the command line makes a thread's agent. `logs` has pairs of random
+    log ids: that of the old log and that of the new one. Raises `OSError` if the file of trusted setups cannot be
+    written."""
     kept = _kept()
     by_log: dict[str, list[str]] = {}
     for log, setup in kept:
@@ -86,7 +91,8 @@ def _log_digest(log_id: str) -> str:
 
 
 def _kept() -> set[tuple[str, str]]:
-    """Read all pairs of digests of a log and a setup. Raises `UsageError` if other users can change the file."""
+    """Read the file of trusted setups, and return its pairs: the digest of a log's id, and the digest of a setup that
+    is trusted for this log. Raises `UsageError` if other users can change the file."""
     path = trust_file()
     try:
         with path.open("rb") as file:
@@ -104,8 +110,9 @@ def _kept() -> set[tuple[str, str]]:
 
 
 def _add(pairs: Iterable[tuple[str, str]]) -> None:
-    """Append the pairs that the file does not have yet. A line that a crash tore is ended first, so that it spoils no
-    other."""
+    """Append these pairs, the digests of a log's id and of a setup, to the file of trusted setups, except those that it
+    has already. If a crash left the last line of the file incomplete, a line break is written first, so that the new
+    pairs begin on a line of their own."""
     new = sorted(set(pairs) - _kept())
     if not new:
         return
@@ -125,9 +132,10 @@ def _add(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def setup_facts(setup: Setup) -> list[tuple[str, str]]:
-    """Describe a setup whole: everything that it lets an agent do, as pairs of a name and a text. Nothing is cut. A text
-    has several lines if there are several tools or MCP servers, and may have them in a system prompt. Empty options are
-    left out, but permissions are not if there is a folder to work in: their default is more than nothing."""
+    """Describe everything that a setup lets an agent do, for a person who has to agree to it. A setup is the options
+    with which the command line makes a thread's agent. Returns pairs of an option's name and its text. No text is
+    shortened; several tools or MCP servers have a line each. Empty options are left out. But if the agent has a folder
+    to work in, its permissions are always included, because without a setting it may edit files there."""
     works_in = setup.workspace or (setup.folder if setup.provider else "")
     permissions = setup.permissions or ("edit" if works_in else "")
     limits = [f"{value:g} {name}" if isinstance(value, float) else f"{value} {name}" for name, value in _limits(setup)]

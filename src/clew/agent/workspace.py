@@ -212,8 +212,9 @@ def lacks_files(folder: Path | None, state: Checkpoint) -> bool:
 
 
 def _empty_folder(path: Path) -> str:
-    """Return "" if the folder is not empty, else a text that identifies this empty folder. Every other folder has
-    another text. If a file is made in the folder and removed again, its text changes."""
+    """Return "" if the folder is not empty or cannot be read. Otherwise return a text that identifies this empty
+    folder. If a later call returns the same text, it is the same folder, and no file was made in it meanwhile: a file
+    that was made and removed again changes the text too."""
     try:
         with os.scandir(path) as names:
             if next(names, None) is not None:
@@ -225,8 +226,9 @@ def _empty_folder(path: Path) -> str:
 
 
 def _told(state: Checkpoint) -> str:
-    """Return a note for the model. It says which files of the workspace may be missing, and which calls may have
-    written them."""
+    """Return a note that tells the model that the files in the workspace may be older than the conversation, because
+    the program was stopped before it recorded the newest ones. The note names the calls whose changes may be
+    missing."""
     if state.workspace is None:
         found = "The workspace is empty: the program was stopped before any of its files were kept."
     else:

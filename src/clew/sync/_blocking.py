@@ -189,8 +189,8 @@ def _method(name: str, original: Callable[..., Any], *, attribute: bool = False)
 
 
 def _finishing(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of the original object. If it returns a run, the wrapper runs that to its end and returns its
-    result."""
+    """Return a wrapper around a method of the async object. If the method returns a run, the wrapper returns a
+    coroutine that waits for the end of the run and gives its result. Any other value is returned as it is."""
 
     def begin(*args: Any, **kwargs: Any) -> Any:
         result = method(*args, **kwargs)

@@ -37,8 +37,10 @@ async def append_frames(
     The new head is `base` with its new length, digest and time. `state` is the thread's state after these frames; if it
     is given, the head's fields that follow from it, such as status and cost, are set too. `changes` gives further
     fields of the head with their values, which override all others. `refs` are the digests of further blobs that the
-    thread needs, in addition to those of the frames. Raises `Conflict` if the log does not end where `base` says, and
-    `WrongKey` if the head is sealed and the checkpointer has no key.
+    thread needs, in addition to those of the frames.
+
+    Raises `Conflict` if the log does not end where `base` says. Raises `WrongKey` if `base` has a seal (a code that
+    only somebody with the store's key can make) and the checkpointer has no key.
     """
     if base.seal and checkpointer.keys is None:
         raise WrongKey(f"the head of thread {base.thread_id!r}", base.seal[: 2 * KEY_ID_SIZE])

@@ -89,8 +89,9 @@ key of the tool call."""
 
 
 def is_unsealed(head: Head) -> bool:
-    """Return whether this head has no seal although the store has a key (see `SealedCheckpointer`). Such heads are read
-    only if plain data is allowed; listings mark them."""
+    """Return whether this head has no seal although the store has a key. A seal is a code in the head that only
+    somebody with the key can make; it shows that nobody else has changed the head. Heads without one are read only if
+    plain data is allowed; listings mark them."""
     return head.seal == UNSEALED
 
 

@@ -126,11 +126,11 @@ _REMEMBERED = 10_000
 
 
 def note_seen(head: Head, asked: float | None = None) -> float:
-    """Note that the lease in this head was seen now. Return for how many seconds this process has seen the same lease,
-    not renewed since; 0.0 if it has not seen it before.
+    """Remember that this process saw the lease in this head now. Return for how many seconds it has seen the same lease
+    without a renewal; 0.0 if it has not seen this lease before.
 
-    `asked` is when the store was asked for the head, by `time.monotonic`; by default now. The seconds end there: what
-    the holder did while the answer was on its way, this head does not show.
+    `asked` is the time, by `time.monotonic`, at which the store was asked for the head; by default now. The seconds are
+    counted up to that time, because the holder may have renewed the lease while the answer was on its way.
     """
     lease = head.lease
     assert lease is not None  # noqa: S101 - the callers checked
@@ -193,10 +193,12 @@ async def wait_until_free(checkpointer: Checkpointer, head: Head, wait: float | 
 
 
 async def _note_children(checkpointer: Checkpointer, thread_id: str) -> None:
-    """Note that the leases of this thread's sub-agents, and of their sub-agents, were seen now (see `note_seen`).
+    """Remember that this process saw the leases of this thread's sub-agents, and of their sub-agents, now (see
+    `note_seen`).
 
-    A process that takes this thread also goes on with their threads. It must have seen each of these leases unchanged
-    for the time that a lease lasts. Noted now, all of these times pass at once instead of one after the other.
+    A process that takes over this thread goes on with the threads of the sub-agents too. Before that it must have seen
+    each of their leases unchanged for as long as a lease lasts. Because all of them are noted now, these times pass
+    together and not one after the other.
     """
     found = [head async for head in checkpointer.heads(HeadQuery(parent=thread_id)) if head.lease is not None]
     for head in found:

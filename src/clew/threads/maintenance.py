@@ -59,11 +59,12 @@ _TRIES = 20
 
 
 async def put_aside(checkpointer: Checkpointer, thread_id: str, *entries: Logged) -> None:
-    """Append entries to a thread that nobody holds, or create the thread with them. They are durable when this returns.
+    """Append entries to a thread that no live process holds, or create the thread with them. They are durable when this
+    returns.
 
-    Takes no lease. So the thread's status stays as it is: a crash on record stays visible, and a new thread does not
-    count as started. Raises `ThreadBusy` if a live process holds the thread, and `Unavailable` if other processes
-    changed it during each of 20 tries.
+    Takes no lease and does not change the thread's status: a thread that crashed still shows as crashed, and a new one
+    does not show as running. Raises `ThreadBusy` if a live process holds the thread, and `Unavailable` if other
+    processes changed it during each of 20 tries.
     """
     for _ in range(_TRIES):
         loaded = await or_new(load(checkpointer, thread_id), thread_id, "interrupted")

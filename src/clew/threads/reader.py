@@ -149,7 +149,7 @@ async def _made_again(checkpointer: Checkpointer, head: Head, broken: _Broken) -
 
 
 class _Broken(Exception):
-    """The frames that were read do not match the head."""
+    """Raised when the frames that were read do not follow each other, or do not end as the head says."""
 
 
 class _IncompleteFrame(msgspec.Struct, frozen=True):
@@ -403,9 +403,8 @@ def next_window(window: int, data: Sequence[bytes]) -> int:
     """Return how many frames to read with the next call of the store. `data` are the frames that the last call read,
     and `window` is the number of frames that it asked for.
 
-    The next frames are expected to have the size of these. The result is the number of such frames that have about 2
-    MiB together, but at most twice `window`. A store reads the frames of one append faster together than in small
-    parts.
+    Assumes that the next frames are as large as these on average. The result is the number of frames that have about 2
+    MiB together, but at most twice `window`.
     """
     return max(_FEWEST, min(_MOST, window * 2, _WINDOW * len(data) // max(1, sum(map(len, data)))))
 
@@ -449,9 +448,9 @@ async def outline_at(source: Source, head: Head, renamed: Renamed | None = None)
     """Return the state that the entries of the log with this head add up to, without the parts that grow with the log,
     and a digest of the whole state.
 
-    Left out are the messages, the facts, and the record of what the model saw at the end of each turn. Two logs with
-    equal digests have the same state. The memory that this takes does not grow with the log, unless the log has folded
-    states. `renamed`, if given, is called with the entries of each frame and returns the entries to use instead.
+    Left out are the messages, the facts (values that hold from a turn on), and what the model saw at the end of each
+    turn. Two logs with equal digests have the same state. The memory needed does not grow with the log, unless it has
+    folded states (entries with a whole state). `renamed`, if given, maps the entries of each frame to those to use.
     """
     fold = Fold(outline=MessageOutline)
     async for _, frame in decoded_frames(source, head, **from_folded(head)):
@@ -461,16 +460,17 @@ async def outline_at(source: Source, head: Head, renamed: Renamed | None = None)
 
 
 def from_folded(head: Head) -> _Start:
-    """Return where to start to read the log with this head in order to fold it: at the newest folded state."""
+    """Return where to start reading a log to fold it: at the newest frame with a whole state, else at the first."""
     start = max(head.snapshot, 0)
     return {"start": start, "previous": None if start else FIRST}
 
 
 async def check_rest(source: Source, head: Head, start: int, previous: bytes) -> None:
-    """Check that the frames from number `start` on follow the frame with the digest `previous`, and lead to the one that
-    the head names as the last. Raises `Corrupt` if not.
+    """Check that the frames from number `start` on follow the frame with the digest `previous`, and lead to the one
+    that the head names as the last. Raises `Corrupt` if not.
 
-    Only the head is known to be genuine, so only this shows that an earlier part of a sealed log is of this log.
+    Used when an earlier part of an encrypted log was read. Only the head is proved to be genuine, so only an unbroken
+    chain of frames up to the head shows that the part belongs to this log.
     """
     async for _ in _windows(source, head, start, None, previous):
         pass

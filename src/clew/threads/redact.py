@@ -85,14 +85,13 @@ def both(first: Redact | None, second: Redact | None) -> Redact | None:
 
 
 def redactor(redact: Redact | None) -> Callable[[Sequence[Logged]], Sequence[Logged]] | None:
-    """Return a function that takes entries and returns them with their texts redacted. Returns None if `redact` is
-    None.
+    """Return a function that takes entries and returns them with secrets removed. Returns None if `redact` is None.
 
-    `redact` is a function from text to text, or a list of regular expressions whose matches are replaced. Every text in
-    an entry is changed: messages, arguments, results, state, titles, and keys of dictionaries. A number in arguments,
-    results, JSON blocks and state is given to it as text, as JSON writes it; if that text is changed, the result stands
-    in place of the number. Clew's and the vendors' own names, keys and numbers stay, and so do the bytes of images and
-    files. The returned function raises `InvalidInput` for an entry of an unknown kind.
+    `redact` is a function from text to text, or a list of regular expressions whose matches are replaced. It is applied
+    to every text in an entry: messages, arguments, results, state, titles, and keys of dictionaries. In arguments,
+    results, JSON blocks and state it is also applied to numbers, written as text; if it changes that text, the changed
+    text replaces the number. Clew's and the vendors' own names, keys and numbers stay, and so do the bytes of images
+    and files. The returned function raises `InvalidInput` for an entry of an unknown kind.
     """
     if redact is None:
         return None
@@ -131,7 +130,8 @@ def _changed(text: str, change: Callable[[str], Any]) -> str:
 
 
 def _redacted(value: Any, change: Callable[[str], str], *, numbers: bool = False) -> Any:
-    """Return this value with everything redacted that is inside it. With `numbers`, numbers too."""
+    """Return this value, such as an entry, with the function `change` applied to every text inside it that may hold a
+    secret. With `numbers`, it is applied to numbers too."""
     if isinstance(value, str):
         return _changed(value, change)
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -165,7 +165,8 @@ def _redacted(value: Any, change: Callable[[str], str], *, numbers: bool = False
 
 
 def _redacted_number(number: float, change: Callable[[str], str]) -> float | str:
-    """Return the number, or the text that `change` makes of it if that is another than the number's own."""
+    """Apply `change` to a number written as text. Return the changed text, or the number itself if the text stays as it
+    is."""
     text = msgspec.json.encode(number).decode()
     changed = _changed(text, change)
     return number if changed == text else changed

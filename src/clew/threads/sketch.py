@@ -1,7 +1,7 @@
-"""Read the parts of a thread that are needed, in memory that does not grow with the thread.
+"""Reads single parts of a thread, such as the messages of one turn, in memory that does not grow with the thread.
 
-A sketch of a thread's state has a stand-in for each message. It says where in the history the messages are that a turn
-or the model sees, and these are then read from the log.
+First a sketch of the thread's state is made, in which an empty message of the same role stands for each message. The
+sketch says which messages of the history a turn or the model sees. Only these are then read from the log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ __all__ = ["messages_at", "sketch_at", "sketch_of", "state_up_to", "without"]
 
 
 async def sketch_of(source: Source, thread_id: str) -> tuple[Checkpoint, Head]:
-    """Return a thread's state with stand-ins for the messages, and its head. Takes no lease and changes nothing.
+    """Return a thread's state with empty messages in place of the real ones, so that it takes little memory, and the
+    thread's head. Takes no lease and changes nothing.
 
     Raises `ThreadNotFound` if there is no such thread.
     """
@@ -35,8 +36,9 @@ async def sketch_of(source: Source, thread_id: str) -> tuple[Checkpoint, Head]:
 
 
 async def state_up_to(source: Source, head: Head, sketch: Checkpoint, turn: int) -> Checkpoint:
-    """Return a thread's state with all messages up to those that the model saw at the end of this turn. Stand-ins are in
-    place of later ones. `sketch` is the state that the log with this head folds to, with stand-ins for all messages."""
+    """Return the state of the thread with this head, with all messages that the model saw up to the end of this turn.
+    All later messages are empty ones, so that an early turn of a long thread takes little memory. `sketch` is the state
+    of the thread with all messages empty, as `sketch_at` returns it."""
     at = fold([Rewound(turn=turn)], sketch)
     reached = max((stop for ranges in (at.view, *at.marks) for _, stop in ranges), default=0)
     found = [message async for _, message in messages_at(source, head, ((0, reached),))]
@@ -44,7 +46,8 @@ async def state_up_to(source: Source, head: Head, sketch: Checkpoint, turn: int)
 
 
 async def sketch_at(source: Source, head: Head) -> Checkpoint:
-    """Return the state that the log with this head folds to, with stand-ins for the messages: see `Fold.sketch`."""
+    """Return the state that the entries of the log with this head add up to, but with empty messages in place of the
+    real ones, so that it takes little memory."""
     fold = Fold(outline=MessageRoles)
     async for _, frame in decoded_frames(source, head, **from_folded(head)):
         fold.push(frame.entries)
@@ -52,10 +55,11 @@ async def sketch_at(source: Source, head: Head) -> Checkpoint:
 
 
 async def messages_at(source: Source, head: Head, ranges: Ranges) -> AsyncIterator[tuple[int, Message]]:
-    """Yield the messages in these ranges of the history, each with its index, in the order of the ranges.
+    """Yield the messages in these ranges of indices in the thread's history, each with its index, in the order of the
+    ranges.
 
-    Reads the log once for ranges that ascend, and once more for each range that lies before the one before it. Keeps a
-    few messages at a time.
+    Keeps a few messages in memory at a time. Reads the log once if each range begins where the one before it ends, or
+    later, and once more for each range that does not.
     """
     for ascending in _ascending(ranges):
         found: list[tuple[int, Message]] = []
@@ -74,7 +78,7 @@ async def messages_at(source: Source, head: Head, ranges: Ranges) -> AsyncIterat
 
 
 def without(ranges: Ranges, others: Ranges) -> Ranges:
-    """Return the messages that are in `ranges` and not in `others`, as ranges, in the order of `ranges`."""
+    """Return the indices that are in `ranges` and not in `others`, as ranges, in the order of `ranges`."""
     found = []
     for start, stop in ranges:
         for other_start, other_stop in sorted(others):
@@ -88,7 +92,8 @@ def without(ranges: Ranges, others: Ranges) -> Ranges:
 
 
 def _ascending(ranges: Ranges) -> list[list[tuple[int, int]]]:
-    """Return the ranges in groups, within which each begins where the one before it ends, or later."""
+    """Split these ranges, in their order, into groups in which each range begins where the one before it ends, or
+    later."""
     groups: list[list[tuple[int, int]]] = []
     for one in ranges:
         if groups and one[0] >= groups[-1][-1][1]:
@@ -99,7 +104,8 @@ def _ascending(ranges: Ranges) -> list[list[tuple[int, int]]]:
 
 
 class _Places(MessageRoles):
-    """A history that keeps no messages, and puts each that is added into the list `found`, with its index."""
+    """A thread's history for which nothing but the roles of the messages is kept. Each message that is added to it is
+    also put into the list `found`, with its index in the history, for a caller that needs only some messages."""
 
     __slots__ = ("_found",)
 

@@ -56,7 +56,7 @@ class Predecessor(msgspec.Struct, frozen=True):
 
 
 class _Held(Protocol):
-    """The attributes of `Thread` that `until_lost` uses."""
+    """What `until_lost` needs of a thread that this process holds. `Thread` has these attributes."""
 
     @property
     def lost(self) -> LeaseLost | None: ...

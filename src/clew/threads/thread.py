@@ -259,7 +259,8 @@ class Thread:
         return self._open_writer().lost
 
     async def until_named(self) -> None:
-        """Return once the error `lost` says which process has taken over, or nobody can say."""
+        """Wait until the error `lost` names the process that has taken over, or until it is certain that the name
+        cannot be found out."""
         await self._open_writer().named.wait()
 
     @property
@@ -307,8 +308,9 @@ class Thread:
         await self._open_writer().fence()
 
     async def outwait_predecessor(self) -> bool:
-        """If this process took the thread by `takeover`, wait until the lease of the former holder must have ended. By
-        then that holder has noticed the takeover, unless it is frozen. Return True after such a wait.
+        """If this process took the thread from another one by `takeover`, wait until the lease of that other process
+        must have ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a
+        wait.
 
         Returns False at once if the thread was not taken by `takeover`, if it had no lease, if its holder was certainly
         gone, or if that lease must have ended by now.
@@ -473,11 +475,9 @@ class Thread:
 
 
 async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[Head]:
-    """Yield all heads that match the query, reading them in pages. The query's `limit` does not end this: it is only
-    the size of a page, if that is larger than `PAGE`.
-
-    The caller skips some heads and stops when it has enough, so the number of heads it needs is not known here.
-    """
+    """Yield all heads that match the query, read from the store page by page. The query's `limit` does not limit how
+    many: the caller skips some heads, and stops when it has enough. It is only used as the size of a page, if it is
+    larger than `PAGE`."""
     if query.limit is not None:
         query = msgspec.structs.replace(query, limit=max(query.limit, PAGE))
     while True:

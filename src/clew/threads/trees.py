@@ -46,11 +46,12 @@ def note_fresh(checkpointer: Checkpointer, root: str) -> None:
 
 
 async def check_trees(checkpointer: Checkpointer, roots: Collection[str], thread_id: str) -> None:
-    """Raise `MissingBlob` unless all blobs of these trees are in the store. `roots` are the trees' digests.
+    """Raise `MissingBlob` unless all blobs of these trees are in the store. A tree is a blob that points at other
+    blobs, such as a file snapshot; `roots` are the trees' digests.
 
-    Of trees that were written or checked within the last hour, only the root is checked. All blobs of the other trees
-    are touched, so that gc leaves them alone until an append names the trees. `thread_id` names the thread in the
-    error.
+    Of trees that were written or checked within the last hour, only the root is checked. For all blobs of the other
+    trees, the time after which gc may delete them is renewed, so that they stay until an append names the trees.
+    `thread_id` names the thread in the error.
     """
     now = time.monotonic()
     known = _fresh.get(checkpointer, {})
@@ -74,7 +75,8 @@ async def keep_trees(checkpointer: Checkpointer, roots: Collection[str], thread_
 
 
 class TreeMover:
-    """Copies trees of blobs from a source to wherever the function `put` stores blobs.
+    """Copies trees of blobs from a source to wherever the function `put` stores blobs. A tree is a blob that points at
+    other blobs, such as a file snapshot.
 
     Each blob is copied once, and after all blobs that it points at. Blobs are encrypted with the target's keys.
     """

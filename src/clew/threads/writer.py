@@ -286,10 +286,11 @@ class LogWriter:
                 turn.set_exception(error)
 
     async def _lose(self) -> LeaseLost:
-        """Make, remember and return the `LeaseLost` error after another process appended.
+        """Make the `LeaseLost` error after another process appended, keep it in `lost`, and return it. Entries that are
+        not written yet never will be.
 
-        Entries not yet written never will be. `on_lost` is told before the store is asked who has taken over, which may
-        take long: what this process is doing has to stop now.
+        First calls the functions in `on_lost`, because the work of this process has to stop now. Only then asks the
+        store who has taken over, which may take long.
         """
         self.lost = lost = LeaseLost(self.head.thread_id, "another process")
         for tell in tuple(self.on_lost):
@@ -298,7 +299,8 @@ class LogWriter:
         return lost
 
     async def _name_holder(self, lost: LeaseLost) -> None:
-        """Find out who has taken over, and put it into this error. If nobody can say, it stays "another process"."""
+        """Ask the store which process has taken over, and put its name into this error. If the store cannot be reached,
+        the error still says "another process"."""
         try:
             head = await self._checkpointer.head(self.head.thread_id)
         except Unavailable:
@@ -322,8 +324,8 @@ class LogWriter:
             self._buffer, self._kept, self._trees = [], 0, set()
 
     def _next_append(self, *, is_crowded: bool) -> _Append:
-        """Encode all accepted entries as one frame, and return the append of it. With `is_crowded`, other writers of the
-        event loop wait for theirs meanwhile: then compression is quick.
+        """Encode all accepted entries as one frame, and return the append of it. `is_crowded` says that other writers
+        of the same event loop are appending too; then a quicker compression is used.
 
         Adds a second frame with the folded state (the thread's whole state) if that is worth its size: readers can
         start there, and need not read the frames before it.
@@ -363,7 +365,8 @@ class LogWriter:
 
 
 class Round:
-    """Collects functions that the writers of one event loop want to run, and runs them together in one callback."""
+    """Collects functions that the writers of one event loop want to run, such as the encoding of frames, and runs them
+    together in one callback of that event loop."""
 
     def __init__(self) -> None:
         self.writing = 0

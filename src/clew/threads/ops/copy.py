@@ -241,7 +241,8 @@ async def _common_entries(source: Source, head: Head, target: Checkpointer, ther
 
 
 def _without_trees(frame: Frame) -> bytes:
-    """Return a frame's entries as bytes, with the digests of file snapshots left empty, because they depend on the key."""
+    """Return a frame's entries as bytes, to compare them with those of a frame in another store. The digests of file
+    snapshots are left empty, because the same files have another digest under another key."""
     return encode_entries(rename_trees(frame.entries, dict.fromkeys(named_trees(frame.entries), ""))).entries
 
 

@@ -349,9 +349,10 @@ class _Scales:
             )
 
     def _ranges_of(self, entry: Logged) -> int:
-        """Return how many ranges of the history a `Fold`, which computes a thread's state, stores for this entry.
+        """Return how many ranges of indices the thread's state has to hold because of this entry, to estimate its
+        memory.
 
-        For each response of the model, a `Fold` stores which messages the model then sees, as ranges of indices in the
+        For each response of the model, the state holds which messages the model then sees, as ranges of indices in the
         history. Each rewind or summary may split these into more ranges.
         """
         if type(entry) is FoldedState:

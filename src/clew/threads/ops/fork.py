@@ -61,7 +61,8 @@ def check_turn(thread_id: str, state: Checkpoint, turn: int) -> None:
 def _branch(thread_id: str, state: Checkpoint, turn: int) -> Checkpoint:
     """Return the state with which a fork at this turn begins.
 
-    A tool call that is not done at the end of that turn becomes in doubt, because the parent thread may be running it.
+    A tool call that is not done at the end of that turn is in doubt in the fork: it is unknown whether it took effect,
+    because the parent thread may be running it.
     """
     at = fold([Rewound(turn=turn)], state)
     reached = max((stop for ranges in (at.view, *at.marks) for _, stop in ranges), default=0)

@@ -304,5 +304,6 @@ async def _read(checkpointer: Checkpointer, digests: Iterable[str]) -> AsyncIter
 
 
 async def _still_there(checkpointer: Checkpointer, digests: Collection[str]) -> set[str]:
-    """Return which of these blobs still exist, by their digests. Does not touch them: gc may still delete them."""
+    """Return which of these blobs still exist, by their digests. Asking in this way does not keep gc from deleting
+    them."""
     return {digest async for found in _read(checkpointer, digests) for digest in found}

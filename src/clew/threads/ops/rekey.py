@@ -43,11 +43,13 @@ class Rekeyed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
-    """Encrypt threads again with the keyring's first key: every thread that has a frame which is plain or encrypted
-    with another key. A thread whose frames have this key and whose head has no seal, or that of another key, gets one.
+    """Encrypt again, with the keyring's first key, every thread that has a frame which is plain or encrypted with
+    another key. If only a thread's head has no seal, or that of another key, only the head is written again, with a
+    seal. A seal is a code in the head that only somebody with the key can make; it shows that nobody else has changed
+    the head. Returns which threads were changed.
 
-    Plain threads and heads without a seal are found only if the keyring allows plain data. Otherwise `NotSealed` is
-    raised: to seal what somebody without a key has written would make it look genuine.
+    Plain threads and heads without a seal are accepted only if the keyring allows plain data. Otherwise `NotSealed` is
+    raised: a seal on what somebody without a key has written would make it look genuine.
 
     A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
     moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
@@ -90,8 +92,9 @@ async def _is_free(checkpointer: Checkpointer, head: Head) -> bool:
 
 
 async def _what_to_seal(checkpointer: Checkpointer, head: Head, key_id: str) -> _Seal | None:
-    """Return the function that seals a thread with this key: the whole thread, or only its head. None if all of it has
-    this key."""
+    """Return the function that changes a thread to the key with this id. It is `_seal` if a frame is not encrypted with
+    this key, and `_seal_head` if only the head's seal (a code that only somebody with the key can make) is missing or
+    made with another key. Return None if frames and head have this key already."""
     async for _, data in frames(checkpointer, head):
         if sealed_with(data) != key_id:
             return _seal
@@ -122,7 +125,8 @@ async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
 
 
 async def _seal_head(checkpointer: Checkpointer, head: Head) -> bool:
-    """Write this head again, so that it gets a seal. Returns False if another process changed the thread meanwhile."""
+    """Write this head again, so that it gets a seal: a code that only somebody with the current key can make. Returns
+    True, or False if another process changed the thread meanwhile."""
     try:
         await append_frames(checkpointer, head, [], updated_at=head.updated_at)
     except Conflict:

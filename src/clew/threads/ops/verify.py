@@ -96,13 +96,13 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 async def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
     """Check everything that a store holds of a thread, and return what is wrong. Takes no lease and changes nothing.
 
-    Checks the digest and content of every frame, the chain from frame 0 on, every folded state (the thread's whole
-    state, stored in its log) against the state that the frames before it add up to, and every field of the head that
-    follows from the log. Checks also that the thread's list of needed blobs names all blobs that its frames refer to,
-    and that each of these, and each that they point at, exists, is intact and can be unpacked. The head's `log_id`,
-    lease and times do not follow from the log: only the seal of a store with a key shows who wrote them.
-    Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read several
-    frames together, they are read one by one. Without its key a thread is checked as far as possible.
+    Checks that each frame is intact and follows the one before it. Checks each folded state (the thread's whole state,
+    stored in its log) against the state that the frames before it add up to, and the head against the log, except its
+    `log_id`, lease and times. Checks that the thread's list of needed blobs names all blobs that its frames refer to,
+    and that these, and all blobs that they point at, exist, are intact and can be unpacked.
+
+    Damage is reported in the result, and never raised. Raises `Unavailable` and `ThreadNotFound`. If the key of an
+    encrypted thread is missing, all is checked that can be checked without it.
     """
     while True:
         head, problems = await _read_head(checkpointer, thread_id)

@@ -114,9 +114,11 @@ async def _hits(checkpointer: Checkpointer, head: Head, pattern: re.Pattern[str]
 
 
 class _Searched(MessageRoles):
-    """A history that keeps no messages: each that is added is searched, and what is found is put into the list `hits`.
+    """A thread's history for which nothing but the roles of the messages is kept. Each message that is added to it is
+    searched for the pattern, and what is found is put into the list `hits`.
 
-    A new history, with which a folded state begins, has all messages before it, so that `hits` is emptied first.
+    An entry that holds the thread's whole state begins a new history, with all earlier messages. So a new history
+    empties `hits` first; otherwise places in these messages would be listed twice.
     """
 
     __slots__ = ("_hits", "_pattern")
@@ -160,10 +162,11 @@ def _around(words: str, found: re.Match[str]) -> str:
 
 
 def _turns(marks: Iterable[Ranges], places: Sequence[int]) -> dict[int | None, int]:
-    """Return the number of the turn to which each of these messages belongs: the first turn that ended with the message
-    in the conversation. Messages without such a turn are left out.
+    """Return the number of the turn to which each of these messages belongs, by the message's index: the first turn at
+    whose end the model saw the message. Messages without such a turn are left out.
 
-    `places` are indices in the history, in ascending order. `marks` has, for each turn, what the model saw at its end.
+    `places` are the indices of the messages in the history, in ascending order. `marks` has, for each turn, the ranges
+    of indices that the model saw at its end.
     """
     found: dict[int | None, int] = {}
     seen: dict[int, int] = {}  # for each place where a range begins, how far it has been looked at

@@ -103,11 +103,11 @@ async def reader_of(
 
 
 class TimelineReader:
-    """Reads a log frame by frame from its first frame on, and keeps the timeline of what it has read.
+    """Reads a log frame by frame from its first frame on, and keeps the timeline of what it has read: the turns, and
+    marks for what happened between them, such as a crash. To follow a growing log, pass each new frame to `feed`.
 
-    To follow a growing log, feed each new frame: `feed` returns the turns and marks that it changed, so that only those
-    need to be shown. With a `window`, only the turns in it are kept, and the marks after them. Then the messages of the
-    `checkpoint` are empty, except those that `keep_message` returns True for.
+    With a `window`, only the turns that it names are kept, and the marks after them, to save memory. Then the messages
+    of the `checkpoint` are empty, except those that `keep_message` returns True for.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class TimelineReader:
         keep_message: Callable[[Message], bool] | None = None,
         on_settled: Callable[[TimelineTurn, Sequence[Mark]], None] | None = None,
     ) -> None:
-        """`on_settled` is called with each turn that leaves the window, and the marks after it. Only rewinds, and what
-        follows a rewind to this turn, can change such a turn: see `KeptTurns.changed_late`."""
+        """`on_settled` is called with each turn that is no longer in the window, and the marks after it. A rewind, or
+        what follows a rewind to this turn, can still change such a turn: see `KeptTurns.changed_late`."""
         self.thread_id = thread_id
         self.frames = 0
         """Number of frames read so far."""
@@ -150,11 +150,12 @@ class TimelineReader:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The state after the frames read so far. With a window, it is as `Fold.sketch` returns it."""
+        """The thread's state after the frames read so far. With a window, most of its messages are empty."""
         return self.state()
 
     def state(self, *, all_facts: bool = False) -> Checkpoint:
-        """Return the state after the frames read so far. With a window, `all_facts` adds facts about single turns."""
+        """Return the thread's state after the frames read so far. With a window, the values recorded about single turns
+        are left out unless `all_facts` is set."""
         return self._fold.checkpoint() if self._window is None else self._fold.sketch(all_facts=all_facts)
 
     @property
@@ -164,14 +165,12 @@ class TimelineReader:
 
     @property
     def turns(self) -> KeptTurns:
-        """The turns that are kept. Their length is the number of turns of the conversation, without rewound ones."""
+        """The turns that are kept. Their `len` is the number of all turns, kept or not, that were not rewound."""
         return self._turns
 
     def feed(self, frame: Frame) -> list[TimelineTurn | Mark]:
-        """Read the next frame of the log.
-
-        Returns the turns that it added or changed, as they are now, and the marks that it added, in order.
-        """
+        """Read the next frame of the log. Return, in order, the turns that it added or changed, as they are now, and
+        the marks (such as a crash or a resume) that it added."""
         self.take(frame)
         changed: list[TimelineTurn | Mark] = [self._built(turn) for turn in self._touched.values()]
         return sorted([*changed, *self._new_marks], key=place_of)
@@ -295,8 +294,8 @@ class TimelineReader:
             call.finish(entry.result, self._now)
 
     def _step(self, entry: StepOutcome) -> None:
-        """Add the mark "answered" to the timeline if this outcome is the recorded answer of a person. It is one if no
-        intent was recorded before it."""
+        """Add the mark "answered" to the timeline if this outcome of a step, a part of a tool call, is a person's
+        answer. It is one if no intent of the step was recorded before it."""
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
 
@@ -390,7 +389,7 @@ class TimelineReader:
         self._mark("rewound", f"rewound from turn {before} to turn {after}", to_turn=after, turn=before)
 
     def _said_about(self, entry: StateSet) -> None:
-        """Add metadata that a tool set for the current turn to that turn. Clew's own values are left out."""
+        """Add this value to the current turn if a tool has set it as metadata of that turn, and not Clew itself."""
         if entry.scope == "turn" and self._turns.last is not None and not entry.key.startswith("clew:"):
             self._turns.last.metadata[entry.key] = entry.value
             self._touch(self._turns.last)

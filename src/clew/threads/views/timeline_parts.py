@@ -279,10 +279,11 @@ def _seconds(start: int | None, end: int | None, idle: int = 0) -> float | None:
 
 
 def is_beside(position: int, start: int, stop: int) -> bool:
-    """Return whether a mark is shown with the turns at the positions from `start` up to, but not including, `stop`.
+    """Return whether a timeline of the turns at the positions from `start` up to, but not including, `stop` shows a
+    mark. A mark stands for something that happened between turns, such as a crash.
 
-    `position` is the number of turns before the mark. A mark belongs to the turn before it, or to the first if there is
-    none.
+    `position` is the number of turns before the mark. A mark is shown with the turn before it, or with the first turn
+    if there is none before it.
     """
     return start < position <= stop or (position == start == 0)
 

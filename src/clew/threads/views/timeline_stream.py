@@ -1,4 +1,4 @@
-"""Read a thread of any length turn by turn, in memory that does not grow with it."""
+"""Reads the timeline of a thread turn by turn, in memory that does not grow with the length of the thread."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ __all__ = ["turns_in_order"]
 async def turns_in_order(
     store: Source, head: Head, known: TimelineReader, *, start: int = 0, stop: int | None = None
 ) -> AsyncIterator[TimelineTurn | Mark]:
-    """Yield the turns at the positions from `start` up to, but not including, `stop`, and the marks between them: what
-    a timeline of them has, in the same order.
+    """Yield the turns at the positions from `start` up to, but not including, `stop`, and the marks between them (such
+    as a crash or a rewind), in the order of a timeline.
 
-    `known` has read the log up to `head` with a window; it knows which turns were rewound. Reads the log again, and keeps
-    one turn at a time. Turns that were changed after a rewind to them are read before, and kept.
+    `known` is a reader that has read the log up to `head`, and so knows which turns were rewound later. The log is read
+    again here, and one turn at a time is in memory. Turns that change after a newer turn has begun, because of a rewind
+    to them, are read before all others and kept, so that they too are yielded as they are in the end.
     """
     stop = known.total if stop is None else stop
     late = {position for position in known.turns.changed_late if start <= position < stop}

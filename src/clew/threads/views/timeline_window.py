@@ -1,4 +1,5 @@
-"""The turns and marks that a timeline reader keeps: all of a thread's, or those in a window."""
+"""Defines which turns of a thread a timeline reader keeps, all or only some to save memory (`Window`), and stores them
+together with their marks (`KeptTurns`). Marks stand for what happened between turns, such as a crash."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ __all__ = ["KeptTurns", "Window"]
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """Which turns of a thread a reader keeps whole: the newest, those at some positions, or those with some numbers.
+    """Says which turns of a thread a timeline reader keeps whole: the newest, those at some positions (counted with the
+    rewound turns), or those with some numbers (counted without them).
 
-    Of all other turns it keeps a few bytes each, so that the memory that it takes does not grow with the thread.
+    Of each other turn only a few bytes are kept, so that a long thread takes little memory.
     """
 
     newest: int = 1
@@ -27,17 +29,18 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers in the conversation. If a turn is rewound and another gets its number, the other is kept."""
 
     def keeps(self, turn: DraftTurn, total: int) -> bool:
-        """Return whether to keep this turn, now that there are `total` turns."""
+        """Return whether to keep this turn, now that `total` turns were read."""
         if turn.position >= total - self.newest or turn.position in self.positions:
             return True
         return not turn.rewound and turn.number in self.numbers
 
 
 class KeptTurns:
-    """The turns of a thread that are kept while its log is read, and the marks after them.
+    """The turns of a thread that are kept while its log is read, and the marks after them. A mark stands for something
+    that happened between turns, such as a crash.
 
-    Without a window, all turns are kept. With one, `on_settled` is called with each turn that leaves it, and with the
-    marks after the turn.
+    Without a window, all turns are kept. With one, turns that are no longer in it are dropped, and `on_settled` is
+    called with each of them and the marks after it.
     """
 
     def __init__(
@@ -72,8 +75,9 @@ class KeptTurns:
 
     @property
     def changed_late(self) -> set[int]:
-        """Positions of the turns that were changed, or may still be, although there is a newer turn: those to which a
-        rewind led, and what followed was about them. That a turn was rewound does not count."""
+        """Positions of the turns that were changed, or may still be changed, after a newer turn was added. This happens
+        only to a turn to which the thread was rewound, because what is recorded next belongs to that turn again. That a
+        turn is itself rewound does not count as a change."""
         later = {self._line[-1]} if self._line and self._line[-1] < self.total - 1 else set()
         return self._changed_late | later
 
@@ -88,7 +92,7 @@ class KeptTurns:
 
     def holds(self, start: int, stop: int, *, rewound: bool = True) -> bool:
         """Return whether all turns at the positions from `start` up to, but not including, `stop` are kept. With
-        `rewound=False`, rewound ones may be absent."""
+        `rewound=False`, rewound turns among them need not be."""
         return all(
             position in self._kept or (not rewound and self.is_rewound(position)) for position in range(start, stop)
         )
@@ -100,7 +104,8 @@ class KeptTurns:
         return [self._kept[position] for position in range(start, stop) if position in self._kept]
 
     def add(self, turn: DraftTurn) -> None:
-        """Add a turn to the conversation, and drop those that are not in the window any more."""
+        """Add a new turn at the end of the conversation. If there is a window, drop the turns that are no longer in
+        it."""
         before, self.last = self.last, turn
         self._kept[turn.position] = turn
         self._line.append(turn.position)
@@ -112,7 +117,7 @@ class KeptTurns:
                     self._drop(other)
 
     def rewind(self, turns: int) -> list[DraftTurn]:
-        """Rewind to the end of turn `turns`. Return those of the rewound turns that were kept."""
+        """Mark the turns after turn number `turns` as rewound. Return those of them that were kept."""
         gone = self._line[turns:]
         if not gone:
             return []
@@ -125,18 +130,20 @@ class KeptTurns:
         return found
 
     def changed(self, turn: DraftTurn) -> None:
-        """Note that something else than a rewind changed this turn."""
+        """Remember, for `changed_late`, that something other than a rewind has changed this turn."""
         if turn.position < self.total - 1:
             self._changed_late.add(turn.position)
 
     def mark(self, mark: Mark) -> None:
-        """Add a mark. It is kept if the turn that it follows is."""
+        """Add a mark, such as a crash or a resume. It is kept if the turn before it is kept, or if there is no turn
+        before it."""
         self.has_marks = True
         if mark.position == 0 or mark.position - 1 in self._kept:
             self._marks.setdefault(mark.position, []).append(mark)
 
     def _drop(self, turn: DraftTurn) -> None:
-        """Drop a turn and the marks after it, unless the turn is in the window."""
+        """Drop this turn and the marks after it, and call `on_settled` with them. Does nothing if there is no window,
+        or if the turn is in it."""
         if self._window is None or turn.position not in self._kept or self._window.keeps(turn, self.total):
             return
         marks = self._marks.pop(turn.position + 1, [])
@@ -146,5 +153,6 @@ class KeptTurns:
 
 
 def _empty(position: int, number: int) -> DraftTurn:
-    """Return a turn that stands for one that is not kept. No message of a log has the index that it gives."""
+    """Return an empty turn that takes the place of a turn that is not kept. Its message index is one that no message
+    has, so that no entry of the log is taken to belong to it."""
     return DraftTurn(position, number, -2, Assistant(()), -1)
