@@ -157,13 +157,13 @@ class Agent:
         which. If several such threads are unfinished, it raises a `UsageError` that lists them, and runs nothing."""
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
-        """Return the session of a handle or of a thread id, in any process that reaches the store. With a `key`, only a
-        handle that was signed with it is accepted. If a handle names a store as a hint, it is used only with `trust=True`,
-        and only if this agent was given no store.
+        """Return the session that a handle (the string from `session.resume_handle`) or a thread id names, in any
+        process that reaches the store. With a `key`, only a handle that was signed with it is accepted. A store that a
+        handle names as a hint is used only with `trust=True`, and only if this agent was given no store.
 
-        A session of a provider can go on here too, with the same conversation, if the store has its thread. If the store
-        does not have the thread, the first prompt raises `ThreadNotFound` and creates nothing; `start_session(thread_id=…)`
-        begins a thread with that id."""
+        A session of a provider can go on here too, with the same conversation, if the store has its thread. If the
+        store does not have the thread, the first prompt raises `ThreadNotFound` and creates nothing;
+        `start_session(thread_id=…)` begins a thread with that id."""
 
     def run(
         self,
@@ -202,15 +202,15 @@ class Agent:
             with agent.session(...) as session:
                 session.run(...)
 
-        With `resume=True`, a program that is run again goes on: its n-th prompt is taken for the n-th on record, and if that
-        was answered, the recorded answer is returned. Without a `thread_id`, the thread's id is then a hash of the agent's
-        name, the first prompt and the folder's path. Such a thread is deleted when the session is left and its last run is
-        done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if that run was interrupted or failed.
-        Other threads are never deleted. `workspace`, or `output_dir`, is the session's folder instead of the agent's."""
+        With `resume=True`, a program that is run again goes on where it stopped: each prompt is known by its position,
+        and an answer on record is returned at once. Without a `thread_id`, the thread's id is then a hash of the
+        agent's name, the first prompt and the folder. Such a thread is deleted when the session is left and its last
+        run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if that run was interrupted or
+        failed. Other threads are never deleted. `workspace` or `output_dir` replaces the agent's folder here."""
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
-        """Return a session on a new thread, or on the thread with this id. Its handle can be taken before the first prompt,
-        and works once that prompt is on record."""
+        """Return a session on a new thread, or on the thread with this id. Its handle, a string with which any process
+        can continue it, can be taken before the first prompt, and works once that prompt is on record."""
 
     @property
     def store_url(self) -> str:
@@ -227,7 +227,7 @@ class Agent:
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Ask as `run` does, with its arguments, and return a run to iterate: `for event in agent.stream("…")`.
-        It has a `result` after its last event. Without a prompt, go on as `resume` does, with the `answer` if given."""
+        It has its `result` after the last event. Without a prompt, go on as `resume` does, with `answer` if given."""
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
         """Return the thread id that `session(resume=True)` makes for a session whose first prompt is `task`. Runs nothing.
@@ -726,9 +726,10 @@ class SealedCheckpointer(Checkpointer):
     def __init__(self, store: Checkpointer, keys: Keyring, *, marks: Marks | None = None) -> None: ...
 
 class Session:
-    """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`.
+    """Asks an agent several prompts on one thread. Made by `agent.session`, `start_session` and `resume_session`.
 
-    Everything is recorded as it happens, so a session needs no saving: any process can go on with it from its handle.
+    Everything is recorded as it happens, so a session needs no saving. Any process can go on with it from its handle,
+    the string in `resume_handle`.
     """
 
     def __enter__(self) -> Self: ...
@@ -754,8 +755,8 @@ class Session:
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """Parts of the conversation that the present provider could not be given in full when the session was moved to
-        it."""
+        """What was lost when the session was moved to its present provider: the parts of the conversation that this
+        provider could not be given in full."""
 
     def move_to(self, provider: str, **settings: Any) -> Session:
         """Go on at another provider with the whole conversation. Stops the work that is under way, and returns the
@@ -1080,8 +1081,9 @@ class Thread:
         replaced. It is applied before anything is recorded."""
 
     def outwait_predecessor(self) -> bool:
-        """If this process took the thread by `takeover`, wait until the lease of the former holder must have ended. By
-        then that holder has noticed the takeover, unless it is frozen. Return True after such a wait.
+        """If this process took the thread from another one by `takeover`, wait until the lease of that other process
+        must have ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a
+        wait.
 
         Returns False at once if the thread was not taken by `takeover`, if it had no lease, if its holder was certainly
         gone, or if that lease must have ended by now."""
@@ -1159,11 +1161,13 @@ class Thread:
 
     @staticmethod
     def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
-        """Encrypt threads again with the keyring's first key: every thread that has a frame which is plain or encrypted
-        with another key. A thread whose frames have this key and whose head has no seal, or that of another key, gets one.
+        """Encrypt again, with the keyring's first key, every thread that has a frame which is plain or encrypted with
+        another key. If only a thread's head has no seal, or that of another key, only the head is written again, with a
+        seal. A seal is a code in the head that only somebody with the key can make; it shows that nobody else has changed
+        the head. Returns which threads were changed.
 
-        Plain threads and heads without a seal are found only if the keyring allows plain data. Otherwise `NotSealed` is
-        raised: to seal what somebody without a key has written would make it look genuine.
+        Plain threads and heads without a seal are accepted only if the keyring allows plain data. Otherwise `NotSealed` is
+        raised: a seal on what somebody without a key has written would make it look genuine.
 
         A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
         moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
@@ -1212,19 +1216,20 @@ class Thread:
         failed write began. None if no write has failed in this way since the last one that succeeded."""
 
     def until_named(self) -> None:
-        """Return once the error `lost` says which process has taken over, or nobody can say."""
+        """Wait until the error `lost` names the process that has taken over, or until it is certain that the name
+        cannot be found out."""
 
     @staticmethod
     def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
         """Check everything that a store holds of a thread, and return what is wrong. Takes no lease and changes nothing.
 
-        Checks the digest and content of every frame, the chain from frame 0 on, every folded state (the thread's whole
-        state, stored in its log) against the state that the frames before it add up to, and every field of the head that
-        follows from the log. Checks also that the thread's list of needed blobs names all blobs that its frames refer to,
-        and that each of these, and each that they point at, exists, is intact and can be unpacked. The head's `log_id`,
-        lease and times do not follow from the log: only the seal of a store with a key shows who wrote them.
-        Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read several
-        frames together, they are read one by one. Without its key a thread is checked as far as possible."""
+        Checks that each frame is intact and follows the one before it. Checks each folded state (the thread's whole state,
+        stored in its log) against the state that the frames before it add up to, and the head against the log, except its
+        `log_id`, lease and times. Checks that the thread's list of needed blobs names all blobs that its frames refer to,
+        and that these, and all blobs that they point at, exist, are intact and can be unpacked.
+
+        Damage is reported in the result, and never raised. Raises `Unavailable` and `ThreadNotFound`. If the key of an
+        encrypted thread is missing, all is checked that can be checked without it."""
 
     @staticmethod
     def verify_all(
