@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 import clew.checkpointers
 from clew.checkpointers import Checkpointer, HeadQuery, open_checkpointer
 from clew.checkpointers.base import MAX_FRAME
+from clew.checkpointers.mysql.engine import Engine
 from clew.checkpointers.mysql.store import MySQLCheckpointer
 from clew.checkpointers.mysql.wire import Connection
 from clew.errors import Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
@@ -522,3 +523,77 @@ class _Writer:
                 return await call()
             except Unavailable:
                 await asyncio.sleep(0.05)
+
+
+# Deletions
+
+
+@pytest.mark.parametrize("since", ["a frame", "a head", "another log", "nothing"])
+async def test_a_deletion_that_comes_late_spares_what_was_written_since(
+    store: MySQLCheckpointer, monkeypatch: pytest.MonkeyPatch, since: str
+) -> None:
+    """A frozen server or network can hold statements back, and run them long after their caller has given them up."""
+    await append(store, "thread", b"one")
+    late: list[Any] = []
+
+    async def hold(engine: Engine, work: Any) -> None:
+        late.append(work)
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as held:
+        held.setattr(Engine, "write", hold)
+        with pytest.raises(Unavailable):
+            await store.delete("thread")
+    match since:
+        case "a frame":
+            await append(store, "thread", b"two", at=1)
+        case "a head":
+            await append(store, "thread", at=1, title="renewed")
+        case "another log":
+            await store.delete("thread")
+            await append(store, "thread", b"one", log_id="another")
+    before = await state(store, "thread")
+    await store._use().write(late[0])
+    assert (await store.head("thread") is None) == (since == "nothing")
+    if since != "nothing":
+        assert await state(store, "thread") == before
+
+
+async def test_a_deletion_that_is_sent_again_spares_a_thread_that_was_created_since(
+    store: MySQLCheckpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the first sending was lost, so the statements are sent again, and have another log before them."""
+    await append(store, "thread", b"one")
+    write = Engine.write
+
+    async def again(engine: Engine, work: Any) -> Any:
+        with monkeypatch.context() as once:
+            once.setattr(Engine, "write", write)
+            await write(engine, work)
+            await append(store, "thread", b"another", log_id="another")
+            return await write(engine, work)
+
+    with monkeypatch.context() as resending:
+        resending.setattr(Engine, "write", again)
+        await store.delete("thread")
+    assert await store.read("thread") == [b"another"]
+
+
+async def test_a_thread_that_is_written_all_the_time_can_be_deleted(
+    store: MySQLCheckpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await append(store, "thread", b"0")
+    read, written = Engine.read, 1
+
+    async def overtaken(engine: Engine, statement: bytes) -> Any:
+        nonlocal written
+        found = await read(engine, statement)
+        if statement.startswith(b"SELECT id, head"):
+            await append(store, "thread", b"more", at=written)
+            written += 1
+        return found
+
+    monkeypatch.setattr(Engine, "read", overtaken)
+    await store.delete("thread")
+    assert await store.head("thread") is None
+    assert written > 10

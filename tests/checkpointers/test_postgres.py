@@ -513,6 +513,26 @@ async def test_a_deletion_that_comes_late_spares_what_was_written_since(
         assert await state(store, "thread") == before
 
 
+async def test_a_deletion_that_is_sent_again_spares_a_thread_that_was_created_since(
+    store: PostgresCheckpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the first sending was lost, so the statement is sent again, and has another log before it by then."""
+    await append(store, "thread", b"one")
+    write = Engine.write
+
+    async def again(engine: Engine, *given: Any) -> Any:
+        with monkeypatch.context() as once:
+            once.setattr(Engine, "write", write)
+            await write(engine, *given)
+            await append(store, "thread", b"another", log_id="another")
+            return await write(engine, *given)
+
+    with monkeypatch.context() as resending:
+        resending.setattr(Engine, "write", again)
+        await store.delete("thread")
+    assert await store.read("thread") == [b"another"]
+
+
 async def test_a_thread_that_is_written_all_the_time_can_be_deleted(
     store: PostgresCheckpointer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,12 +15,13 @@ import pytest
 from blake3 import blake3
 
 from clew._runtime.aio import Job
+from clew.checkpointers.heads import thread_digest
 from clew.checkpointers.patience import Patience
-from clew.checkpointers.postgres import store as store_module
 from clew.checkpointers.postgres.engine import WRITERS, Engine
 from clew.checkpointers.postgres.store import PostgresCheckpointer
 from clew.checkpointers.postgres.values import BYTES, Statement
 from clew.checkpointers.postgres.wire import LATE, LOST, Failure
+from clew.checkpointers.sql import deletion
 from clew.errors import ClewError, Conflict, Unavailable
 from tests.sampling import FULL, IS_FIXED, SEED, only_in_full
 from tests.simulation.history import Broken
@@ -141,16 +142,17 @@ def test_it_finds_a_close_that_waits_for_the_next_attempt_to_connect(monkeypatch
 def test_it_finds_a_deletion_that_runs_after_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deletion that is given up, or sent again, takes nothing with it that is written later."""
 
-    async def delete(store: PostgresCheckpointer, engine: Engine, key: bytes) -> None:
-        await engine.write(Statement(b'SELECT "clew".clew_delete($1, $2)', (BYTES, BYTES)), store._space, key)
+    async def delete(store: PostgresCheckpointer, thread_id: str) -> None:
+        statement = Statement(b'SELECT "clew".clew_delete($1, $2)', (BYTES, BYTES))
+        await store._use().write(statement, store._space, thread_digest(thread_id))
 
-    monkeypatch.setattr(PostgresCheckpointer, "_delete", delete)
+    monkeypatch.setattr(PostgresCheckpointer, "delete", delete)
     assert "is gone" in found()
 
 
 @pytest.mark.slow
 def test_it_finds_a_deletion_of_a_thread_that_was_written_since(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "_DELETE_MOST", 0)
+    monkeypatch.setattr(deletion, "MOST_ATTEMPTS", 0)
     assert "is gone" in found()
 
 

@@ -106,16 +106,21 @@ class Statements:
             *(self._space, key),
         )
 
-    def delete(self, key: bytes) -> Sequence[bytes]:
-        """Return the SQL statements of a transaction that deletes a thread. It locks the thread's head first, as
-        appends do."""
-        find = b"SELECT id INTO @%bthread FROM %bheads WHERE space = %b AND thread_key = %b FOR UPDATE"
+    def version(self, key: bytes) -> bytes:
+        return self._fill(b"SELECT id, head FROM @heads WHERE space = %b AND thread_key = %b", self._space, key)
+
+    def delete(self, key: bytes, log: int, head: bytes | None) -> Sequence[bytes]:
+        """Return the SQL statements of a transaction that deletes a thread, if its row has the number `log` and the
+        stored head `head`. If `head` is None, any head will do. The transaction locks the thread's head first, as
+        appends do. Its last statement but one deletes the row."""
+        find = b"SELECT id INTO @%bthread FROM %bheads WHERE space = %b AND thread_key = %b AND id = %d%b FOR UPDATE"
         gone = b"DELETE FROM %b%b WHERE %b = @%bthread"
         prefix = self._prefix
+        unchanged = b"" if head is None else b" AND head = " + literal(head)
         return (
             b"BEGIN",
             b"SET @%bthread = NULL" % prefix,
-            find % (prefix, prefix, literal(self._space), literal(key)),
+            find % (prefix, prefix, literal(self._space), literal(key), log, unchanged),
             gone % (prefix, b"frames", b"thread", prefix),
             gone % (prefix, b"refs", b"thread", prefix),
             gone % (prefix, b"heads", b"id", prefix),

@@ -23,6 +23,7 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_digest
+from clew.checkpointers.sql.deletion import delete_thread
 from clew.checkpointers.sql.heads import decode_head, make_append, text_digest
 from clew.checkpointers.sql.listing import list_heads
 from clew.checkpointers.sql.reads import Stretch, read_frames
@@ -147,7 +148,17 @@ class MySQLCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         engine = self._use()
         check_thread_id(thread_id)
-        await self._write(engine, *self._statements.delete(thread_digest(thread_id)))
+        key = thread_digest(thread_id)
+
+        async def look() -> tuple[int, bytes] | None:
+            rows = await engine.read(self._statements.version(key))
+            return rows[0] if rows else None
+
+        async def delete(log: int, head: bytes | None) -> bool:
+            *_, deleted, _ = await self._write(engine, *self._statements.delete(key, log, head))
+            return deleted.found > 0
+
+        await delete_thread(look, delete)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         engine = self._use()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
 from clew.checkpointers.postgres.statements import Append, Statements
 from clew.checkpointers.postgres.values import bytes_list, number, numbers_of
+from clew.checkpointers.sql.deletion import delete_thread
 from clew.checkpointers.sql.heads import decode_head, tags_column, title_column, with_sum
 from clew.checkpointers.sql.listing import list_heads
 from clew.checkpointers.sql.reads import Stretch, read_frames
@@ -41,9 +41,6 @@ _PAGE = 500
 _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
 """The most that one statement handles, in the order of the names: total bytes of blobs to put (a larger blob goes
 alone), number of blobs to put, number of blobs to get, and number of blobs to touch (mark as just used)."""
-
-_DELETE_MOST = 20
-"""How often a deletion may find that its thread was written since it was read."""
 
 
 class PostgresCheckpointer(Checkpointer):
@@ -173,26 +170,17 @@ class PostgresCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         engine = self._use()
         check_thread_id(thread_id)
-        await self._delete(engine, thread_digest(thread_id))
+        key = thread_digest(thread_id)
 
-    async def _delete(self, engine: Engine, key: bytes) -> None:
-        """Delete the thread with this key (the hash of its id), on condition that nobody has written to it since it was
-        read just before. If somebody has, read it again and repeat. The 20th attempt deletes the thread whatever was
-        written to it.
-
-        Without the condition, a deletion could delete appends that came after it: the server may run a deletion late,
-        when its caller has already stopped waiting, or when it was sent again on another connection.
-        """
-        for attempt in itertools.count(1):
+        async def look() -> tuple[bytes, bytes] | None:
             rows = await engine.read(self._statements.version, self._space, key)
-            if not rows:
-                return
-            log, head = rows[0]
-            # a thread that is written all the time is deleted in the end, whatever its newest head is
-            seen = head if attempt < _DELETE_MOST else None
-            result = await engine.write(self._statements.delete, self._space, key, log, seen)
-            if result.ntuples:
-                return
+            return (rows[0][0] or b"", rows[0][1] or b"") if rows else None
+
+        async def delete(log: bytes, head: bytes | None) -> bool:
+            result = await engine.write(self._statements.delete, self._space, key, log, head)
+            return result.ntuples > 0
+
+        await delete_thread(look, delete)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         engine = self._use()
