@@ -103,6 +103,13 @@ RESENT: dict[str, list[Call]] = {
         append(5, 6, 0, "z", log="M"),
         read(21, 22, "z"),
     ],
+    "a thread that is created again": [
+        append(0, 20, 0, "a"),
+        read(1, 2, "a"),
+        delete(3, 4),
+        read(5, 6),
+        read(21, 22, "a"),
+    ],
     "a head alone that conflicts once it was replaced": [
         *TWO,
         append(4, 20, 2, head="head of A", outcome="conflict"),

@@ -48,7 +48,8 @@ def sent_again(calls: Sequence[Call]) -> list[Call]:
     return [
         msgspec.structs.replace(made, outcome="unknown")
         for made in calls
-        if made.method == "append" and (made.outcome == "conflict" or (made.outcome == "ok" and not made.frames))
+        if made.method == "append"
+        and (made.outcome == "conflict" or (made.outcome == "ok" and (not made.frames or made.at == 0)))
     ]
 
 

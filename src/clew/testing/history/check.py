@@ -31,9 +31,10 @@ def check_history(calls: Iterable[Call], *, resends: bool = False) -> list[str]:
     - No call fails with an error other than those that a store may raise.
 
     Pass `resends=True` if connections of the store broke during the history. A store may then have sent an append a
-    second time within one call. So two more things are accepted. An append of the head alone may replace the head more
-    than once before it ends. An append that ends with `Conflict` may have been written for a while, if another call
-    then deleted the thread or replaced the head.
+    second time within one call. So three more things are accepted. An append of the head alone may replace the head
+    more than once before it ends. An append that ends with `Conflict` may have been written for a while, if another
+    call then deleted the thread or replaced the head. And an append that creates a thread may create it again, if
+    another call deleted the thread before the append ended.
     """
     history = sorted(calls, key=lambda call: call.began)
     wrong = [f"{_name(call)} failed with {call.error}" for call in history if call.outcome == "failed"]

@@ -136,7 +136,7 @@ class _Search:
             self._resends
             and call.method == "append"
             and not is_lost
-            and (call.outcome == "conflict" or not call.frames)
+            and (call.outcome == "conflict" or not call.frames or call.at == 0)
         ):
             self._resent.add(index)
 
