@@ -19,6 +19,7 @@ from clew.checkpointers.files.envelope import (
     Header,
     NewerRecord,
     begins,
+    only_frames,
     pack,
 )
 
@@ -76,6 +77,43 @@ def test_every_bit_of_a_record_is_checked() -> None:
             damaged[position] ^= 1 << bit
             with pytest.raises(BadRecord):
                 take_apart(bytes(damaged))
+
+
+def neighbours() -> tuple[bytes, list[int]]:
+    """Return records that follow each other from byte 300 on, and where each begins and the last one ends. The third holds
+    two frames, the fourth a ref: `only_frames` leaves these to others."""
+    offset, bounds, parts = 300, [300], []
+    for at, (frames, refs) in enumerate(
+        [([b"one"], []), ([b""], []), ([b"a", b"b"], []), ([b"x"], [REF]), ([b"end"], [])]
+    ):
+        data, header = pack(frames, refs, b"head", at=at, offset=offset, before=BEFORE)
+        offset = header.end
+        parts.append(data)
+        bounds.append(offset)
+    return b"".join(parts), bounds
+
+
+def test_records_of_one_frame_are_read_together() -> None:
+    assert only_frames(*neighbours()) == [b"one", b"", None, None, b"end"]
+
+
+def test_every_bit_of_records_that_are_read_together_is_checked() -> None:
+    data, bounds = neighbours()
+    sound = only_frames(data, bounds)
+    for position in range(len(data)):
+        place = sum(bound <= 300 + position for bound in bounds) - 1
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[position] ^= 1 << bit
+            assert only_frames(bytes(damaged), bounds) == [*sound[:place], None, *sound[place + 1 :]]
+
+
+def test_records_that_are_read_together_and_end_early_are_left_out_at_every_length() -> None:
+    data, bounds = neighbours()
+    sound = only_frames(data, bounds)
+    for length in range(len(data)):
+        whole = sum(bound <= 300 + length for bound in bounds[1:])
+        assert only_frames(data[:length], bounds) == [*sound[:whole], *[None] * (len(sound) - whole)]
 
 
 def test_a_record_that_ends_early_is_refused_at_every_length() -> None:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -44,7 +45,7 @@ __all__ = [
     "NewerRecord",
     "Table",
     "begins",
-    "only_frame",
+    "only_frames",
     "pack",
     "trailing",
 ]
@@ -166,34 +167,40 @@ class Header(NamedTuple):
         return found, table
 
 
-def only_frame(data: bytes, start: int, offset: int) -> bytes | None:
-    """Check a record that holds exactly one frame, and return this frame. The record begins at `start` in `data`, and
-    at `offset` in the file. Returns None if the record has no frame or several, or fails a check. Then use
-    `Header.unpack` and `Header.read`, which read any record, and say what is wrong with a damaged one.
+def only_frames(data: bytes, bounds: Sequence[int]) -> list[bytes | None]:
+    """Check records that follow each other, and return the frame of each. `data` holds just these records; it is shorter
+    if the file was cut off meanwhile. `bounds` has the offset in the file of each, and then the end of the last one.
 
-    Most records hold one frame. Reading such a record without objects for its header and table takes half the time
-    (measured).
+    Most records hold one frame and no refs. Read like this, without objects for headers and tables, they take less than
+    half the time (measured). A record of another kind, or one that fails a check, is None in the list: use
+    `Header.unpack` and `Header.read` for it, which read any record, and say what is wrong with a damaged one.
     """
-    if len(data) < start + HEADER:
-        return None
-    magic, version, stated, _, _, length, frames, refs, head, table_sum, frames_sum, mark = _WHOLE.unpack_from(
-        data, start
-    )
-    table = start + HEADER
-    place, stop = table + 4 + 32 * refs + head, start + length - TRAILER
-    frame = data[place:stop]
-    is_sound = (
-        frames == 1
-        and magic == MAGIC
-        and version == VERSION
-        and stated == offset
-        and _sum(data[start : start + _FIELDS.size]) == mark
-        and _sum(data[table:place]) == table_sum
-        and _sum(frame) == frames_sum
-        and data[stop : stop + TRAILER] == _TRAILER.pack(length, mark)
-        and len(frame) == stop - place
-    )
-    return frame if is_sound else None
+    found: list[bytes | None] = []
+    fields_of, trailer_of, begin = _WHOLE.unpack_from, _TRAILER.unpack_from, bounds[0]
+    last = len(data) - TRAILER
+    for offset, end in pairwise(bounds):
+        start, stop = offset - begin, end - begin - TRAILER
+        if not start + HEADER <= stop <= last:
+            found.append(None)
+            continue
+        magic, version, stated, _, _, length, frames, refs, head, table_sum, frames_sum, mark = fields_of(data, start)
+        place = start + HEADER + 4 + head
+        frame = data[place:stop]
+        is_sound = (
+            frames == 1
+            and not refs
+            and magic == MAGIC
+            and version == VERSION
+            and stated == offset
+            and length == end - offset
+            and place <= stop
+            and blake3(data[start : start + _FIELDS.size]).digest(_SUM) == mark
+            and blake3(data[start + HEADER : place]).digest(_SUM) == table_sum
+            and blake3(frame).digest(_SUM) == frames_sum
+            and trailer_of(data, stop) == (length, mark)
+        )
+        found.append(frame if is_sound else None)
+    return found
 
 
 def pack(
