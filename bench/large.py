@@ -141,8 +141,8 @@ async def _long(folder: Path, scale: Scale) -> list[Result]:
         what = f"peak memory, {turns:,} turns: {name} / 200 MB"
         rows.append(Result(what, f"{used / 2**20:.0f} MB", "200 MB", ratio, at_most(1.0)))
     costs: dict[str, list[list[float]]] = {"short": [], "long": []}
-    for _ in range(2):
-        for name, found in costs.items():
+    for repeat in range(scale.repeats):
+        for name, found in sorted(costs.items(), reverse=repeat % 2 == 1):
             async with SQLiteCheckpointer(path) as store:
                 found.append(await turn_seconds(store, name, scale.reads * 6))
     what = f"an agent's processor time a turn: turn {turns:,} / turn {_SHORT}"

@@ -278,7 +278,8 @@ class Checkpointer:
         - **No frames** is a legal append to a thread that exists: it replaces only the head, under the same condition.
         - **A broken connection**: the store may repeat the append by itself within the call. So `Conflict` says that the
           append is not in the log when the call ends. It may have been there until another call deleted the thread or
-          replaced the head. The head alone may be replaced twice.
+          replaced the head. The head alone may be replaced twice, and a thread that was deleted before the append that
+          creates it has ended may be created again.
         - A ref to a blob that the store does not have raises `MissingBlob`, and nothing is written. Each ref touches its
           blob: the blob's time of last use is set to now.
         - **Cancelling** an awaited append does not abandon it: the append finishes first, then the cancellation is raised."""
