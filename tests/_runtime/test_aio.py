@@ -6,10 +6,13 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
+import weakref
 
 import pytest
 
-from clew._runtime.aio import cancel_and_wait, settle
+from clew._runtime import aio
+from clew._runtime.aio import WorkerPool, cancel_and_wait, settle
 from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -253,3 +256,54 @@ def test_a_second_ctrl_c_under_asyncio_run_waits_for_what_is_to_be_settled() -> 
     assert ended.stdout == "settling\nsettled\n", ended.stderr
     assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
     assert ended.returncode == -signal.SIGINT
+
+
+async def test_a_result_is_the_callers_alone_while_the_os_thread_that_made_it_is_slow_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Result:
+        pass
+
+    deliver, may_go_on = aio.deliver, threading.Event()
+
+    def slow(jobs: tuple[aio.Job, ...]) -> None:
+        deliver(jobs)
+        may_go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(aio, "deliver", slow)
+    pool = WorkerPool("test", 1, lambda: None, lambda _: None)
+    try:
+        result = await pool.run(lambda _: Result(), asyncio.get_running_loop())
+        seen = weakref.ref(result)
+        del result
+        assert seen() is None, "its memory is free"
+    finally:
+        may_go_on.set()
+        pool.stop()
+
+
+async def test_an_error_keeps_nothing_of_what_was_read_before_it_was_raised() -> None:
+    class Read:
+        pass
+
+    seen: list[weakref.ref[Read]] = []
+
+    def work(_: None) -> None:
+        def inner() -> None:
+            read = Read()
+            seen.append(weakref.ref(read))
+            raise MemoryError
+
+        try:
+            inner()
+        except MemoryError as error:
+            raise OSError("no memory") from error
+
+    pool = WorkerPool("test", 1, lambda: None, lambda _: None)
+    try:
+        with pytest.raises(OSError, match="no memory") as caught:
+            await pool.run(work, asyncio.get_running_loop())
+        assert [read() for read in seen] == [None]
+        assert [entry.name for entry in caught.traceback][-1] == "work", "where it was raised is still told"
+    finally:
+        pool.stop()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -237,10 +238,12 @@ class WorkerPool:
             raise
 
     async def run(self, work: Callable[[Any], T], loop: asyncio.AbstractEventLoop) -> T:
+        """Run this function on an OS thread of the pool, which passes it its resource. Return the result of the function,
+        or raise its error. `loop` is the event loop of the caller."""
         job = new_job(work, loop)
         self._queue.put(job)
-        result: T = await job
-        return result
+        box: list[T] = await job
+        return box.pop()
 
     def stop(self) -> None:
         """Finish the queued jobs, then end the OS threads of the pool. Blocks until they have ended."""
@@ -255,13 +258,25 @@ class WorkerPool:
             try:
                 if resource is None:
                     resource = self._make()
-                job.outcome = job.work(resource)
+                # In a list, which the caller empties: this OS thread may keep the job for a while after it is delivered,
+                # and would keep a large result with it, in memory that the caller's next read may need.
+                job.outcome = [job.work(resource)]
             except BaseException as error:  # noqa: BLE001 - handed to the waiter, whatever it is
+                _clear_frames(error)
                 job.error = error
             deliver((job,))
             del job
         if resource is not None:
             self._close(resource)
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Free the local variables of the functions that this error and its causes passed through. An error keeps them alive
+    with its traceback: after a failed read for lack of memory, everything that was read so far."""
+    at: BaseException | None = error
+    while at is not None:
+        traceback.clear_frames(at.__traceback__)
+        at = at.__cause__ or at.__context__
 
 
 class Calls:
