@@ -26,13 +26,14 @@ MAX_HEAD = 2**16
 """The most bytes that a head may have, encoded as msgpack. Listings read many heads at once, so each must be small."""
 
 frees_room: ContextVar[bool] = ContextVar("frees_room", default=False)
-"""Set to True around an append that prepares the deletion of its thread. A store that holds some room in reserve for
-deletions on a full disk may use it for such an append."""
+"""A caller sets this to True while it makes an append that has to come before the deletion of the thread. A store that
+keeps some disk space in reserve may use it for such an append, so that a thread can be deleted on a full disk."""
 
 
 class Checkpointer(ABC):
-    """A store of threads. Each thread is a log of opaque frames with one head; blobs are stored by their digest.
-    A ref is the digest of a blob that a thread refers to.
+    """A store of threads. Each thread has a log, which is a list of frames (bytes that the store never looks inside),
+    and a head, which is a small summary. Blobs are larger values, each stored under its digest. A ref is the digest of
+    a blob that a thread refers to.
 
     Every store keeps these promises, and `clew.testing.CheckpointerContract` tests them:
 
@@ -51,7 +52,8 @@ class Checkpointer(ABC):
     """
 
     is_hasty: bool = False
-    """Whether an append to this store takes so little time that its frames are compressed quickly instead of well."""
+    """Whether callers should compress frames quickly instead of well, because an append to this store takes so little
+    time."""
     place: str = ""
     """A text that identifies the store and its namespace. It is the same in every process on this machine. Empty if no
     other process can open the same store, as with a store in memory."""
@@ -81,8 +83,8 @@ class Checkpointer(ABC):
         - **No frames** is a legal append to a thread that exists: it replaces only the head, under the same condition.
         - **A broken connection**: the store may repeat the append by itself within the call. So `Conflict` says that the
           append is not in the log when the call ends. It may have been there until another call deleted the thread or
-          replaced the head. The head alone may be replaced twice, and a thread that was deleted before the append that
-          creates it has ended may be created again.
+          replaced the head. An append without frames may replace the head twice. An append that creates a thread may
+          create it again if another call deletes the thread before the append has ended.
         - A ref to a blob that the store does not have raises `MissingBlob`, and nothing is written. Each ref touches its
           blob: the blob's time of last use is set to now.
         - **Cancelling** an awaited append does not abandon it: the append finishes first, then the cancellation is raised.
@@ -141,17 +143,17 @@ class Checkpointer(ABC):
 
     @abstractmethod
     async def missing_blobs(self, digests: Collection[str]) -> set[str]:
-        """Return those of the given digests whose blobs the store does not have. The blobs that it has are touched:
-        their time of last use is set to now, so that garbage collection spares them for its grace period."""
+        """Return the digests of the given blobs that the store does not have. The blobs that it has are touched: their
+        time of last use is set to now, so that garbage collection spares them for its grace period."""
 
     @abstractmethod
     def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
         """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
         given as a ref to an append, or asked for with `missing_blobs`.
 
-        Garbage collection reads `heads` after this, and deletes those of these blobs that no listed thread refers to.
-        So a store that keeps its listing of threads apart from the threads first makes sure that the listing has every
-        thread. It raises an error if it cannot."""
+        Garbage collection then reads `heads`, and deletes the yielded blobs to which no listed thread refers. So a
+        store that keeps its listing of threads apart from the threads first makes sure that the listing has every
+        thread. If the store cannot make sure of that, this raises an error."""
 
     @abstractmethod
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:

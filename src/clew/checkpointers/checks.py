@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 NO_THREAD = "the thread does not exist, so the append must have frames and be at position 0"
-"""The reason of a `Conflict` that an append to a missing thread raises."""
+"""The reason that a `Conflict` gives if the append is to a thread that does not exist, and cannot be its first one."""
 
 
 def _lacked_memory(error: BaseException | None) -> bool:
@@ -64,14 +64,14 @@ def fitting(thread_id: str) -> Iterator[None]:
     except (MemoryError, Unavailable) as error:
         if not _lacked_memory(error):
             raise
-        raise too_large(thread_id) from error.with_traceback(None)  # which keeps what was read
+        raise too_large(thread_id) from error.with_traceback(None)  # a traceback would keep what was read in memory
 
 
 class WaysOut(NamedTuple):
-    """Texts for the errors with which a `Guard` refuses the use of an object. Three of them tell the user what to do
-    instead: `closed` if the object is closed, `child` if it was made in the parent of this forked process, and `loop`
-    if it was first used on another event loop. `made` is a verb, such as "opened", that says how the object came to
-    be."""
+    """Texts for the errors with which a `Guard` refuses the use of an object, such as a store. Three of them tell the
+    user what to do instead: `closed` if the object is closed, `child` if it was made in the parent of this forked
+    process, and `loop` if it was first used on another event loop. `made` is the word for how the object was made, such
+    as "opened", to say in which process that happened."""
 
     made: str = "opened"
     closed: str = "Open it again with open_checkpointer or its class."

@@ -31,7 +31,8 @@ __all__ = [
 ]
 
 UNSEALED = "unsealed"
-"""Marks a head that has no seal, in a store with a key that allows plain data."""
+"""The value that `Head.seal` gets when a `SealedCheckpointer` reads a head without a seal (a signature), which its keys
+allow. It marks the head as not signed."""
 
 Status = Literal["running", "waiting", "interrupted", "failed", "done"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -90,9 +91,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     parent: tuple[str, int] | None = None
     tags: dict[str, str] = {}
     seal: str = ""
-    """Shows that somebody with a key of the store wrote this head: a code in hex (see `SealedCheckpointer`). Empty if the
-    store has no key. A `SealedCheckpointer` checks it and gives the head without it; a head that has none, where that is
-    allowed, it gives with `UNSEALED` here."""
+    """A signature in hex: it shows that somebody with a key of the store wrote this head. Empty if the store has no key.
+    A `SealedCheckpointer` checks the seal and returns the head with an empty one. If a stored head has no seal and the
+    keys allow that, it returns the head with `UNSEALED` here."""
 
 
 class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +161,7 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def select(heads: Iterable[Head], query: HeadQuery) -> list[Head]:
-    """Return those of the given heads that match the query, in the order it asks for. Only heads after its cursor are
+    """Return the given heads that match the query, in the order that the query asks for. Only heads after its cursor are
     returned, and at most as many as its limit. Used by stores that cannot select and sort by themselves."""
     start = query.start()
     placed = [(query.position(head), head) for head in heads if query.matches(head)]
@@ -211,4 +212,4 @@ def unlisted(damaged: Sequence[Corrupt]) -> Corrupt:
 
 
 _NAMED = 10
-"""The most damaged threads whose errors are quoted in the error that `unlisted` returns."""
+"""The error that `unlisted` returns quotes the errors of at most this many damaged threads."""

@@ -24,15 +24,16 @@ __all__ = ["TIMEOUT", "Patience", "Waiting", "timeout_seconds", "unread_and_unse
 TIMEOUT = 10.0
 """Seconds without progress after which a call raises `Unavailable`, if the user of the store sets nothing else."""
 LONGEST = 3600.0
-"""The most seconds that a user may set."""
+"""The most seconds that a user of a store may set as its `timeout`."""
 SLOWEST_UPLOAD = 2**20
-"""Bytes per second. Where a driver does not show how much it has sent, an upload may take as much longer as it takes at
-this speed."""
+"""Bytes per second. If a driver does not show how much it has sent, the time limit of an upload is extended by the time
+that its bytes take at this speed."""
 _SMALL = 2**16
 """Uploads of fewer bytes get no additional time."""
 _UNSEEN = object()
 _LATE = 0.5
-"""A check that comes more than this many seconds late says that this process was stopped or busy, not the server."""
+"""Seconds. If a check runs later than planned by more than this, then this process was stopped or busy. So it says
+nothing about the server, and no call is ended yet."""
 
 T = TypeVar("T")
 
@@ -60,8 +61,8 @@ class Patience:
     Each connection has another such object, made with `part`, so that one dead connection is noticed while others work.
     Progress on a connection counts as progress of its store.
 
-    Progress is reported in two ways: somebody calls `moved`, or the value of `sign` has changed. `sign` is a function
-    without arguments whose value changes while bytes move, such as the number of bytes that were received.
+    Progress shows in two ways: `moved` is called, or `sign` returns another value than before. `sign` is a function
+    without arguments whose result changes while bytes move, such as the number of bytes that were received.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Patience:
         self._due = 0.0
 
     def part(self, sign: Callable[[], object] | None = None) -> Patience:
-        """Return a new `Patience` for one connection of this store. `sign` is a function without arguments whose value
+        """Return a new `Patience` for one connection of this store. `sign` is a function without arguments whose result
         changes while bytes move on the connection."""
         return Patience(self.where, self.seconds, whole=self, sign=sign)
 
@@ -196,7 +197,7 @@ class Patience:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if now - self._due > _LATE:  # answers may have come while nobody listened: let them be read first
+        if now - self._due > _LATE:  # answers may have arrived while this process was held up: let them be read first
             self._due = math.inf
             self._timer = loop.call_later(min(_LATE, self.seconds / 4), self._check)
             return

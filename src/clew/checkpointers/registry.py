@@ -42,8 +42,8 @@ _BUILT_IN = {
 
 
 class Opener(Protocol):
-    """What an entry point in the group `clew.checkpointers` names: a checkpointer class. Its `from_url` opens a URL
-    whose scheme is the name of the entry point."""
+    """The type of a checkpointer class that an entry point in the group `clew.checkpointers` names. The class method
+    `from_url` opens a URL whose scheme is the name of the entry point."""
 
     def from_url(self, url: str, namespace: str = "") -> Checkpointer: ...
 
@@ -116,7 +116,8 @@ def data_folder() -> Path:
 
 
 _SCHEME = re.compile("[a-z][a-z0-9+.-]{0,30}")
-"""A text that can be the scheme of a URL. Anything else may be a password with a colon in it, and is not repeated."""
+"""Matches a text that can be the scheme of a URL. If the text before the colon does not match, it may be part of a
+password, and errors do not quote it."""
 
 
 def _opener(scheme: str) -> Opener:

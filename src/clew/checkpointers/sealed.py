@@ -17,7 +17,8 @@ from clew.log.keys import Keyring
 __all__ = ["SealedCheckpointer", "without_keys"]
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
-"""Encodes a head without its seal, which is what the seal covers. The order of the tags does not matter."""
+"""Encodes a head whose field `seal` is empty: the seal is a signature of these bytes. They do not depend on the order of
+the head's tags."""
 
 
 class SealedCheckpointer(WrappedCheckpointer):
@@ -25,11 +26,11 @@ class SealedCheckpointer(WrappedCheckpointer):
 
     The caller encrypts and decrypts frames and blobs, with `keys`. This class signs heads: each head carries a seal (a
     signature) over all its fields, among them the thread's id, the number of frames, the digest of the last one, the
-    log's id and the lease. Every head that is read is checked. One that was changed without a key raises `Corrupt`; one
-    without a seal raises `NotSealed`, unless the keys allow plain data.
+    log's id and the lease. Every head that is read is checked. A head that was changed without a key raises `Corrupt`; a
+    head without a seal raises `NotSealed`, unless the keys allow plain data.
 
-    An older head of the same thread has a right seal too. So somebody who can write to the store, and kept a copy of it,
-    can put back a thread as it once was. Only a memory outside the store shows that: `marks`, the newest state that this
+    An older head of the same thread has a valid seal too. So somebody who can write to the store, and kept a copy of it,
+    can put back a thread as it once was. Only a record outside the store shows that: `marks`, the newest state that this
     machine has seen of each thread. A thread that is older than its mark raises `Corrupt`.
 
     Closing this closes `store`.
@@ -38,7 +39,7 @@ class SealedCheckpointer(WrappedCheckpointer):
     def __init__(self, store: Checkpointer, keys: Keyring, *, marks: Marks | None = None) -> None:
         super().__init__(store)
         self._keys = keys
-        self._marks = marks if store.place else None  # nobody else can write to a store without a place
+        self._marks = marks if store.place else None  # no other process can open a store without a place
 
     @property
     def keys(self) -> Keyring | None:
@@ -91,7 +92,7 @@ class SealedCheckpointer(WrappedCheckpointer):
         """
         if self._marks is None or self._marks.see(self.place, head):
             return head
-        again = await self.store.head(head.thread_id)  # another process here may have written and marked it meanwhile
+        again = await self.store.head(head.thread_id)  # another process here may have written the thread and its mark
         if again is None:
             return None
         newer = self._unsealed(again, head.thread_id)

@@ -49,8 +49,8 @@ _OPTIONS = re.compile("[?#]")
 
 
 def why_unparsed(error: ValueError) -> str:
-    """Return in words why `urlsplit` refused a URL. `error` is what it raised. The result does not quote the URL,
-    because what looks like a port may be part of a password."""
+    """Return in words why `urlsplit` refused a URL. `error` is the error that it raised. The result does not quote the
+    URL, because what looks like a port may be part of a password."""
     return "its port is not a number up to 65535" if "ort" in str(error) else "its host does not parse"
 
 
@@ -77,8 +77,8 @@ def given_options(query: str, known: Collection[str], shown: str) -> dict[str, s
     """Parse the query of a URL (`name=value&name=value`) and return its options by name.
 
     Raises `InvalidInput` if an option is not in `known` or is given twice. The error starts with `shown`, the URL
-    without its password. It names an unknown option only if that looks like a name: after an unescaped ? in a password,
-    the rest of the password is taken for an option.
+    without its password. The error names an unknown option only if that looks like a name: if a password has an
+    unescaped ?, the rest of the password is parsed as an option, and must not be shown.
     """
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -108,7 +108,7 @@ def connection_count(value: object) -> int:
 
 def not_this(value: object) -> str:
     """Return the end of an error message that refuses a value, such as ", not 0". Returns an empty text if the value is
-    a text: then it comes from a URL, and may be a part of a password that was taken for an option."""
+    a string: then it comes from a URL, and may be a part of a password that was parsed as an option."""
     return "" if isinstance(value, str) else f", not {value!r}"
 
 

@@ -1,4 +1,4 @@
-"""`WrappedCheckpointer`: the base class of checkpointers that add something to another one."""
+"""Defines `WrappedCheckpointer`, the base class of checkpointers that add something to another checkpointer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["WrappedCheckpointer"]
 
 
 class WrappedCheckpointer(Checkpointer):
-    """A checkpointer that passes every call on to `store`. A subclass overrides the calls to which it adds something."""
+    """A checkpointer that passes every call on to `store`, another checkpointer. A subclass overrides the methods to
+    which it adds something."""
 
     def __init__(self, store: Checkpointer) -> None:
         self.store = store
