@@ -91,9 +91,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     parent: tuple[str, int] | None = None
     tags: dict[str, str] = {}
     seal: str = ""
-    """A signature in hex: it shows that somebody with a key of the store wrote this head. Empty if the store has no key.
-    A `SealedCheckpointer` checks the seal and returns the head with an empty one. If a stored head has no seal and the
-    keys allow that, it returns the head with `UNSEALED` here."""
+    """A signature in hex: it shows that somebody with a key of the store wrote this head. Empty if the store has no
+    key. A `SealedCheckpointer` checks the seal and returns the head with an empty one. If a stored head has no seal and
+    the keys allow that, it returns the head with `UNSEALED` here."""
 
 
 class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,8 +161,8 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def select(heads: Iterable[Head], query: HeadQuery) -> list[Head]:
-    """Return the given heads that match the query, in the order that the query asks for. Only heads after its cursor are
-    returned, and at most as many as its limit. Used by stores that cannot select and sort by themselves."""
+    """Return the given heads that match the query, in the order that the query asks for. Only heads after its cursor
+    are returned, and at most as many as its limit. Used by stores that cannot select and sort by themselves."""
     start = query.start()
     placed = [(query.position(head), head) for head in heads if query.matches(head)]
     placed = [place for place in placed if start is None or place[0] < start]

@@ -17,8 +17,8 @@ from clew.log.keys import Keyring
 __all__ = ["SealedCheckpointer", "without_keys"]
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
-"""Encodes a head whose field `seal` is empty: the seal is a signature of these bytes. They do not depend on the order of
-the head's tags."""
+"""Encodes a head whose field `seal` is empty: the seal is a signature of these bytes. They do not depend on the order
+of the head's tags."""
 
 
 class SealedCheckpointer(WrappedCheckpointer):
@@ -26,12 +26,12 @@ class SealedCheckpointer(WrappedCheckpointer):
 
     The caller encrypts and decrypts frames and blobs, with `keys`. This class signs heads: each head carries a seal (a
     signature) over all its fields, among them the thread's id, the number of frames, the digest of the last one, the
-    log's id and the lease. Every head that is read is checked. A head that was changed without a key raises `Corrupt`; a
-    head without a seal raises `NotSealed`, unless the keys allow plain data.
+    log's id and the lease. Every head that is read is checked. A head that was changed without a key raises `Corrupt`;
+    a head without a seal raises `NotSealed`, unless the keys allow plain data.
 
-    An older head of the same thread has a valid seal too. So somebody who can write to the store, and kept a copy of it,
-    can put back a thread as it once was. Only a record outside the store shows that: `marks`, the newest state that this
-    machine has seen of each thread. A thread that is older than its mark raises `Corrupt`.
+    An older head of the same thread has a valid seal too. So somebody who can write to the store, and kept a copy of
+    it, can put back a thread as it once was. Only a record outside the store shows that: `marks`, the newest state that
+    this machine has seen of each thread. A thread that is older than its mark raises `Corrupt`.
 
     Closing this closes `store`.
     """

@@ -12,8 +12,8 @@ __all__ = ["Clock", "stopwatch"]
 
 
 class Clock:
-    """The clock of a store's server, estimated from this machine's clock. `ahead` is how many microseconds the server's
-    clock is ahead of it, negative if it is behind."""
+    """The clock of a store's server, estimated from this machine's clock. `ahead` is by how many microseconds the
+    server's clock is ahead of this machine's, negative if it is behind."""
 
     def __init__(self, ahead: int = 0) -> None:
         self._ahead = ahead

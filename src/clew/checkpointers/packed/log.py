@@ -73,8 +73,8 @@ class Tail(NamedTuple):
 
 
 class Log(NamedTuple, Generic[S]):
-    """What a thread's record (its one object or document in the store) says, without the head. `state` changes with
-    every write of the record, and `frames` is the number of all frames."""
+    """The content of a thread's record (its one object or document in the store), without the head. `state` changes
+    with every write of the record, and `frames` is the number of all frames of the thread."""
 
     state: S
     log_id: str

@@ -1,5 +1,5 @@
 """The format of packs, and the rule by which small packs are merged. A pack holds older frames of a thread and the refs
-(digests of blobs) of these frames. Pure: bytes in, bytes out.
+(digests of blobs) of these frames. Nothing here reads or writes a store: the functions only convert bytes.
 
     pack        for each frame its length and its CRC-32 (4 bytes each), the refs (32 bytes each), the frames
 
@@ -71,8 +71,8 @@ class Pack(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Index(msgspec.Struct, frozen=True, array_like=True):
-    """Says where the frames and refs (digests of blobs) of a thread are: in packs, which are stored groups of older
-    frames, or not yet in a pack (the tail)."""
+    """The part of a thread's record that says where its frames and refs (digests of blobs) are: in packs, which are
+    stored groups of older frames, or in the tail, which has the newest frames."""
 
     packs: tuple[Pack, ...]
     sizes: tuple[int, ...]
@@ -87,8 +87,8 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PackTable(NamedTuple):
-    """The part of a pack (a stored group of older frames) before its frames, after it was checked: the sizes and CRC-32
-    sums of the frames, and the refs (digests of blobs)."""
+    """The decoded and checked part of a pack (a stored group of older frames) that precedes its frames: the sizes and
+    CRC-32 sums of the frames, and the refs (digests of blobs)."""
 
     sizes: tuple[int, ...]
     sums: tuple[int, ...]
@@ -160,7 +160,7 @@ def _level(size: int) -> int:
 
 
 def unique_name() -> str:
-    """Return a random name of 32 hex digits, so long that no other object has it."""
+    """Return a random name of 32 hex digits. It is so long that no two objects ever get the same name."""
     return os.urandom(16).hex()
 
 

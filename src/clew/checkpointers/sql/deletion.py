@@ -1,4 +1,4 @@
-"""Deletes a thread of an SQL server, whose network can lose an answer or hold a statement back for long."""
+"""Deletes a thread from a store on an SQL server, although an answer may be lost or a statement may arrive late."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["MOST_ATTEMPTS", "delete_thread"]
 T = TypeVar("T")
 
 MOST_ATTEMPTS = 20
-"""The attempt that deletes the log whatever was appended to it meanwhile. Those before it are only for a log that is as
-it was read."""
+"""The number of the attempt that deletes the log even if somebody has appended to it since it was read. Earlier
+attempts delete only an unchanged log."""
 
 
 async def delete_thread(
@@ -20,12 +20,13 @@ async def delete_thread(
 ) -> None:
     """Delete the log that a thread has now, and no log that is created later under the same id.
 
-    `look` returns the database's number of the log and the stored head, or None if there is no thread. `delete` gets
-    both and deletes the thread if it still has them, else it returns False. If the head is None, only the number counts.
+    `look` returns the database's number for the log and the stored head, or None if there is no thread. `delete` gets
+    both, deletes the thread if both are still the same, and returns whether it was deleted. If the head given to
+    `delete` is None, only the number has to be the same.
 
-    Two things make these conditions necessary. A statement is sent again if its answer was lost, and by then another
+    There are two reasons for these conditions. A statement is sent again if its answer was lost, and by then another
     process may have created the thread anew. And a server that was frozen may run a statement long after its caller has
-    stopped waiting: it must not take appends with it that were acknowledged meanwhile.
+    stopped waiting: then the statement must not delete appends that were acknowledged meanwhile.
     """
     first: T | None = None
     for attempt in itertools.count(1):
@@ -33,6 +34,6 @@ async def delete_thread(
         if found is None or (first is not None and found[0] != first):
             return
         first, head = found
-        # a thread that is written all the time is deleted in the end, whatever its newest head is
+        # The last attempt ignores the head: otherwise a thread that is written all the time would never be deleted.
         if await delete(first, head if attempt < MOST_ATTEMPTS else None):
             return

@@ -1,5 +1,5 @@
-"""Share one engine (an object that holds the connections to one store) among all checkpointers of the same store on one
-event loop."""
+"""Shares one engine (an object that holds the connections to one store) among all checkpointers that use the same store
+on the same event loop."""
 
 from __future__ import annotations
 

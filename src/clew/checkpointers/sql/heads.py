@@ -1,5 +1,5 @@
-"""Turns heads into columns of a database table, for every SQL store, and appends into column values, for the SQL stores
-on a server.
+"""Turns heads (small summaries of threads) into columns of a database table, for every SQL store, and appends into
+column values, for the SQL stores on a server.
 
 Thread ids, log ids, agents and parents are stored as digests of a fixed length. So they fit an index, are never empty
 (which Oracle takes for NULL) and differ whenever the text differs, whatever the collation. The text itself is in the
@@ -35,11 +35,12 @@ __all__ = [
 ]
 
 UNLIMITED = 2**62
-"""The number that stands for "no limit" in SQL. No log and no clock reaches it, and a 64-bit integer still has room for
-sums with it."""
+"""The number that stands for "no limit" in SQL. No log is so long, and no time in microseconds so late. A sum with this
+number still fits into a 64-bit integer."""
 _SUM = 4
 _RESIDUE = 0x2144DF1C
-"""The CRC-32 of any bytes that end with their own CRC-32, little-endian. One call checks them, without a copy."""
+"""The CRC-32 of any bytes to which their own CRC-32 was appended, little-endian: it is always this number. So a stored
+head is checked with one call, and not copied for that."""
 _decode = msgspec.msgpack.Decoder(Head).decode
 
 

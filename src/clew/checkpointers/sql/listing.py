@@ -1,9 +1,10 @@
-"""Lists heads for the SQL stores on a server, so that a listing is right while others write.
+"""Lists heads (small summaries of threads) for the SQL stores on a server. A listing is right even while others write.
 
-The first part of a listing is one statement, which shows one moment. Most listings end there: a query with a limit is
-always one statement, and so is every listing of up to `FIRST` heads. A longer one reads the keys of all matching threads
-in a second statement, and then the heads of these keys in parts. It could not go on from the last head it has seen: a
-thread that is updated meanwhile moves to the front of the listing, and would be missed.
+A listing begins with one SQL statement, which sees the state of the database at one moment. Most listings end there: a
+query with a limit takes one statement, and so does every listing of fewer than `FIRST` heads. A longer listing reads
+the keys of all matching threads in a second statement, and then the heads of the threads with these keys in parts.
+Instead, it could read on from the last head that it has seen; but a thread that is updated meanwhile moves to the front
+of the listing, and would be missed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PART = 500
 """The most heads that each further statement of a long listing reads."""
 
 Rows = Sequence[Sequence[object]]
-"""Rows of stored heads and thread ids."""
+"""Rows of a query result, each with a stored head and the id of its thread."""
 
 
 async def list_heads(
@@ -58,8 +59,8 @@ async def list_heads(
 
 
 def sorted_part(heads: Iterable[Head], query: HeadQuery) -> list[Head]:
-    """Return those of the heads that match the query, in its order. Heads that were found by key need this: since their
-    keys were selected, they may have moved in the listing, or no longer match."""
+    """Return the given heads that match the query, in its order. Heads that were read by key need this: since the keys
+    were selected, a head may have moved in the listing, or no longer match."""
     return sorted(filter(query.matches, heads), key=query.position, reverse=True)
 
 

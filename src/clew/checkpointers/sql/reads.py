@@ -12,8 +12,8 @@ from clew.errors import Corrupt
 __all__ = ["Stretch", "read_frames"]
 
 _FIRST, _BYTES, _MOST_ROWS = 256, 8 * 2**20, 10_000
-"""`_FIRST` is the most frames that the first page of a read has. Each later page aims at `_BYTES` bytes in total, and
-has at most `_MOST_ROWS` frames."""
+"""`_FIRST` is the most frames in the first page of a read. Each later page has as many frames as have about `_BYTES`
+bytes in total, but at most `_MOST_ROWS`."""
 
 
 class Stretch(NamedTuple):

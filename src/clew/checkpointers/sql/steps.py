@@ -1,8 +1,9 @@
 """Limits the work that a SQLite file can make its reader do.
 
-SQLite trusts the file that it reads. A few hostile kilobytes can hold a table whose pages point at the same page again
-and again, so that a query takes years. SQLite calls a progress handler every so many steps of its virtual machine; the
-one in this module ends a statement that takes more steps than the size of the file explains.
+SQLite trusts the file that it reads. A hostile file of a few kilobytes can hold a table whose pages point at the same
+page again and again, so that a query takes years. SQLite can call a function, a progress handler, after every so many
+steps of its virtual machine. The handler in this module ends a statement that takes more steps than reading a file of
+this size can need.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ STEPS = 1_000_000
 """How many steps of SQLite's virtual machine lie between two calls of a `StepLimit`. They take some 10 ms."""
 _ALWAYS = 50 * STEPS
 _FOR_A_BYTE = 50
-"""The steps that reading a database may take: `_ALWAYS`, and `_FOR_A_BYTE` for each byte of it. A row has at least ten
+"""A transaction may take `_ALWAYS` steps, and `_FOR_A_BYTE` more for each byte of the database. A row has at least ten
 bytes, and reading it takes 10 to 30 steps."""
 
 
