@@ -30,8 +30,8 @@ them."""
 ROWS = 64
 """The most rows that one INSERT statement inserts."""
 MOST_HERE, MOST_BYTES_HERE = 64, 2**20
-"""The largest transaction that an event loop makes by itself. It has at most 64 appends, which refer to at most 64
-blobs in all, and their frames and heads have at most 1 MiB together."""
+"""The largest transaction that an event loop makes by itself, without the writer thread. It has at most 64 appends,
+which refer to at most 64 blobs in all, and their frames and heads have at most 1 MiB together."""
 
 _HEAD_COLUMNS = (
     "id",
@@ -50,13 +50,14 @@ _HEAD_COLUMNS = (
     "tags",
 )
 _CREATED = _HEAD_COLUMNS[4:].index("created")
-_CHANGING = tuple(name for name in _HEAD_COLUMNS[4:] if name != "created")  # with it, each append writes one more page
+_CHANGING = tuple(name for name in _HEAD_COLUMNS[4:] if name != "created")  # setting it too writes one more page
 _INSERT_HEADS = f"INSERT INTO heads ({', '.join(_HEAD_COLUMNS)}) VALUES "  # noqa: S608 - our column names
 _OR_UPDATE = f" ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _CHANGING)}"
 
 _INSERT_FRAMES = "INSERT INTO frames (thread, number, data) VALUES "
 _NEXT_ID = """SELECT 1 + max(coalesce((SELECT max(id) FROM heads), 0), coalesce((SELECT max(thread) FROM packs), 0))"""
-"""An id that no thread has. Packs can be left of a thread that a process of an older Clew has deleted."""
+"""SQL for the id of the next new row in `heads`: higher than all ids in `heads` and `packs`. If a process with an older
+version of Clew deletes a thread, the thread's packs stay, so its id must not be used again."""
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
@@ -74,7 +75,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     size: int
     """Bytes of the frames and the encoded head together."""
     frees_room: bool
-    """Whether this prepares a deletion, so that on a full disk it may use the room in reserve."""
+    """Whether this append prepares the deletion of its thread, so that on a full disk it may use the reserved space."""
 
 
 class _Log(msgspec.Struct, gc=False):
@@ -98,7 +99,7 @@ class Appender:
         self._logs: dict[tuple[str, bytes], _Log | None] = {}
         self.appended: dict[int, int] = {}
         """For each log, by the id of its row in the table `heads`: about how many bytes were appended to it through this
-        connection since its frames were last packed. The one who packs them removes it."""
+        connection since its frames were last packed. `pack_logs` brings the numbers up to date when it packs frames."""
         self._next_id: int | None = None
         self._version: int | None = None
 

@@ -42,8 +42,8 @@ __all__ = [
 ]
 
 FAULTS = (apsw.Error, UnicodeDecodeError, MemoryError)
-"""The errors that `apsw` raises. `UnicodeDecodeError` is one of them: a text in a damaged database may not be UTF-8. Lack of
-memory is `MemoryError` or `apsw.NoMemError`, depending on who lacked it."""
+"""The errors that calls of `apsw` raise. `UnicodeDecodeError` is raised for a text in a damaged database that is not
+UTF-8. `MemoryError` is raised if Python lacks memory, and `apsw.NoMemError`, an `apsw.Error`, if SQLite does."""
 _DAMAGE = (
     apsw.CorruptError,
     apsw.NotADBError,
@@ -53,17 +53,18 @@ _DAMAGE = (
     apsw.SQLError,
     UnicodeDecodeError,
 )
-"""The errors by which damage shows. Clew's statements are sound and keep all constraints; so if one of them is refused, the
-tables are not what they were made as."""
+"""The errors that show that a database is damaged. Clew's statements are valid and keep all constraints. So if SQLite
+rejects one of them, the tables are not as Clew created them."""
 _ENDING = (apsw.NoMemError, apsw.IOError, apsw.FullError, apsw.InterruptError, MemoryError)
 """The errors after which SQLite ends a transaction by itself."""
 LOCK_WAIT = 30.0
 """Seconds to wait for another process's transaction before a call raises `Unavailable`."""
 CHECKPOINT_AT_MOST = 1024
 """When the WAL (SQLite's write-ahead log) has this many pages, SQLite itself moves them to the database before a commit
-returns. This applies only to transactions whose pages the writer does not count."""
+returns. Not for appends: the writer counts their pages, and moves them later."""
 ROOM_NEEDED = 2**20
-"""Bytes of free room with which a store can be opened, and everything in it deleted, if its WAL is in the database."""
+"""Bytes of free disk space that suffice to open a store and to delete everything in it, if its WAL (SQLite's
+write-ahead log) has already been moved into the database."""
 _SHARED_MEMORY = 32 * 1024
 """Bytes of the file that SQLite keeps beside a database while it is open in WAL mode."""
 _CACHED_STATEMENTS = 256
@@ -82,7 +83,7 @@ def connect(path: Path, options: str = "mode=rw") -> apsw.Connection:
     database."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(f"{path.as_uri()}?{options}", flags=flags, statementcachesize=_CACHED_STATEMENTS)
-    if options == "mode=rw" and connection.readonly("main"):  # which SQLite falls back to if opening it to write fails
+    if options == "mode=rw" and connection.readonly("main"):  # SQLite opens it read-only if it cannot open it to write
         connection.close()
         raise apsw.CantOpenError("the file could not be opened for writing")
     connection.set_busy_timeout(round(LOCK_WAIT * 1000))
@@ -92,8 +93,8 @@ def connect(path: Path, options: str = "mode=rw") -> apsw.Connection:
 
 def _distrust(connection: apsw.Connection) -> None:
     """Forbid this connection to run anything that the database file defines: triggers, views, and functions in an index
-    or a default value. A store has none of them, so if the file has one, somebody has tampered with it. Temporary views
-    that the connection itself makes still work."""
+    or a default value. Clew creates none of these, so if the file has one, somebody has tampered with it. Temporary
+    views that the connection itself makes still work."""
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     for option in _POWERS:
         connection.config(option, 0)
@@ -246,8 +247,8 @@ def is_busy(error: BaseException | None) -> bool:
 def explain(error: Exception, path: Path) -> ClewError:
     """Return the `ClewError` for an error of `apsw`. It says what happened, to which file, and what to do.
 
-    If the error only says that a transaction could not be rolled back because SQLite had ended it, the failure before
-    it is explained instead: that is why SQLite ended the transaction.
+    If the error only says that a transaction could not be rolled back because SQLite had ended it, the earlier error
+    for which SQLite ended the transaction is explained instead.
     """
     if isinstance(error, apsw.SQLError) and isinstance(error.__context__, _ENDING):
         error = error.__context__

@@ -109,8 +109,8 @@ class Engine:
         self._writing = threading.Lock()
         self._pages = 0
         self._is_full = False
-        """Whether the WAL could not be moved to the database, because the disk was full. Then appends are refused until
-        it can be: the WAL may not grow by more than the room in reserve."""
+        """Whether the disk was too full to move the WAL (SQLite's write-ahead log) to the database. Appends are refused
+        until that succeeds, so that the WAL does not grow by more than the disk space held in reserve."""
         self._reserve = reserve_of(path)
         self._here_again = 0.0
         self._writer = threading.Thread(target=self._write, name="clew-sqlite-writer", daemon=True)
@@ -122,7 +122,7 @@ class Engine:
             raise
 
     async def write(self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Run this function, with a cursor, inside the next transaction. Returns the function's result when the
+        """Call this function with a cursor inside the next transaction. Returns the function's result when the
         transaction is on the disk. `loop` is the event loop of the caller."""
         result: T = await self.submit(work, loop)
         return result
@@ -196,7 +196,7 @@ class Engine:
 
         def isolated(connection: apsw.Connection) -> T:
             try:
-                roll_back(connection)  # if the end of the one before failed for lack of memory
+                roll_back(connection)  # the last transaction is still open if ending it failed for lack of memory
                 limit_steps(connection, self.path)
                 db = connection.cursor()
                 try:
@@ -269,9 +269,9 @@ class Engine:
         return batch, jobs is not None
 
     def _transact(self, connection: apsw.Connection, batch: list[Job], *, patient: bool = False) -> None:
-        """Run a batch as one transaction: all appends together, then the other functions one by one. Stores results and
-        refusals in the jobs; raises if the whole transaction fails. With `patient`, wait while another process has
-        locked the database; otherwise raise at once."""
+        """Run a batch as one transaction: all appends together, then the other functions one by one. Stores each job's
+        result, or the error that refuses it, in the job; raises if the whole transaction fails. With `patient`, waits
+        while another process has locked the database; otherwise raises at once."""
         db = connection.cursor()
         others = [job for job in batch if type(job.work) is not Append]
         appends = [job for job in batch if type(job.work) is Append] if others else batch
@@ -298,9 +298,9 @@ class Engine:
             db.close(True)
 
     def _roll_back(self, connection: apsw.Connection, db: apsw.Cursor, failure: BaseException) -> None:
-        """End a transaction that failed. If it failed for lack of memory, or does not end, also close the connection, and
-        open another one for the next transaction: otherwise the transaction could stay open, which locks out other
-        processes, or the connection could keep a setting that was meant for one statement."""
+        """Roll back a transaction that failed. If it failed for lack of memory, or cannot be rolled back, also close
+        the connection; the next transaction opens another. Otherwise the transaction could stay open, which locks out
+        other processes, or the connection could keep a setting that was meant for one statement."""
         try:
             db.close(True)
             roll_back(connection)
@@ -317,7 +317,7 @@ class Engine:
 
     def _transact_or_free_room(self, connection: apsw.Connection, batch: list[Job]) -> None:
         """Run a batch as one transaction, and wait while another process has locked the database. If the disk is full,
-        carry out only the requests that free room, in small transactions and with the room that is held in reserve. The
+        carry out only the requests that free disk space, in small transactions and with the space held in reserve. The
         other requests get the error."""
         try:
             if self._is_full:
@@ -422,14 +422,14 @@ class Engine:
             connection.execute("PRAGMA wal_autocheckpoint = 0")
             finish_deletions(connection)
             self._reserve.hold()
-            left = files.size(f"{self._name}-wal")  # by processes that wrote too little for a checkpoint
+            left = files.size(f"{self._name}-wal")  # other processes may have left pages in the WAL
         self._pages = left // PAGE_SIZE
         return connection
 
     def _prepare(self) -> None:
-        """Create the store if it is missing. It is private from the start, and survives a power cut. Raises
-        `InvalidInput` if the path is something else than a file or is on a network file system, and `Corrupt` if it is
-        an empty file."""
+        """Create the store if it is missing. The new file can be read only by this user, and survives a power cut.
+        Raises `InvalidInput` if the path is something else than a file or is on a network file system, and `Corrupt` if
+        it is an empty file."""
         if self.path.is_dir():
             raise InvalidInput(f"{self.path} is a folder. A SQLite store is a file: sqlite:///{self.path}/clew.db")
         if (special := files.special_kind(self.path)) is not None:
@@ -466,7 +466,7 @@ def _pages_left(db: apsw.Cursor, pages: int) -> int:
     writer's own estimate of this number.
 
     Called after a commit at which SQLite moves all pages by itself if there are `CHECKPOINT_AT_MOST` or more. If at
-    least that many are still there, SQLite could not move them, and this returns their exact number. Otherwise it
+    least that many are still there, SQLite could not move them, and this returns their exact number. Otherwise this
     returns `pages`.
     """
     left = pages_in_wal(db)
@@ -478,8 +478,8 @@ _engines_lock = threading.Lock()
 
 
 def open_engine(path: Path) -> Engine:
-    """Return this process's engine for this file, made if there is none yet, and count one more user of it. All
-    checkpointers of a file share one engine and so one writer. Each call needs one call of `close_engine`."""
+    """Return this process's engine (its connections and its writer) for this file, made if there is none yet, and count
+    one more user of it. All checkpointers of a file share one engine. Each call needs one call of `close_engine`."""
     key = os.path.realpath(path), os.getpid()
     with _engines_lock:
         engine = _engines.get(key)

@@ -19,8 +19,8 @@ from clew.errors import Corrupt
 __all__ = ["Listed", "ThreadRow", "find_id", "find_thread", "list_rows"]
 
 _NEAR = 200
-"""How many entries of the index before and after a missing key are checked: as many as a page of it can hold, so that all
-that lie on the page in which the key would be are among them."""
+"""How many entries of the index before and after a missing key are checked. A page of the index holds at most this
+many, so every entry on the page where the key would be is checked."""
 
 
 class ThreadRow(NamedTuple):
@@ -76,9 +76,9 @@ FROM main.heads WHERE ns = ? AND key = ?
 
 
 def _check_absent(db: apsw.Cursor, namespace: str, key: bytes, thread_id: str, where: str) -> None:
-    """Raise `Corrupt` if the index of threads is damaged where this key would be. Called when the key was not found:
-    because of the damage, it may exist all the same. `thread_id` and `where` name the thread and the database in the
-    error.
+    """Raise `Corrupt` if the index of threads is damaged where this key would be. Called when the key was not found: in
+    a damaged index, a search may miss a key that exists. `thread_id` and `where` name the thread and the database in
+    the error.
 
     A changed key is usually out of order among its neighbours, so the order of `_NEAR` entries on either side is
     checked. A change in the last bytes of a key may leave the order as it was. Such an entry is next to where this key
@@ -93,7 +93,8 @@ def _check_absent(db: apsw.Cursor, namespace: str, key: bytes, thread_id: str, w
     )
     first = before[0][:2] if len(before) == _NEAR else ("", b"")
     last = after[-1][:2] if len(after) == _NEAR else (b"", b"")
-    is_sound = is_sound and db.execute(_BETWEEN, (*first, *last)).fetchall() == near  # a search can skip an entry
+    # The same entries, read in one go: the two searches above may each have skipped a damaged entry.
+    is_sound = is_sound and db.execute(_BETWEEN, (*first, *last)).fetchall() == near
     if not is_sound:
         raise _damage(thread_id, where, "the index by which threads are found is damaged")
 

@@ -29,25 +29,27 @@ __all__ = ["FULL", "LEAST", "PACK_AFTER", "frames_of", "pack_frames", "pack_logs
 log = logging.getLogger("clew.checkpointers.sqlite")
 
 PACK_AFTER = 128 * 1024
-"""Bytes that are appended to a log until the writer packs its frames while the store is in use. It does so when it moves
-the WAL (SQLite's write-ahead log) into the database anyway."""
+"""While the store is in use, the writer packs the frames of a log once this many bytes were appended to it. The writer
+does so just before it moves the WAL (SQLite's write-ahead log) into the database."""
 LEAST = 32 * 1024
 """The fewest bytes of frames that become a pack when the store is closed."""
 FULL = 112 * 1024
-"""The bytes of frames after which a pack ends. Larger packs save no more bytes, and are read more slowly: memory of more
-than 128 KiB is given back to the system at once, and has to be asked for again (measured)."""
+"""The bytes of frames after which a pack ends. Larger packs save no more bytes, and are read more slowly (measured): a
+piece of memory of more than 128 KiB is returned to the system when it is freed, and requested again for the next
+pack."""
 _LARGE = 16 * 1024
-"""A frame of this many bytes fills its pages well in a row of its own."""
+"""Frames of this many bytes or more are not packed: a row of its own wastes little space for such a frame."""
 _FEW_PAGES = 256
 _ROWS_AT_ONCE = 2048
-"""The most rows that are packed in one transaction, so that a log of an older store is packed part by part."""
+"""The most rows that are packed in one transaction. So a long log that an older version of Clew wrote, without packs,
+is packed part by part."""
 
 
 def frames_of(db: apsw.Cursor, log: int, start: int, stop: int) -> list[Any]:
     """Return the frames of a log from number `start` up to, not including, `stop`. `log` is the id of the thread's row
     in the table `heads`. If the database is damaged, there may be fewer, or some that are not bytes."""
     found: list[tuple[Any, list[Any]]] = []
-    for number, count, data in db.execute(_PACKS, (log, start, stop)):  # one at a time: the next one reuses its memory
+    for number, count, data in db.execute(_PACKS, (log, start, stop)):  # one at a time, so that memory is reused
         found.append((number, _unpack(count, data)))
         del data
     if not found:

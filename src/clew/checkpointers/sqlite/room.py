@@ -43,16 +43,17 @@ __all__ = [
 log = logging.getLogger("clew.checkpointers.sqlite")
 
 RESERVE = 4 * 2**20
-"""Bytes that are held in reserve. It has to be more than the writer leaves in the WAL (SQLite's write-ahead log) before
-it moves pages to the database, because the database may have to grow by as much."""
+"""Bytes of disk space that are held in reserve. The writer lets the WAL (SQLite's write-ahead log) grow to some size
+before it moves pages to the database. The reserve is larger than that, because the database may grow by as much."""
 DELETED = "\0deleted"
-"""The namespace of threads whose deletion has begun and is not finished. No user can name it."""
+"""The namespace of threads whose deletion has begun and is not finished. It has a NUL, so no user can use this name."""
 FRAMES_AT_ONCE, REFS_AT_ONCE, BLOBS_AT_ONCE = 16, 256, 4
-"""How much is deleted in one transaction on a full disk."""
+"""The most frames, refs (a thread's references to blobs) and blobs that one transaction deletes on a full disk."""
 RESTART_AT = 64
-"""Pages in the WAL after which it is moved into the database, so that it starts over, on a full disk."""
+"""On a full disk, the WAL (SQLite's write-ahead log) is moved into the database once it has this many pages. Then it is
+written from its start again, and does not grow."""
 VACUUM_STEP = 16
-"""Pages by which one transaction makes the database smaller."""
+"""The most pages by which one transaction makes the database file smaller."""
 
 
 class Deletion(ABC):

@@ -105,8 +105,8 @@ CREATE TABLE packs (              -- frames that have been joined, see packs.py
 
 
 _FORMATS = 18
-"""Where a database file says in two bytes which versions of SQLite can write and read it, and which journal mode it is
-in. SQLite itself would only take a damaged file for one that it may not write."""
+"""The offset in a database file of two bytes that say in which formats the file is to be written and read; they also
+show whether it is in WAL mode. If these bytes are damaged, SQLite only says that the file may not be written."""
 _TABLES = {"heads", "frames", "refs", "blobs", "blob_data"}
 
 
@@ -197,7 +197,7 @@ def migrate(connection: apsw.Connection, where: str) -> None:
     version = _version(connection, where)
     if version == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # writes, which readers must not
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only here: this writes to the file
     use_wal(connection, where)
     if version == VERSION:
         return
@@ -291,8 +291,8 @@ def _version(connection: apsw.Connection, where: str) -> int:
 
 def _remark(connection: apsw.Connection, where: str) -> str:
     """Return a shell command that repairs a store which has all of its tables, but has lost the application id and the
-    version in the header of its file. The command writes both back. The version is told by the tables, columns and
-    indexes that are there. `where` is the path of the file."""
+    version in the header of its file. The command writes both back. The version is derived from the tables, columns and
+    indexes that exist. `where` is the path of the file."""
     columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('heads')")}
     has_packs = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'packs'").get
     indexes = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}

@@ -241,7 +241,8 @@ class SQLiteCheckpointer(Checkpointer):
 
 
 _ENDINGS = ("", "-wal", "-shm", "-journal", "-reserve")
-"""What is appended to the name of the store for the file itself and for those that are kept beside it."""
+"""The endings of the names of a store's files, each appended to the path of the store: the database itself (no ending),
+and the files beside it."""
 _created = functools.lru_cache(4096)(micros)
 """Returns a thread's time of creation in microseconds since 1970. Cached, because every append to a thread asks for the
 same time again."""
