@@ -39,7 +39,7 @@ class BlobFiles:
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
         missing = self.touch(blobs)
-        new = [digest for digest in blobs if digest in missing]  # in the order given: a tree comes after its parts
+        new = [digest for digest in blobs if digest in missing]  # in the given order: a tree comes after its parts
         if not new:
             return
         written: dict[str, Path] = {}
@@ -76,8 +76,8 @@ class BlobFiles:
     def touch(self, digests: Iterable[str]) -> set[str]:
         """Touch these blobs: set their time of last use to now. Returns the digests of blobs that do not exist.
 
-        An existing blob may have been put by another process that has not synced it yet. So its folder is synced,
-        unless this process knows that the blob survives a power cut.
+        An existing blob may have been put by another process that has not synced it yet. So the blob's folder is synced
+        here, unless this process knows that the blob survives a power cut.
         """
         missing: set[str] = set()
         unsure: dict[str, int] = {}

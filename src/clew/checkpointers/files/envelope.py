@@ -1,4 +1,5 @@
-"""The format of the records in a thread's file. Each append is one record. Pure: bytes in, bytes out.
+"""The format of the records in a thread's file. Each append is one record. Nothing here reads or writes a file: the
+functions only convert bytes.
 
     header   3  magic "CLW"
              1  format version
@@ -168,12 +169,14 @@ class Header(NamedTuple):
 
 
 def only_frames(data: bytes, bounds: Sequence[int]) -> list[bytes | None]:
-    """Check records that follow each other, and return the frame of each. `data` holds just these records; it is shorter
-    if the file was cut off meanwhile. `bounds` has the offset in the file of each, and then the end of the last one.
+    """Check records that follow each other, and return a list with one item for each record: its frame, or None.
 
-    Most records hold one frame and no refs. Read like this, without objects for headers and tables, they take less than
-    half the time (measured). A record of another kind, or one that fails a check, is None in the list: use
-    `Header.unpack` and `Header.read` for it, which read any record, and say what is wrong with a damaged one.
+    A record's item is None if the record fails a check, or has refs or another number of frames than one. Use
+    `Header.unpack` and `Header.read` for such a record: they read any record, and say what is wrong with a damaged one.
+    Most records have one frame and no refs. For these, this function takes less than half the time (measured).
+
+    `data` holds just these records; it is shorter if the file was cut off meanwhile. `bounds` has the offset in the
+    file of each record, and then the end of the last one.
     """
     found: list[bytes | None] = []
     fields_of, trailer_of, begin = _WHOLE.unpack_from, _TRAILER.unpack_from, bounds[0]

@@ -1,8 +1,8 @@
-"""Lists the heads of one namespace without reading every thread's file.
+"""Lists the heads (small summaries) of the threads of one namespace without reading every thread's file.
 
-Each listing compares size, times and inode of every thread's file with what it remembers, and reads the last record of those
-that differ. What it remembers is also written to a cache file for the next process. If that file is lost, damaged or out of
-date, listings are still right and only take longer.
+Each listing compares size, times and inode of every thread's file with the values remembered from an earlier listing.
+Only from files that differ, it reads the last record. The remembered values and heads are also written to a cache file
+for the next process. If that file is lost, damaged or out of date, listings are still right and only take longer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["HeadFiles"]
 
 _MAGIC = b"clew heads 1\n"
 _SETTLED = 2_000_000_000
-"""A file that changed less than this many nanoseconds ago may change again and keep the same times: file systems have
-clocks that are up to two seconds coarse."""
+"""A file that changed less than this many nanoseconds ago may change again and keep the same times, because the times
+that a file system stores can be up to two seconds apart."""
 _WORTH_KEEPING = 32
 """The cache file is written again only after at least this many heads were read from threads' files since the last
 time."""

@@ -97,7 +97,7 @@ class Log:
         self.log_id = ""
         self._has_gaps = False
         self._safe = 0
-        """Up to here this process knows that the file is on the disk: it has synced it."""
+        """Offset up to which this process has synced the file. So the bytes before this offset survive a power cut."""
 
     def head(self) -> Head | None:
         """Return the head as of the last call of `refresh`, or None if the file holds no complete record, that is, no
@@ -214,7 +214,7 @@ class Log:
         found: list[bytes] = []
         for bounds, data in _neighbours(fd, span.bounds):
             for (offset, end), frame in zip(pairwise(bounds), envelope.only_frames(data, bounds), strict=True):
-                if frame is not None:  # then it is one of these: each record in `bounds` has some
+                if frame is not None:  # the only frame of its record, so it is asked for
                     found.append(frame)
                 else:
                     record = memoryview(data)[offset - bounds[0] : end - bounds[0]]
@@ -406,8 +406,9 @@ def _trailer_before(fd: int, offset: int) -> bytes:
 
 
 def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[Sequence[int], bytes]]:
-    """Read records of a file that follow each other without gaps. `bounds` has the offset of each, and then the end of
-    the last one. Yields, for the records that are read with one call, their part of `bounds` and their bytes."""
+    """Read records of a file that follow each other without gaps. `bounds` has the offset of each record, and then the
+    end of the last one. Several records are read with one call. Yields, for each such call, the part of `bounds` for
+    its records, and their bytes."""
     here = 0
     while here < len(bounds) - 1:
         first = bounds[here]
@@ -417,8 +418,8 @@ def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[Sequence[int],
 
 
 def _has_gaps(data: bytes, offset: int, header: Header | None) -> bool:
-    """Return whether `data` is a last record of which a power cut has left whole sectors as zeros. `data` starts at
-    this offset and reaches to the end of the file.
+    """Return whether `data` is a last record that a power cut has damaged: whole sectors of it are zeros, because they
+    were never written. `data` starts at this offset and reaches to the end of the file.
 
     `header` is the record's header. With it, the result is True if the record fails its check and one of its sectors is
     all zeros. If the header itself is damaged, `header` is None: then the sector of zeros must be in the header, and no

@@ -30,7 +30,8 @@ __all__ = ["Root"]
 MARKER = "clew-store"
 FORMAT = 1
 RESERVE = 64 * 1024
-"""Bytes that are held in reserve. Before a thread is deleted, its lease is taken, which appends to its file."""
+"""Bytes of disk space that are held in reserve, so that a thread can be deleted on a full disk. Before the deletion,
+the thread's lease is taken, which appends to the thread's file."""
 _LEFT_BY_SYSTEMS = {".DS_Store", "lost+found"}
 
 
@@ -119,7 +120,7 @@ class Root:
                 self.check()
                 if (
                     not self.space.is_dir()
-                ):  # a folder with a namespace and without its marker would be refused for ever
+                ):  # sync the marker first: a folder that has a namespace and no marker is refused as no store
                     files.sync_folder(parent)
             else:
                 self.keep(parent)

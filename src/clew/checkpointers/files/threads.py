@@ -50,7 +50,7 @@ class ThreadFiles:
             size = log.refresh(fd)
             try:
                 if _holds_already(fd, log, thread_id, frames, at, head):
-                    log.sync(fd, files.sync)  # its writer may have been killed before the sync
+                    log.sync(fd, files.sync)  # the process that wrote it may have been killed before its sync
                     return
                 if refs and (missing := self._blobs.touch(refs)):
                     raise MissingBlob(missing, thread_id=thread_id)
@@ -77,7 +77,7 @@ class ThreadFiles:
             try:
                 return [] if span is None else log.read(fd, span)
             except MemoryError as error:
-                raise too_large(thread_id) from error.with_traceback(None)  # which keeps what was read
+                raise too_large(thread_id) from error.with_traceback(None)  # a traceback would keep what was read
 
     def head(self, thread_id: str) -> Head | None:
         key = thread_key(thread_id)
@@ -108,7 +108,7 @@ class ThreadFiles:
         with suppress(FileNotFoundError):
             if sys.platform == "win32":  # an open file cannot be removed there
                 os.unlink(path)
-            files.sync_folder(Path(path).parent)  # even if it was gone: its deletion may not be synced yet
+            files.sync_folder(Path(path).parent)  # even if the file was gone: its deletion may not be synced yet
 
     @contextmanager
     def opened(self, key: str, *, shared: bool, create: bool = False) -> Iterator[int | None]:

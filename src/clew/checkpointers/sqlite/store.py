@@ -113,7 +113,7 @@ class SQLiteCheckpointer(Checkpointer):
             try:
                 frames = frames_of(db, found.id, start, end) if start < end else []
             except (MemoryError, apsw.NoMemError) as error:
-                raise too_large(thread_id) from error.with_traceback(None)  # which keeps what was read
+                raise too_large(thread_id) from error.with_traceback(None)  # a traceback would keep what was read
             if len(frames) != max(0, end - start) or not {bytes}.issuperset(map(type, frames)):
                 raise Corrupt(
                     f"thread {thread_id!r} in {self._path} lacks frames from {start} to {end}. Restore a copy."
