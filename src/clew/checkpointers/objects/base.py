@@ -1,5 +1,5 @@
-"""The checkpointer for any bucket of object storage, which the stores for S3, Google Cloud Storage, Azure and OCI
-share."""
+"""The checkpointer for a bucket of object storage: the common base of the stores for S3, Google Cloud Storage, Azure
+and OCI."""
 
 from __future__ import annotations
 

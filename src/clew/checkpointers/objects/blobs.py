@@ -53,8 +53,8 @@ IN_TIME = 20.0
 without an answer, so all have ended long before the minute for which other processes leave these records alone. That
 gives the bucket 20 s more for a request whose answer nobody waits for, and clocks that differ a few seconds."""
 UNCERTAIN = 4_000_000
-"""The most microseconds by which two times in the bucket differ: the time of last use in a blob's record (the small
-object that each blob has), and the store's own time of the last change of that record."""
+"""The most microseconds by which two times of one blob differ: the time of last use that is written in the blob's
+record (a small object), and the time at which the store says, by its own clock, that this record was last changed."""
 UNNAMED = 3600.0
 """Seconds after which a put of a large blob raises `Unavailable` instead of writing the record that names the object
 with the blob's bytes. After a day, a cleanup deletes such objects that no record names."""
@@ -184,7 +184,7 @@ class ObjectBlobs:
             try:
                 state = read_record(found.data)
             except BadObject:
-                when = found.tag  # damaged, so the new record repairs it
+                when = found.tag  # the record is damaged, so the new one replaces it
                 continue
             except NewerObject as error:
                 raise self._newer(digest, error) from error

@@ -190,7 +190,7 @@ class PatientBucket:
             try:
                 async with self._room:
                     answer = await self._once(request, size)
-            except Refused:  # an answer too
+            except Refused:  # a refusal is an answer of the bucket too
                 self._answered = True
                 self._patience.moved()
                 raise
@@ -237,8 +237,8 @@ class _Retries:
 
 
 NOTICED = 3_000_000
-"""If the store's clock differs from this machine's by more than this many microseconds, the difference is taken into
-account. Stores give their time to the second only."""
+"""A difference between the store's clock and this machine's is ignored unless it is surely more than this many
+microseconds: stores give their time to the second only."""
 
 
 async def probe(bucket: PatientBucket, folder: str, where: str) -> Clock:

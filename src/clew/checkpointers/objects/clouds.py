@@ -34,7 +34,8 @@ __all__ = ["ObstoreBucket", "open_obstore", "plain_http"]
 T = TypeVar("T")
 
 NEVER = timedelta(days=1)
-"""The time after which obstore itself ends a request. The checkpointer does so long before if nothing moves."""
+"""The time after which obstore itself ends a request. It is so long because the checkpointer ends a request itself,
+much earlier, if no bytes move."""
 CONNECT_TIMEOUT = timedelta(seconds=5)
 LEAVE_WITHIN = 2.0
 """The most seconds for which a process that ends waits for obstore's threads."""
@@ -96,7 +97,8 @@ def plain_http(endpoint: str | None, allowed: bool | None) -> bool:
 _held: weakref.WeakSet[Awaitable[Any]] = weakref.WeakSet()
 """The futures that a thread of obstore may still hold."""
 _threads_of: int | None = None
-"""The value of `forks.generation` in the process that has obstore's threads: the one that made the first request."""
+"""The value of `forks.generation` in the process that made the first request and so has obstore's OS threads. A forked
+child has another value, and none of these threads. None before the first request."""
 
 
 async def _settled(future: Awaitable[T]) -> T:
@@ -109,7 +111,7 @@ async def _settled(future: Awaitable[T]) -> T:
     try:
         return await future
     finally:
-        del future  # the traceback of an error would keep it
+        del future  # otherwise the traceback of an error would keep the future alive
 
 
 async def _each(stream: AsyncIterable[T]) -> AsyncIterator[T]:
@@ -143,7 +145,7 @@ def _leave() -> None:
     deadline = time.monotonic() + LEAVE_WITHIN
     while _held and time.monotonic() < deadline:
         time.sleep(0.001)
-        MemoryStore()  # references that a thread drops while it does not hold the interpreter's lock go with the next call
+        MemoryStore()  # any call of obstore: it releases what its threads let go of without the interpreter's lock
 
 
 atexit.register(_leave)
@@ -180,7 +182,7 @@ class ObstoreBucket:
             return None
         except (self._error, OSError) as error:
             if size is not None and "status code: 416" in str(error):
-                return Found(b"", Tag(""), _NEVER)  # the object ends before this part
+                return Found(b"", Tag(""), _NEVER)  # the object ends before the requested part begins
             raise self._explain(error) from None
         meta = answer.meta
         return Found(data, Tag(meta["e_tag"] or "", meta["version"]), meta["last_modified"])

@@ -1,4 +1,5 @@
-"""The format of the objects in a bucket. Pure: bytes in, bytes out. The format of packs is in `packed.packs`.
+"""The format of the objects in a bucket. Nothing here makes requests: the functions only convert bytes. The format of
+packs is in `packed.packs`.
 
     <prefix>/<blake3 of the namespace>/
         threads/<blake3 of the id>            one object a thread, whose conditional put is the commit

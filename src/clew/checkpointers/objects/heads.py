@@ -1,4 +1,5 @@
-"""Lists the heads of a bucket. A bucket cannot sort or select, so a listing needs all heads, but reads only changed ones.
+"""Lists the heads (small summaries) of the threads in a bucket. A bucket cannot sort or select, so a listing needs all
+heads. But it reads only those that have changed since an earlier listing.
 
 A listing of the bucket gives the tag of every thread's object. Heads that were read before are remembered by that tag,
 in memory and in a cache object in the bucket, which a process that has read many heads writes. So a listing costs one
@@ -34,7 +35,8 @@ thread was deleted."""
 
 
 class ObjectHeads:
-    """Lists the heads of one namespace of a bucket, and remembers them."""
+    """Lists the heads (small summaries) of the threads in one namespace of a bucket, and remembers them for the next
+    listing."""
 
     def __init__(self, bucket: PatientBucket, root: str, threads: str, where: str) -> None:
         self._bucket = bucket

@@ -118,7 +118,7 @@ class _OCIBucket:
                 if _is_absent(error):
                     return None
                 if error.status == 416:
-                    return Found(b"", Tag(""), _NEVER)  # the object ends before this part
+                    return Found(b"", Tag(""), _NEVER)  # the object ends before the requested part begins
                 raise
 
         return await self._run(work)
@@ -181,7 +181,7 @@ class _OCIBucket:
             self._pool = WorkerPool("clew-oci", WORKERS, lambda: None, lambda _: None)
         running = asyncio.ensure_future(self._pool.run(explained, asyncio.get_running_loop()))
         running.add_done_callback(_forget)
-        return await asyncio.shield(running)  # an OS thread cannot be cancelled: given up, it ends by itself
+        return await asyncio.shield(running)  # an OS thread cannot be cancelled: it goes on without the caller
 
     def _connected(self) -> Any:
         with self._connecting:

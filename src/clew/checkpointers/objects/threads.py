@@ -3,7 +3,8 @@ conditional put of the object (a write that is refused if the object has changed
 
 Buckets have no conditional delete, and a request may be carried out long after its sender gave it up. So deleting a
 thread is a conditional put too: it replaces the object by a dead record, a few bytes that say that the thread does not
-exist. The first append to a new thread of the same name replaces the dead record. Otherwise a later cleanup deletes it.
+exist. If a thread with the same id is made again, its first append replaces the dead record. Otherwise a later cleanup
+deletes the dead record.
 
 `packed.log` makes the appends, and describes how the object, the newest frames in it and the packs work together.
 """
@@ -83,8 +84,8 @@ class ObjectThreads:
         """Delete a thread: first replace its object by a dead record, then delete its packs, which hold its older frames.
         Packs that a crash leaves behind are invisible, and a later cleanup deletes them.
 
-        If the thread changes meanwhile, this tries again, unless another log has taken its place: then the thread that
-        was there has been deleted, and what is there now stays.
+        If the thread changes meanwhile, this tries again. But if somebody else has deleted the thread and made it again
+        meanwhile, the new thread stays.
         """
         key = thread_key(thread_id)
         name = f"{self.folder}/{key}"
@@ -98,7 +99,7 @@ class ObjectThreads:
                         break
                     parts = read_parts(found.data, name, self._where)
                 except Corrupt:
-                    parts = None  # its packs are unknown, and are swept later
+                    parts = None  # the object is damaged, so its packs are unknown; a later sweep deletes them
                 if parts is not None:
                     if log_id not in (None, parts.head.log_id):
                         break
