@@ -143,9 +143,9 @@ class Blobs:
             await self._drop(key for digest, record in gone for key in self._piece_keys(digest, record))
 
     async def names(self, digest: str) -> set[str]:
-        """Return where a blob's bytes are stored, as a set of at most one text. The set is empty if the blob does not
-        exist. The text is empty if the bytes are in the blob's own document; otherwise it is the name that the other
-        documents with its bytes share."""
+        """Return where a blob's bytes are stored, as a set of at most one name. The set is empty if the blob does not
+        exist. The name is an empty text if the bytes are in the blob's record, its own document; otherwise it is the
+        name that is in the ids of all documents with the blob's bytes."""
         record = (await self._records([digest])).get(digest)
         return {record.name} if record else set()
 

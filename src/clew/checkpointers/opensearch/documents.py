@@ -1,8 +1,8 @@
-"""Encodes and decodes the documents of threads in OpenSearch. Pure: no requests are made here.
+"""Encodes and decodes the documents of threads in OpenSearch. No requests are made here.
 
-Bytes are base64 in JSON, which takes a third more space on the wire and in the translog; compression removes that on disk.
-Fields that are only searched are cut to a size that an index accepts. So a search may find too much, and the caller checks
-each result.
+Bytes are base64 in JSON, which takes a third more space on the wire and in the translog (the write-ahead log of the
+cluster); on disk, compression removes that. Fields that are only searched are cut to a size that an index accepts. So a
+search may also find threads that do not match, and the caller checks each result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Makes requests to an OpenSearch cluster: the client, retries, clear errors, and the URL with its options."""
+"""Makes requests to an OpenSearch cluster, repeats failed ones and explains errors. Also parses the URL of a store and
+its options."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ __all__ = ["Address", "Answer", "Engine", "Opening", "Options", "check_options",
 
 T = TypeVar("T")
 Answer = dict[str, Any]
-"""An answer of the cluster: its decoded JSON."""
+"""An answer of the cluster, decoded from JSON."""
 Opening = Callable[["Engine"], Awaitable[None]]
 """A function that is called once, before the first request of a store. It creates missing indices and checks existing
 ones."""
@@ -34,7 +35,8 @@ ones."""
 AT_ONCE = 32
 """The most requests that one checkpointer makes at the same time. Concurrent writes to a shard share one sync."""
 _NEVER = 86_400.0
-"""Seconds after which the client itself ends a request. `Patience` does so long before."""
+"""Seconds after which the OpenSearch client itself ends a request. It is so long because `Patience` ends a request much
+earlier, if no bytes move."""
 PAUSE = 0.2
 """Seconds to wait before a request is made a second and last time, because its connection broke or the cluster was too
 busy."""

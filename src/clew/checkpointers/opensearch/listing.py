@@ -1,5 +1,5 @@
-"""Lists heads and searches threads in OpenSearch. Appends and reads of threads do not search: they get documents
-by their id.
+"""Lists the heads (small summaries) of threads, and searches threads, in OpenSearch. Appends and reads of threads do
+not search: they get documents by their id.
 
 A search sees only what was written before the last refresh of the index. So a listing refreshes first, which costs
 almost nothing if nothing has changed, and tens of milliseconds otherwise. Appends never wait for a refresh. A listing

@@ -26,17 +26,18 @@ log = logging.getLogger("clew.checkpointers")
 FORMAT = 1
 _PRIORITY = 200
 _NOT_FOR_US = frozenset({400, 401, 403, 405})
-"""Statuses with which managed services refuse requests that only the service itself may make."""
+"""HTTP statuses with which a managed OpenSearch service refuses a request that it does not allow its users to make."""
 NOTICED = 1.0
-"""If the cluster's clock differs from this machine's by more than this many seconds, the difference is taken into
-account."""
+"""A difference between the cluster's clock and this machine's is ignored if it is at most this many seconds plus the
+time of the request that asked for the cluster's time."""
 
 _WORD: dict[str, Any] = {"type": "keyword", "doc_values": False}
 _SORTED: dict[str, Any] = {"type": "keyword"}
 _NUMBER: dict[str, Any] = {"type": "long"}
 _BYTES: dict[str, Any] = {"type": "binary"}
 _LISTED_BYTES: dict[str, Any] = {"type": "binary", "doc_values": True}
-"""Bytes that are read in listings: from a column of their own, without the rest of the document, which may be large."""
+"""The type of a field with bytes that listings read. Its values are also in a column of their own, so that a listing
+does not read the rest of the document, which may be large."""
 _TEXT: dict[str, Any] = {"type": "text"}
 
 _THREADS = {

@@ -276,5 +276,5 @@ async def _named(hits: list[Answer], threads: Threads, blobs: Blobs) -> set[str]
         try:
             named |= await (threads.logs.pack_names(owner) if kind == "pack" else blobs.names(owner))
         except Corrupt:
-            named |= mine  # the owner is damaged, so it is unknown what it names, and it may yet be restored
+            named |= mine  # the owner is damaged, so nobody knows which names it holds; it may yet be restored
     return named

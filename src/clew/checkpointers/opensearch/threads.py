@@ -89,9 +89,9 @@ class Threads:
                     try:
                         found = read_log(state, document["_source"], key, self._where)
                     except Corrupt as error:
-                        found = error  # its packs are unknown, and are swept later
+                        found = error  # the document is damaged, so its packs are unknown; a later sweep deletes them
                 if isinstance(first, Log) and isinstance(found, Log) and found.log_id != first.log_id:
-                    return  # deleted by somebody else, and made again
+                    return  # somebody else has deleted the thread and made it again
                 first = first or found
                 if await self._deleted(key, state):
                     break
