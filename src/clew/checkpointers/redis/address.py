@@ -1,4 +1,4 @@
-"""Parse the URL of a Redis store into the server's address, with user and password, and the store's options."""
+"""Parses the URL of a Redis store into the server's address, with user and password, and the store's options."""
 
 from __future__ import annotations
 

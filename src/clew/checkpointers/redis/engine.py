@@ -27,8 +27,8 @@ Command = tuple[bytes | str | int, ...]
 log = logging.getLogger("clew.checkpointers.redis")
 
 CONNECTIONS = 32
-"""The most calls of one checkpointer that run at once; further calls wait. Calls that reach the server together share
-one sync to its disk."""
+"""The most calls of one checkpointer that run at once; further calls wait. If calls reach the server at the same time,
+it syncs their writes to its disk together."""
 CONNECT_WITHIN = 5.0
 """The most seconds to wait until a connection is made."""
 PAUSE = 0.1
@@ -88,7 +88,7 @@ class Line:
 
     def _sign(self) -> object:
         """Return a value that changes while bytes are sent or received. The connection's `Patience`, which ends calls
-        without progress, compares it with an earlier value."""
+        without progress, compares this value with an earlier one."""
         reader, writer = self.connection._reader, self.connection._writer
         return None if reader is None or writer is None else unread_and_unsent(reader, writer)
 
@@ -123,9 +123,9 @@ class Engine:
 
     @contextmanager
     def use(self) -> Iterator[asyncio.AbstractEventLoop]:
-        """Count a call of the checkpointer as running for the time of the `with` block, so that `close` waits for it.
-        Gives the event loop. Raises `UsageError` after `close`, in a forked child, or on another event loop than
-        before."""
+        """Count a call of the checkpointer as running while the `with` block runs, so that `close` waits for it. Gives
+        the block the running event loop. Raises `UsageError` after `close`, in a forked child, or on another event loop
+        than the first call."""
         loop = self._guard.enter()
         self._busy += 1
         try:
@@ -149,20 +149,20 @@ class Engine:
     async def run(self, call: Call, *, wait: bool = False, begun: Line | None = None) -> Any:
         """Run a script and return its result. With `wait`, return only once as many replicas as the option
         `wait_replicas` says have what the script wrote. Raises `Unavailable` if they do not confirm that in time.
-        `begun` is the connection on which `begin` has sent the script already."""
+        If `begun` is not None, `begin` has already sent the script, on this connection."""
         [result] = await self.run_all([call], wait=wait, begun=begun)
         return result
 
     async def run_all(self, calls: Sequence[Call], *, wait: bool = False, begun: Line | None = None) -> list[Any]:
         """Send these scripts together and return the result of each, in order. Each script is atomic, but scripts of
         other callers may run between them. With `wait`, return only once as many replicas as the option `wait_replicas`
-        says have what the scripts wrote. Raises `Unavailable` if they do not confirm that in time. `begun` is the
-        connection on which `begin` has sent them already."""
+        says have what the scripts wrote. Raises `Unavailable` if they do not confirm that in time. If `begun` is not
+        None, `begin` has already sent the scripts, on this connection."""
         replicas = self._options.wait_replicas if wait else 0
 
         async def work(client: Any) -> list[Any]:
             nonlocal begun
-            line, begun = begun, None  # the second attempt takes another connection
+            line, begun = begun, None  # a second attempt must take another connection
             results = await self._talk(client, [call.command() for call in calls], replicas, line)
             unknown = [n for n, result in enumerate(results) if isinstance(result, self._errors.NoScriptError)]
             if unknown:
@@ -206,7 +206,7 @@ class Engine:
     ) -> list[Any]:
         """Send commands and return the server's answers. Raises the first error among the answers, except a
         `NoScriptError`, which is returned as an answer. With `replicas`, raises `Unavailable` unless at least that many
-        replicas confirm the writes. `begun` is the connection on which they were sent already."""
+        replicas confirm the writes. If `begun` is not None, the commands were already sent on this connection."""
         if replicas:
             commands = [*commands, ("WAIT", replicas, int(self._options.timeout * 500))]
         if self._options.cluster:
@@ -232,14 +232,14 @@ class Engine:
 
     async def _on_line(self, client: Any, commands: Sequence[Command], begun: Line | None) -> list[Any]:
         """Send commands on a connection that is kept open, and return the answers. An error from the server is returned
-        as an answer. `begun` is the connection on which they were sent already. Connections are kept because taking one
-        from the driver's pool was measured to take as long as an append on the server."""
+        as an answer. If `begun` is not None, the commands were already sent on this connection. Connections are kept
+        because taking one from the driver's pool takes as long as an append on the server (measured)."""
         line = begun or (self._lines.pop() if self._lines else await self._new_line(client))
         try:
             is_sent = begun is not None
             answers = await line.patience.limit(line.talk(commands, self._errors.ResponseError, is_sent=is_sent))
         except BaseException:
-            await client.connection_pool.release(line.connection)  # closed by now; the pool opens it when needed
+            await client.connection_pool.release(line.connection)  # it is closed; the pool opens it again when needed
             raise
         self._lines.append(line)
         return answers

@@ -1,4 +1,4 @@
-"""List heads: read the places of each shard first, then the heads at these places.
+"""Lists heads (small summaries of threads): first reads the places of each shard, then the heads at these places.
 
 A place is a thread's position in a listing, as sortable bytes; a shard is one of the parts into which a namespace is
 divided. The places of a shard are read at one moment and name every thread that exists then, because an append moves a
@@ -7,8 +7,8 @@ goes on. It is yielded once, with its new head if it moved. Heads are sorted aga
 with a limit) as a whole, a listing without a limit in parts.
 
 An expired thread leaves its place behind, because the server removes the thread's keys and knows nothing of listings.
-The listing removes such a place when it finds it, in one step that first checks that no thread has this place again. A
-listing that was itself lost is made again first: see `recovery`.
+If a query finds such a place, it removes the place, in one step that first checks that no thread has this place again.
+If the listing of a shard is lost, the query first makes it again: see `recovery`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["Listing"]
 _MOMENT = 8
 _POSITION = _MOMENT + KEY
 _BATCH = 4096
-"""The most heads that are read at once. Each such part of a listing is in order by itself."""
+"""The most heads that are read at once. A listing without a limit yields the heads in such parts, each in order."""
 _ALL = 2**31
 _TRIES = 3
 _LEAST, _GROWTH = 64, 8
-"""How many places to ask of each shard at first, and the factor by which this number grows if too few threads match. A
-place is the position of a thread in a listing, and a shard is a part of a namespace. `_LEAST` is used if a thread's
-place does not show whether it matches, so that its head must be read."""
+"""For a query with a limit, each shard (a part of the namespace) is first asked for a few places (positions of threads
+in a listing). If a place does not show whether its thread matches, so that the head has to be read, these are at least
+`_LEAST`. If too few threads match, the shards are asked for `_GROWTH` times as many."""
 
 Decode = Callable[[object, str], Head]
 

@@ -1,9 +1,9 @@
 """Puts threads back into the listings of a Redis store after a listing was lost: evicted, deleted, or left out of a
 restore.
 
-The keys of a thread are what decides that it exists, and `SCAN` finds them whatever happened to the listings. It looks at
-every key of the server, so only three things scan: a listing that finds a part of itself missing, the first listing of
-a checkpointer that finds no listing at all, and gc before it deletes anything.
+A thread exists if its Redis keys exist, and the command `SCAN` finds these without any listing. `SCAN` looks at every
+key of the server, so it is used in only three cases: a query finds that the listing of a shard is missing; the first
+query of a checkpointer finds no listing at all; and before gc (garbage collection of blobs) deletes anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ __all__ = ["Recovery", "in_part"]
 log = logging.getLogger("clew.checkpointers.redis")
 
 FRESH = 60.0
-"""Seconds for which gc relies on a scan, so that it does not scan again for every few blobs that it deletes."""
+"""Seconds for which gc (garbage collection of blobs) relies on the last scan. Without this, it would scan again for
+each batch of blobs that it deletes."""
 _BATCH = 1000
 
 

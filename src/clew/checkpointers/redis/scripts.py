@@ -15,7 +15,8 @@ __all__ = ["APPEND", "DELETE", "DELETE_BLOBS", "HEADS", "LOOK", "PLACES", "PUT",
 
 
 class Script:
-    """The text of a Lua script and its SHA-1 hash. Once a server has run the script, sending the hash is enough."""
+    """The text of a Lua script, and its SHA-1 hash. A server that has run the script once can be sent the hash
+    alone."""
 
     __slots__ = ("sha", "text")
 
@@ -182,8 +183,9 @@ redis.call('SET', KEYS[3], 1)
 return 1
 """
 )
-"""Say that the listings of a shard are complete. Changes nothing in a shard that has no threads and never had any. KEYS:
-updated, created, threads. ARGV: the number of threads that were found in the shard."""
+"""Mark both listings of a shard as complete: add the empty member to each, and set the key `threads`. Changes nothing
+if the shard has no threads and never had any. KEYS: updated, created, threads. ARGV: the number of threads that were
+found in the shard."""
 
 HEADS = Script(
     """

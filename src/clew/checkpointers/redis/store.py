@@ -45,7 +45,7 @@ _SUM = 4
 _FAR = 2**53 - 1
 """A number for a frame that is after the end of every log. It is the largest integer that is exact in Lua."""
 _MODE = 6
-"""The place of the mode among the arguments of the script `APPEND`."""
+"""The position, counted from 0, of the argument `mode` among the arguments of the script `APPEND`."""
 _PAGE = 4 * 2**20
 _BATCH = 64
 
@@ -63,8 +63,8 @@ class RedisCheckpointer(Checkpointer):
       makes the thread permanent. Blobs do not expire, because an append cannot renew blobs that it does not name, such as
       those that other blobs point at. gc removes the blobs that expired threads leave behind.
     - `cluster=true`: the server is part of a cluster. Clew asks it for the addresses of the others.
-    - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it, and
-      is `Unavailable` if they do not confirm that in time.
+    - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it, and raises
+      `Unavailable` if they do not confirm that in time.
     - `timeout`: seconds without progress after which a call raises `Unavailable`, default 10.
 
     How durable an append is depends on the server's settings. `appendonly yes` and `appendfsync always` keep the promise
@@ -74,9 +74,9 @@ class RedisCheckpointer(Checkpointer):
     blobs live in other slots of a cluster. gc cannot delete such a blob in between, as long as the append takes less time
     than the grace of gc, which is a day by default.
 
-    The listings of threads are keys of their own. One that was lost is made again by the next listing, from the keys of
-    the threads. gc does not rely on listings alone: before it deletes blobs, all keys of the server are looked through
-    for threads.
+    The lists by which threads are listed are Redis keys of their own. If one is lost, the next call of `heads` makes it
+    again from the keys of the threads. gc (garbage collection of blobs) does not rely on these lists alone: before it
+    deletes blobs, all keys of the server are looked through for threads.
     """
 
     is_hasty: bool = True
@@ -182,7 +182,7 @@ class RedisCheckpointer(Checkpointer):
             while True:
                 args = [min(start + len(frames), _FAR), end, _PAGE]
                 count, found, *page = await self._look(scripts.READ, thread_id, args)
-                if frames and found != log_id:  # deleted meanwhile, and perhaps made again
+                if frames and found != log_id:  # the thread was deleted meanwhile, and perhaps made again
                     frames, end = [], _FAR if stop is None else min(stop, _FAR)
                     continue
                 log_id, end = found, min(end, count)
