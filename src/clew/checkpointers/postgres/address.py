@@ -1,4 +1,5 @@
-"""Parse the URL of a PostgreSQL store into libpq's connection settings and Clew's own options.
+"""Parses the URL of a PostgreSQL store into the connection settings of libpq (PostgreSQL's client library) and Clew's
+own options.
 
 The URL may hold a password, so errors and logs never show it.
 """
@@ -70,7 +71,7 @@ def parse(url: str, schema: str | None, connections: int | None, timeout: float 
     base = f"{scheme}://{login}{at}{place}"
     try:
         found = conninfo_to_dict(f"{base}?{theirs}" if theirs else base)
-    except UnicodeError:  # psycopg decodes libpq's answer, which may quote a part of a character
+    except UnicodeError:  # psycopg decodes libpq's error text, which may end within a character
         raise InvalidInput(f"a PostgreSQL URL is UTF-8. {_FORM}") from None
     except psycopg.Error as error:
         raise InvalidInput(f"libpq cannot read this PostgreSQL URL: {_reason(error)}. {_FORM}") from None

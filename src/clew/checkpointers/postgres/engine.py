@@ -1,4 +1,5 @@
-"""The connection pool of one event loop to one PostgreSQL store, with group commit and reconnection.
+"""The pool of connections of one event loop to one PostgreSQL store. It commits waiting appends together, and
+reconnects.
 
 Appends that wait at the same time share one transaction. If a connection breaks, calls keep trying to connect until the
 store's `timeout` has passed since then. So a restart of the server that takes less time is only a pause.
@@ -65,7 +66,7 @@ class _Request:
 
 
 class Engine:
-    """All connections of one event loop to one PostgreSQL store, shared by the checkpointers of all its namespaces.
+    """All connections of one event loop to one PostgreSQL store, shared by the checkpointers of all namespaces in it.
 
     Appends to all threads go into one queue. Appends that wait at the same time are sent as one statement, which is one
     round trip, one transaction and one wait for the disk. At most one append to a thread runs at a time, so that none
@@ -293,9 +294,9 @@ class Engine:
                 return
 
     def _connected(self, task: asyncio.Task[None]) -> None:
-        """Called when an attempt to connect has ended: sends waiting requests. If the attempt failed, and no other
-        connection is open or being opened, all waiting calls fail with its error. If it failed and there is another, no
-        further attempt begins for a second."""
+        """Send waiting requests after an attempt to connect has ended. If the attempt failed, and no other connection
+        is open or being opened, all waiting calls fail with its error. If the attempt failed, but there is such another
+        connection, no further attempt begins for a second."""
         self._connecting.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
