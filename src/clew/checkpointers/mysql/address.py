@@ -1,4 +1,4 @@
-"""Parse the URL of a MySQL store into the server's address, the login, the TLS settings and Clew's own options.
+"""Parses the URL of a MySQL store into the server's address, the login, the TLS settings and Clew's own options.
 
 The URL may hold a password, so errors and logs never show it.
 """

@@ -1,4 +1,4 @@
-"""The connection pool of one event loop to one MySQL store, with group commit and reconnection.
+"""The pool of connections of one event loop to one MySQL store. It commits waiting appends together, and reconnects.
 
 Appends that wait at the same time share one transaction. If a connection breaks, calls keep trying to connect until the
 store's `timeout` has passed since then. So a restart of the server that takes less time is only a pause.
@@ -42,7 +42,7 @@ the size of one message. This value is MySQL's default since 5.6; only a frame o
 
 
 class Engine:
-    """All connections of one event loop to one MySQL store, shared by the checkpointers of all its namespaces.
+    """All connections of one event loop to one MySQL store, shared by the checkpointers of all namespaces in it.
 
     Appends to all threads go into one queue. Appends that wait at the same time are sent as one transaction, which is
     one round trip and one wait for the disk. At most one append to a thread runs at a time, so that none overtakes
@@ -105,8 +105,8 @@ class Engine:
     # Appends
 
     def _look(self) -> None:
-        """Start transactions for the queued appends, so that at most `WRITERS` run at once. `submit` schedules this to
-        run after all asyncio tasks that are ready, so that the appends of many tasks go out together."""
+        """Start transactions for the queued appends, but run at most `WRITERS` at once. `submit` schedules this to run
+        after all asyncio tasks that are ready, so that the appends of many tasks go out together."""
         self._woken = False
         while self._batches < WRITERS and (batch := self._gather()):
             self._batches += 1

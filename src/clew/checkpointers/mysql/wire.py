@@ -111,7 +111,7 @@ class Connection:
 
     def _sign(self) -> object:
         """Return a value that changes while bytes are sent or received. The connection's `Patience`, which ends calls
-        without progress, compares it with an earlier value."""
+        without progress, compares this value with an earlier one."""
         protocol = self._connection._proto
         if protocol is None or protocol.transport is None:
             return None
