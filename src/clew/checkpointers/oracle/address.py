@@ -1,4 +1,4 @@
-"""Parse the URL of an Oracle store into settings of python-oracledb and Clew's own options.
+"""Parses the URL of an Oracle store into settings of python-oracledb (the driver) and Clew's own options.
 
 The URL may hold a password, so errors and logs never show it.
 """

@@ -61,7 +61,7 @@ _TABLES = (
     "INSERT INTO {p}meta (id, version) VALUES (1, 1)",
 )
 _THERE_ALREADY = "-1, -955, -1408"
-"""Error codes which say that a row, a table or an index exists already: another process created it first."""
+"""Oracle's error codes which say that a row, a table or an index already exists, because another process created it."""
 
 _TOUCH = """
     FOR i IN 1 .. :b_ref_count LOOP
