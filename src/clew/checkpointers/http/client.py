@@ -47,10 +47,10 @@ _IDLE = 30.0
 """Seconds after which an idle connection is closed instead of being used again."""
 _PIECE = 2**18
 LARGEST_ANSWER = 2**20
-"""The most bytes of an answer's body, for calls that expect no long one. A head is such an answer."""
+"""The most bytes in the body of an answer, for calls whose answers are short, such as the head of a thread."""
 _LARGEST_FAILURE = 2**24
 _MOST_NOTICES = 20
-"""The most interim answers (status 1xx) before the answer to a request."""
+"""The most interim answers (status 1xx) that the server may send before the actual answer to a request."""
 _ASK_FIRST = 2**20
 """The size of a request's body, in bytes, from which the body is held back at first. It is sent once the server has
 agreed to receive it, or has said nothing for a second."""
@@ -462,9 +462,9 @@ class _Connection:
         return not self._reader.at_eof() and time.monotonic() - self._used < _IDLE
 
     def abort(self) -> None:
-        """Break the connection before this call returns. So a server that is slow or frozen will see later that nobody
-        waits for its answer any more."""
-        with suppress(OSError):  # it is cut off already
+        """Break the connection at once, without waiting for the server. A server that is slow or frozen will see later
+        that nobody waits for its answer any more."""
+        with suppress(OSError):  # the connection is already broken
             self._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         self._writer.transport.abort()
 

@@ -54,7 +54,7 @@ def running_services() -> list[str]:
 
 def _is_alive(pid: int) -> bool:
     if sys.platform == "win32":
-        return True  # where signal 0 is Ctrl+C; whether the service answers is for the caller to see
+        return True  # Windows has no harmless signal to ask with: there, the caller finds out if the service answers
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

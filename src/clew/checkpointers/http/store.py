@@ -64,8 +64,8 @@ class HTTPCheckpointer(Checkpointer):
     also be an option of the URL. `tls` replaces the default TLS settings, which trust the authorities that the system
     trusts.
 
-    What a server sends is bounded by what was asked for: a blob by `max_blob` bytes, everything else by the limits of
-    every store. A server that sends more is `Unavailable`.
+    The size of an answer is limited: a blob may have `max_blob` bytes, everything else what the limits of every store
+    allow. If a server sends more, the call raises `Unavailable`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class HTTPCheckpointer(Checkpointer):
         if retries < 0:
             raise InvalidInput(f"retries={retries}: retries are 0 or more")
         try:
-            import h11  # noqa: F401 - a missing extra shows here, not in the middle of a run
+            import h11  # noqa: F401 - so that a missing extra is noticed here, not in the middle of a run
         except ImportError:
             raise MissingExtra("the HTTP store", "server") from None
         self._namespace = namespace
