@@ -54,9 +54,9 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The right to append to a thread, held by one process. After `expires_at` another process may take it over. The
-    former holder is not told. It is stopped because its next append is at a position that the log has already passed:
-    such an append raises `Conflict`."""
+    """The right to append to a thread, held by one process. After `expires_at` another process may take over the lease,
+    which appends to the thread's log. The former holder is not told. But its next append is at a position that the log
+    has already passed, and so raises `Conflict`."""
 
     owner: Owner
     token: str

@@ -173,7 +173,7 @@ def only_frames(data: bytes, bounds: Sequence[int]) -> list[bytes | None]:
 
     A record's item is None if the record fails a check, or has refs or another number of frames than one. Use
     `Header.unpack` and `Header.read` for such a record: they read any record, and say what is wrong with a damaged one.
-    Most records have one frame and no refs. For these, this function takes less than half the time (measured).
+    Most records have one frame and no refs. For these, this function takes less than half of their time (measured).
 
     `data` holds just these records; it is shorter if the file was cut off meanwhile. `bounds` has the offset in the
     file of each record, and then the end of the last one.

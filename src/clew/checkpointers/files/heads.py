@@ -25,8 +25,8 @@ __all__ = ["HeadFiles"]
 
 _MAGIC = b"clew heads 1\n"
 _SETTLED = 2_000_000_000
-"""A file that changed less than this many nanoseconds ago may change again and keep the same times, because the times
-that a file system stores can be up to two seconds apart."""
+"""A file that changed less than this many nanoseconds ago may change again and keep the same times, because some file
+systems store times in steps of up to two seconds."""
 _WORTH_KEEPING = 32
 """The cache file is written again only after at least this many heads were read from threads' files since the last
 time."""

@@ -49,9 +49,10 @@ OWNED = 60_000_000
 """Microseconds for which a dead record belongs to the process that wrote it: others leave it alone. A dead record says
 that a blob is being deleted."""
 IN_TIME = 20.0
-"""Seconds within which a process that owns dead records must send the requests that delete them. A request ends after 10 s
-without an answer, so all have ended long before the minute for which other processes leave these records alone. That
-gives the bucket 20 s more for a request whose answer nobody waits for, and clocks that differ a few seconds."""
+"""Seconds within which a process that owns dead records (which say that a blob is being deleted) must send the requests
+that delete them. A request ends after 10 s without an answer, so all have ended long before the minute for which other
+processes leave these records alone. The rest of that minute allows for a bucket that carries out a request up to 20 s
+after its caller gave up, and for clocks that differ by a few seconds."""
 UNCERTAIN = 4_000_000
 """The most microseconds by which two times of one blob differ: the time of last use that is written in the blob's
 record (a small object), and the time at which the store says, by its own clock, that this record was last changed."""

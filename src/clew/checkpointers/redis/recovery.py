@@ -2,8 +2,8 @@
 restore.
 
 A thread exists if its Redis keys exist, and the command `SCAN` finds these without any listing. `SCAN` looks at every
-key of the server, so it is used in only three cases: a query finds that the listing of a shard is missing; the first
-query of a checkpointer finds no listing at all; and before gc (garbage collection of blobs) deletes anything.
+key of the server, so it is used in only three cases: if a query finds that the listing of a shard is missing, if the
+first query of a checkpointer finds no listing at all, and before gc (garbage collection of blobs) deletes anything.
 """
 
 from __future__ import annotations
