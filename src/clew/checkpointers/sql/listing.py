@@ -3,8 +3,8 @@
 A listing begins with one SQL statement, which sees the state of the database at one moment. Most listings end there: a
 query with a limit takes one statement, and so does every listing of fewer than `FIRST` heads. A longer listing reads
 the keys of all matching threads in a second statement, and then the heads of the threads with these keys in parts.
-Instead, it could read on from the last head that it has seen; but a thread that is updated meanwhile moves to the front
-of the listing, and would be missed.
+It does not read on from the last head that it has seen: a thread that is updated meanwhile moves to the front of the
+listing, and would be missed.
 """
 
 from __future__ import annotations
