@@ -1,4 +1,5 @@
-"""Entries, the frames that store them, and the fold that turns them into a checkpoint, a thread's state. Pure: no I/O."""
+"""The entries of a thread's log, the frames (byte strings) that store them, and the fold, which computes the thread's
+state (a checkpoint) from them. Pure: no I/O."""
 
 from __future__ import annotations
 

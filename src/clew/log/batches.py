@@ -32,7 +32,7 @@ from clew.log.keys import Keyring
 __all__ = ["AHEAD", "AT_ONCE", "Decoded", "decode_in_parts", "decode_ordinary"]
 
 Decoded = list[tuple[int, list[Logged]]]
-"""The time and the entries of each of some frames."""
+"""For each of several frames: the time recorded in it, in microseconds since 1970, and its entries."""
 
 _PLAIN = bytes((VERSION, COMPRESSED))
 _ORDINARY = {bytes((VERSION, 0)), _PLAIN}
@@ -41,20 +41,21 @@ _FLAGS = itemgetter(1)
 AT_ONCE = 48
 """The number of frames to decode at once.
 
-Measured on 1,000 turns of 3 KB: with fewer, calls take longer. With more, memory is freed too late to be used again, and to
-ask the system for it takes a tenth of the processor's time.
+Measured on 1,000 turns of 3 KB. With fewer frames, the calls for all groups together take longer. With more, the memory
+of decoded frames is freed too late to be used again, and asking the system for more takes a tenth of the processor's
+time.
 """
 AHEAD = 128
-"""The number of frames to decompress at once on another OS thread. With fewer, the two wait for each other too often."""
+"""The number of frames to decompress at once on another OS thread. With fewer, the two OS threads wait for each other
+too often."""
 
 
 def decode_ordinary(frames: Sequence[bytes], keys: Keyring | None = None) -> Decoded | None:
     """Return the time and the entries of each of these frames, decoded together in half the time that `decode_frame`
     takes.
 
-    Works only if every frame has a right digest, is small and not encrypted, and refers to no blobs, and if there are no
-    `keys`. Otherwise returns None: then decode the frames with `decode_frame`, which decrypts, and also finds out what is
-    wrong.
+    Returns None if there are `keys`, or if a frame is damaged, large, encrypted or refers to blobs. Then decode each
+    frame with `decode_frame`, which can decrypt, and raises an error that says what is wrong.
     """
     return None if keys is not None else _decode_checked(frames, lambda: _bodies(frames))
 
@@ -81,8 +82,8 @@ def decode_in_parts(frames: list[bytes], keys: Keyring | None = None) -> Iterato
 
 
 def _taken(frames: list[bytes], count: int) -> list[bytes]:
-    """Remove the first `count` frames from the list and return them. So the memory of a frame is free again soon after
-    it is decoded."""
+    """Remove the first `count` frames from the list and return them. Because the list no longer holds them, their
+    memory is freed soon after they are decoded."""
     part = frames[:count]
     del frames[:count]
     return part

@@ -1,7 +1,7 @@
 """Blobs: large values that are stored beside the log under their digest. Pure: nothing is fetched or stored here.
 
-Holds how a blob becomes the bytes that are stored, the same for a tree (a blob that points at other blobs), and how
-large values of a frame's body (its encoded entries) move to blobs and back.
+Converts a blob, or a tree (a blob that points at other blobs), to the bytes that are stored, and back. Moves large
+values of a frame's body (its encoded entries) to blobs, and back.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def pack_tree(
     """Return the digest and the stored bytes of a tree: a value that points at other blobs.
 
     `trees` and `leaves` are the digests of these blobs: trees may point at further blobs, leaves may not. The digests
-    come first, in this order and never encrypted. The value follows, encrypted if there are `keys`. So gc can follow a
-    tree without a key, and a tree can be encrypted with another key without understanding its value.
+    come first, in this order and never encrypted. The value follows, encrypted if there are `keys`. So gc can find the
+    blobs below a tree without a key, and code that knows nothing about the value can encrypt the tree with another key.
     """
     digests = map(bytes.fromhex, (*trees, *leaves))
     packed = b"".join([_TREE, _COUNTS.pack(len(trees), len(leaves)), *digests, pack_blob(data, keys)[1]])

@@ -100,7 +100,8 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Call(msgspec.Struct, frozen=True):
     """A tool call of the open turn (the turn whose calls are not all done), and how far it got.
 
-    `in_doubt` means: its intent is on record and its outcome is not, so its effect may or may not have happened.
+    Its status is "in_doubt" if the log says that the call was about to run, and not how it ended: its effect may or may
+    not have happened.
     """
 
     message: int
@@ -253,13 +254,13 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def files_turn(self) -> int:
-        """Number of the turn at whose end the workspace was as the newest snapshot holds it. 0 means: before the first
-        turn."""
+        """Number of the turn at whose end the workspace had the files of the newest snapshot. 0 stands for the time
+        before the first turn."""
         return _files_turn(self.turns, self.changing)
 
     @property
     def provider_keys(self) -> dict[str, str]:
-        """For each outside agent's name, the id under which it knows this conversation."""
+        """For each outside agent (such as Claude Code), by its name, the id under which it knows this conversation."""
         return {name: known.key for name, known in self.providers.items()}
 
     @property
@@ -273,8 +274,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a thread's state that the next step of a run needs. The fields are those of `Checkpoint` with the
     same names.
 
-    A checkpoint holds every message ever recorded, so making one takes longer the longer the log is. A `Present` holds
-    only the messages that the model sees.
+    A checkpoint holds every message ever recorded, so making a checkpoint takes longer the longer the log is. A
+    `Present` holds only the messages that the model sees.
     """
 
     messages: tuple[Message, ...] = ()
@@ -288,8 +289,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def files_turn(self) -> int:
-        """Number of the turn at whose end the workspace was as the newest snapshot holds it. 0 means: before the first
-        turn."""
+        """Number of the turn at whose end the workspace had the files of the newest snapshot. 0 stands for the time
+        before the first turn."""
         return _files_turn(self.turns, self.changing)
 
 

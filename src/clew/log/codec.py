@@ -57,7 +57,7 @@ DIGEST = slice(-DIGEST_SIZE, None)
 """The slice of a frame that holds its own digest."""
 
 _HEADER = struct.Struct("<BB12s16s")
-SMALLEST = _HEADER.size + DIGEST_SIZE  # 30 and 16
+SMALLEST = _HEADER.size + DIGEST_SIZE  # 30 and 16 bytes
 PAYLOAD = slice(_HEADER.size, -DIGEST_SIZE)
 COMPRESSED, _REFERS, _BODY_IN_BLOB, _SEALED = 1, 2, 4, 8
 _KNOWN_FLAGS = COMPRESSED | _REFERS | _BODY_IN_BLOB | _SEALED
@@ -75,7 +75,7 @@ Logged = Entry | FoldedState
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_body = msgspec.msgpack.Decoder(tuple[int, list[KnownEntry | FoldedState]]).decode
-"""Decodes a frame's body, its content in msgpack, to its time and its entries."""
+"""Decodes a frame's body (its content in msgpack) and returns the frame's time and its entries."""
 _decode_raw = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]]).decode
 
 
@@ -99,7 +99,8 @@ class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
     digest: bytes
     blobs: dict[str, bytes]
     stored: int = 0
-    """Bytes of the frame, and of the blob with its entries if they are too large for the frame itself."""
+    """Number of bytes of the frame, plus those of the blob that holds its entries if they are too large for the
+    frame."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -120,7 +121,10 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     refs: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
     stored: int = 0
-    """The same as `EncodedFrame.stored`, or 0 if the frame refers to no blobs."""
+    """Number of bytes of the frame, plus those of the blob that holds its entries if they are too large for the frame.
+
+    Always 0 if the frame refers to no blobs.
+    """
 
 
 def encode_entries(entries: Sequence[Logged]) -> Encoded:
@@ -340,7 +344,7 @@ def _with_blobs(
 
 
 def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
-    """Return the error to raise for a frame that cannot be decoded. `what` names the frame in it.
+    """Return the error to raise for a frame that cannot be decoded. `what` names the frame in the error.
 
     A frame whose digest is right but whose version or flags are unknown comes from a newer Clew: `NewerFormat`. Any
     other is `Corrupt`.
@@ -385,9 +389,9 @@ class _Kind(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Parts(msgspec.Struct, array_like=True, gc=False):
-    """The first two fields of an entry or a message, undecoded.
+    """The first two fields of an entry or a message: its kind, and `content`, which is not decoded.
 
-    `kind` is its kind. `content` is, for an entry, its message, and for a message, the list of its blocks.
+    The content of an entry is its message. The content of a message is the list of its blocks.
     """
 
     kind: msgspec.Raw

@@ -124,8 +124,8 @@ class Zstd:
     def start(self, data: list[bytes]) -> Callable[[], Iterable[Any]]:
         """Start `decompress_many` on another OS thread. Returns a function that waits for the results and returns them.
 
-        Returns only when that OS thread has begun to work. To begin, it needs the interpreter lock, and the caller
-        would keep that for up to 5 ms if it went on at once: as long as it takes to decode a small log.
+        Returns only when that OS thread has begun to work, for which it needs the interpreter lock. If this call
+        returned at once, the caller could keep the lock for up to 5 ms, in which time a small log is decoded already.
         """
         begun = threading.Event()
 

@@ -62,7 +62,10 @@ class ThreadStarted(_Entry, tag="started", frozen=True):
     model: str = ""
     system_prompt: str = ""
     tools: dict[str, str] = {}
-    """For each tool's name, a digest of the effect that the tool declares and of the description that the model gets.
+    """For each tool's name, a digest of what the model is told about the tool, and of the effect that the tool
+    declares.
+
+    A digest that differs from the recorded one shows a resume that the tool has changed.
     """
     limits: dict[str, Any] = {}
     parent: tuple[str, int] | None = None
@@ -105,8 +108,8 @@ class ModelCallRefused(_Entry, tag="refused", frozen=True):
 
 
 class ToolIntent(_Entry, tag="intent", frozen=True):
-    """A tool is about to run. `message` is the index in the history of the message with the call, `index` the call's
-    number in it."""
+    """A tool is about to run. `message` is the index, in the history, of the message with the call. `index` is the
+    index of the call among the calls of that message."""
 
     message: int
     index: int
@@ -171,9 +174,11 @@ class WorkspaceChanging(_Entry, tag="changing", frozen=True):
     since: int = 0
     """The first turn whose calls may have changed files. 0 means that no change is left without a snapshot."""
     empty: str = ""
-    """A text that identifies the workspace's folder, if it was empty when this entry was written, else "".
+    """If the workspace's folder was empty when this entry was written, a text that identifies the empty folder, else
+    "".
 
-    Once a file was made in the folder, another text identifies it.
+    The text of the folder changes as soon as a file is made in it. So if the folder still has this text when the thread
+    is resumed, no file has been made in the folder since.
     """
 
 
@@ -210,7 +215,8 @@ class StatusChanged(_Entry, tag="status", frozen=True):
 
 
 class LeaseTaken(_Entry, tag="lease", frozen=True):
-    """A process took the lease and began to write. The entry advances the log, so that appends of former holders fail.
+    """A process took the lease (the right to append to the thread) and began to write. This entry moves the end of the
+    log, so that appends of former holders fail.
 
     A holder that did not renew its lease in time takes it again, with the same token, before it goes on.
     """
@@ -222,8 +228,8 @@ class LeaseTaken(_Entry, tag="lease", frozen=True):
 class Rewound(_Entry, tag="rewound", frozen=True):
     """The conversation continues from an earlier point.
 
-    If `turn` is set, that is the end of this turn. Otherwise it is the point after the first `messages` of the messages
-    that the model sees.
+    If `turn` is set, it continues from the end of this turn. Otherwise the model from now on sees only the first
+    `messages` of the messages that it saw so far.
     """
 
     turn: int | None = None

@@ -1,5 +1,5 @@
-"""`Facts`: the facts of a thread, while its entries are folded. A fact is a value that holds from a turn on. The newest
-fact of each kind and key is found without a search."""
+"""`Facts`, which holds the facts of a thread while its state is computed from its log. A fact is a value that holds
+from a turn on. `Facts` finds the newest fact of a kind and key without a search."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Facts:
         }
 
     def add(self, fact: Fact) -> None:
-        """Add a fact. It replaces a fact of the same turn, kind and key. That one is never needed again, because a
-        rewind goes to the end of a turn, where the newer fact holds."""
+        """Add a fact. It replaces a fact of the same turn, kind and key. The replaced fact is never needed again,
+        because a rewind goes to the end of a turn, where the newer fact holds."""
         last = self._newest.get((fact.kind, fact.key))
         if last is not None and self._all[last].turn == fact.turn:
             self._all[last] = fact

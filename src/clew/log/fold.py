@@ -1,4 +1,4 @@
-"""Fold entries into the state they add up to. Pure: no clock, no I/O."""
+"""Fold the entries of a log: compute the state of the thread that they add up to. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class Fold:
     _view_end: int
 
     def __init__(self, start: Checkpoint = EMPTY, outline: NewOutline | None = None) -> None:
-        """Begin with the state `start`. `outline`, such as `MessageOutline`, makes stand-ins that are kept instead of
-        the messages, to save memory; `checkpoint` then returns empty messages."""
+        """Begin with the state `start`. To save memory, give as `outline` a class such as `MessageOutline`: a list that
+        keeps an empty message in place of each message. Then `checkpoint` returns these empty messages."""
         self._new_history = outline
         self._reset(start)
 
@@ -171,14 +171,14 @@ class Fold:
         return self._checkpoint(tuple(self._history), tuple(self._marked()), self._facts.all())
 
     def outline(self) -> tuple[Checkpoint, bytes]:
-        """Return the state without `history`, `marks` and `facts`, and a digest of these. Needs `MessageOutline`."""
+        """Return the state without `history`, `marks` and `facts`, and a digest of these. Needs a `MessageOutline`."""
         parts: list[Any] = [self._history, self._marked(), self._facts]
         return self._checkpoint((), (), ()), b"".join(part.digest() for part in parts)
 
     def sketch(self, *, all_facts: bool = False) -> Checkpoint:
-        """Return the state in little memory, for a fold made with `outline`: with stand-ins for the messages, and with
-        `marks` (what the model saw at the end of each turn) that can only be counted and read one by one. Without
-        `all_facts` it has only the facts that hold now, and none about single turns."""
+        """Return the state in little memory: with empty messages, and with `marks` (what the model saw at the end of
+        each turn) that can only be counted and read one by one. Without `all_facts`, the state has only the facts that
+        hold now, and none about single turns. If this fold was made without `outline`, return the complete state."""
         marks, facts = self._marked(), self._facts
         if isinstance(marks, list) or isinstance(facts, Facts):
             return self.checkpoint()
@@ -242,7 +242,7 @@ class Fold:
 
     def _messages(self, entries: Iterable[Any]) -> None:
         """Add the messages of consecutive `MessageAdded` entries. One loop handles them all, because most entries are
-        messages: one call for each entry would take half as long again (measured)."""
+        messages: with a function call for each entry it would take 1.5 times as long (measured)."""
         history, marks = self._history, self._marks
         for entry in entries:
             message = entry.message

@@ -22,7 +22,7 @@ __all__ = ["FactOutline", "MessageOutline", "MessageRoles", "ViewOutline"]
 _encode = msgspec.msgpack.Encoder().encode
 _decode_fact = msgspec.msgpack.Decoder(Fact).decode
 _AT_ONCE = 4096
-"""Number of turns whose views are encoded together for a digest."""
+"""Number of turns whose views (what the model saw at the end of each) are encoded together for a digest."""
 
 _EMPTY: dict[type[Message], Message] = {User: User(()), System: System(()), Tool: Tool(()), Assistant: Assistant(())}
 _CALLING = Assistant((ToolCall("", "", None),))
@@ -165,14 +165,15 @@ class FactOutline:
         self._starts = array("q")
         self._newest: dict[tuple[Kind, str], int] = {}
         self._of_turn: dict[str, int] = {}
-        """Places of the facts of kind "turn" that belong to turn `_turn`, by key. Others are never looked up."""
+        """For each key, the index of the fact of kind "turn" that belongs to turn `_turn`. Facts of this kind that
+        belong to other turns are never looked up."""
         self._turn = -1
         for fact in facts:
             self.add(fact)
 
     def add(self, fact: Fact) -> None:
-        """Add a fact. It replaces a fact of the same turn, kind and key. That one is never needed again, because a
-        rewind goes to the end of a turn, where the newer fact holds."""
+        """Add a fact. It replaces a fact of the same turn, kind and key. The replaced fact is never needed again,
+        because a rewind goes to the end of a turn, where the newer fact holds."""
         last = self._place(fact.kind, fact.key, fact.turn)
         if last is not None and self._at(last).turn == fact.turn:
             after = [self._at(place) for place in range(last + 1, len(self._starts))]
@@ -230,8 +231,8 @@ class FactOutline:
         return None if place is None else self._at(place).value
 
     def has(self, kind: Kind, key: str = "") -> bool:
-        """Return whether there is a fact with exactly this kind and key. Facts of kind "turn" (metadata of single
-        turns) are not looked for."""
+        """Return whether there is a fact with exactly this kind and key. Always False for the kind "turn" (metadata of
+        single turns)."""
         return (kind, key) in self._newest
 
     def all(self) -> tuple[Fact, ...]:

@@ -64,7 +64,7 @@ value."""
 
 
 class TooHeavy(Exception):
-    """The bytes would take more memory when decoded than `allowed` permits for their stored size."""
+    """Raised if data would take more memory when decoded than `allowed` permits for its stored size."""
 
     def __init__(self) -> None:
         super().__init__(f"it would take more than {TIMES} times its own size in memory")
@@ -194,7 +194,7 @@ def _weigh_map(items: int) -> int:
 
 def _beside_tokens(body: bytes) -> int:
     """Return the bytes of memory that a body takes in addition to the values in it: for the Python object that each
-    entry becomes, and for the fields of each folded state."""
+    entry becomes, and for the fields of each folded state (an entry that holds the thread's whole state)."""
     return ENTRY * _count_entries(body) + _STATE * body.count(b"folded")
 
 
@@ -235,7 +235,7 @@ _ASCII = bytes(range(0x80))
 _LARGE_MAP = 7000
 """Bytes of memory that `bound` counts for a map of more than 15 items.
 
-They suffice for 162 one-byte keys; for each longer key, `bound` adds the memory of one item.
+This memory is enough for 162 one-byte keys; for each longer key, `bound` adds the memory of one item.
 """
 _HEAVIEST = [
     (bytes([*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB]), _WIDE_TEXT, True),
