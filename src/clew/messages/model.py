@@ -35,7 +35,7 @@ __all__ = [
 
 
 NOTE_MARK = "[clew] "
-"""The words with which every note begins. A note is a message to the model that Clew wrote, and not the user."""
+"""The text with which every note begins. A note is a message to the model that Clew itself wrote, not the user."""
 
 
 class _Block(msgspec.Struct, frozen=True, array_like=True, gc=False):

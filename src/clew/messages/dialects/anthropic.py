@@ -323,7 +323,7 @@ def _write_file(block: File, place: Place, at: At, notes: Notes) -> Part:
 
 
 def _document(block: File) -> tuple[Part, File] | None:
-    """Return a file as a document's `source`, and the `File` that reading it back gives. None if it cannot be sent."""
+    """Return the JSON `source` of a document for this file, and the `File` read back from it. None if not sendable."""
     form = shared.file_form(block)
     if form == "data" and block.data:
         if block.media_type == _PDF:
@@ -425,8 +425,8 @@ def _fits(value: Any, place: Place) -> bool:
 
 
 def read_part(part: Part, where: str) -> Block:
-    """Return the block for a JSON object of a message's content. One of an unknown type or shape is kept as `Opaque`.
-    Raises `InvalidInput` if a field is missing; `where` names the message in the error."""
+    """Return the block for a JSON object of a message's content. An object of an unknown type or shape becomes an
+    `Opaque` block. Raises `InvalidInput` if a field is missing; `where` names the message in the error."""
     kind = part["type"]
     extra = extra_of(NAME, beside(part, _FIELDS.get(kind, ())))
     if kind == "text":

@@ -242,7 +242,8 @@ def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, not
 
 
 def _outside_responses(pieces: list[Piece], notes: Notes) -> list[Piece]:
-    """Convert blocks that only a model's response may hold: tool calls become text, thinking is left out.
+    """Return the blocks of a message that is not a response, without those that only a response may hold: tool calls
+    become text, thinking is left out.
 
     Each change is added to `notes`.
     """
@@ -260,8 +261,8 @@ def _outside_responses(pieces: list[Piece], notes: Notes) -> list[Piece]:
 
 
 def _outside_results(pieces: list[Piece], notes: Notes) -> list[Piece]:
-    """Convert tool results to text, for a message that may hold no results: a response or instructions. Each change is
-    added to `notes`."""
+    """Return the blocks of a message that may hold no tool results (a response or instructions), with each tool result
+    converted to text. Each change is added to `notes`."""
     kept: list[Piece] = []
     for piece in pieces:
         kept += _in_words(piece, notes) if isinstance(piece.block, ToolResult) else [piece]
@@ -328,8 +329,8 @@ def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[P
     these are.
 
     Returns two lists: the results, with a numbered line of text in place of each moved block, and the moved blocks,
-    each after a line of text with the same number. A text in a result that looks like such a line is added to `notes`,
-    because reading it back may take it for one.
+    each after a line of text with the same number. If a result already has a text that looks like such a
+    line, a loss is added to `notes`: when the payload is read back, this text may be replaced by a moved block.
     """
     kept: list[Piece] = []
     moved: list[Piece] = []
@@ -350,7 +351,8 @@ def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[P
 def reattach(
     results: Sequence[ToolResult], blocks: Sequence[Block], start: int, moves: Moves
 ) -> tuple[tuple[ToolResult, ...], int]:
-    """Undo `detach`: put moved blocks back into the results. They are expected in `blocks` from index `start` on.
+    """Undo `detach`: put moved blocks back into the results. The moved blocks are expected in `blocks` from index
+    `start` on.
 
     Returns the results, and how many of `blocks` were used. If the numbers in the texts do not match, the results are
     returned unchanged, with 0.

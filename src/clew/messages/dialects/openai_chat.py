@@ -63,8 +63,8 @@ _FIELDS = {
 
 _RULES = CallRules(id_pattern=r"[!-~]+", id_length=40, unique_in="response", name_length=64, has_errors=False)
 _ENOUGH = ("audio", "function_call")
-"""Fields of the API. An assistant message that has one of them is sent even if it has neither content nor tool calls.
-"""
+"""Fields of an assistant message in the API. A message that has such a field is sent even if it has neither content nor
+tool calls."""
 _OWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "refusal"})
 _CALL = frozenset({"id", "type", "function", "custom"})
 _RESULT = frozenset({"role", "content", "tool_call_id"})
@@ -441,7 +441,8 @@ def reread(block: Opaque, inside: bool) -> Block | None:
 
 
 def read_part(part: Part, where: str) -> Text | Image | File | Opaque:
-    """Return the block for a JSON object of a message's content. One of an unknown type or shape is kept as `Opaque`.
+    """Return the block for a JSON object of a message's content. An object of an unknown type or shape becomes an
+    `Opaque` block.
 
     Raises `InvalidInput` if a field is missing; `where` names the message in the error.
     """

@@ -336,7 +336,8 @@ def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[
     """Return who says a message item, and its blocks. `where` names the item in errors. `identified` is True if the
     item before this one is a model's message with an id.
 
-    A message with a part of an unknown kind is kept whole as one `Opaque` block, so that its id and order are kept.
+    A message with a part of an unknown kind, or a model's message with anything but texts, is kept whole as one
+    `Opaque` block, so that its id and the order of its parts are kept.
     """
     if need(item, "role", str, where) not in ("user", "assistant", "system", "developer"):
         raise InvalidInput(f"{where}: the value of 'role' is not user, assistant, system or developer")
@@ -360,7 +361,7 @@ def _begin(blocks: list[Block], item: Item, side: Side, identified: bool) -> lis
 
     `identified` is True if the item before this one is a model's message with an id. When the conversation is written
     again, texts after such a message become parts of it, unless their block has stored fields. So if this item is a
-    separate message of the model without an id, fields are stored even if there are none: an empty dictionary.
+    separate message of the model without an id, an empty dictionary is stored even if the item has no such fields.
     """
     fields = beside(item, _MESSAGE)
     if item["role"] == "developer":

@@ -57,9 +57,9 @@ __all__ = [
 
 NAME = "openai-responses"
 MESSAGE = "message"
-"""Key in the extra fields of a block.
+"""Key in the extra fields of the first block of a message item.
 
-Its value holds the vendor's fields, such as the id, of a message item: the one whose first block this is.
+Its value holds the fields that only this API has of the item itself, such as the item's id.
 """
 Part = dict[str, Any]
 

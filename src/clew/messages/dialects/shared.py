@@ -285,10 +285,8 @@ def image_form(image: Image) -> Form | None:
 
 
 def file_form(file: File) -> Form | None:
-    """Return the form in which to send a file: "data" if it has bytes, else "url", else "file_id".
-
-    None if the file has none of these.
-    """
+    """Return the form in which to send a file: "data" if it has bytes, else "url" if it has a valid URL, else "file_id"
+    if it has the id of an uploaded file, else None."""
     return "data" if file.data else _other_form(file)
 
 
@@ -312,7 +310,8 @@ def is_openai_file(file_id: object) -> bool:
 
 
 def words_for(block: Image | File) -> str:
-    """Return a text that names an image or file. The model gets it in place of one that cannot be sent."""
+    """Return a text that names this image or file. It is sent to the model in place of the image or file, if that
+    cannot be sent."""
     kind = "image" if isinstance(block, Image) else "file"
     name = block.name if isinstance(block, File) else ""
     about = ", ".join(part for part in (name, block.media_type, block.url or "") if part)
@@ -322,7 +321,8 @@ def words_for(block: Image | File) -> str:
 RAW = "arguments"
 """Key in the extra fields of a tool call.
 
-Its value is the text of the arguments as the model wrote it, kept if Clew would write them differently.
+Its value is the JSON text of the arguments as the model wrote it. It is kept only if Clew would write the arguments
+differently.
 """
 
 

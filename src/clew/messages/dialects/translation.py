@@ -44,7 +44,8 @@ def losses(conversation: Sequence[Message], dialect: Dialect) -> list[Loss]:
     conversation.
 
     If the list is empty, `from_dialect(to_dialect(c, dialect), dialect)` equals `c`, except for what docs/dialects.md
-    names as mere form: joined neighbours, empty texts and messages, a response's model and stop reason.
+    counts as mere form: joined neighbouring messages, lost empty texts and messages, a response's lost model and stop
+    reason.
     """
     notes = Notes()
     _write(conversation, dialect, notes)
