@@ -44,8 +44,8 @@ def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]
 
     If `old` has messages that `new` lacks, the first entries rewind to the last message that both have. The others add
     everything that is new. Spend and history never shrink: if `old` has more of them than `new`, the thread keeps them,
-    and that is not an error. Raises `InvalidInput` if anything else of `new` would not be reached. The error names
-    every field that would differ, so that nothing is lost silently.
+    and that is not an error. Raises `InvalidInput` if the entries cannot bring about every other part of `new`. The
+    error names every field that would differ, so that nothing is lost silently.
     """
     if missing := old.state.keys() - new.state.keys():
         raise InvalidInput(
@@ -225,7 +225,8 @@ def _spend(old: Checkpoint, new: Checkpoint) -> list[Logged]:
 
 def _lost(kept: Checkpoint, new: Checkpoint) -> Iterator[str]:
     """Yield the name of each field of `new` that would be lost, because `kept`, the state after saving, has another
-    value there. Some names come with a reason. Messages in the history and spend that only `kept` has do not count."""
+    value in that field. Some names come with a reason. It does not count as lost if `kept` has more messages in its
+    history or more spend."""
     if not new.messages and new.history and not _is_part(new.history, kept.history):
         yield "history, as view= says that the model sees nothing of it (view=((0, len(history)),) is all of it)"
     elif not _same(kept.messages, new.messages):

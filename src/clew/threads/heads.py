@@ -1,5 +1,5 @@
-"""Make a head from the state that the entries of a log add up to, and tell from a head what kind of thread it belongs
-to."""
+"""Make the head of a thread (the summary that is stored beside its log) from the thread's state, and tell from a head
+what kind of thread it belongs to."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def renewed(lease: Lease, now: datetime) -> Lease:
 
 
 def has_ended(held: Moment) -> bool:
-    """Return whether a lease that this process renewed at the moment `held` may have ended since, by the clocks of this
-    machine."""
+    """Return whether a lease that this process last renewed at the moment `held` may have ended by now, according to
+    the clocks of this machine."""
     return held.age() >= LEASE_TIME.total_seconds()
 
 
@@ -105,8 +105,8 @@ def shown_status(head: Head) -> Status:
 
 
 def is_over(lease: Lease) -> bool:
-    """Return True only if it is certain that nobody works under this lease any more: its process is gone, or this
-    process held it and has given it up."""
+    """Return True only if it is certain that nobody works under this lease any more: the process that held the lease is
+    gone, or this process held it and has given it up."""
     return lease.token in _given_up or provably_dead(lease.owner)
 
 
@@ -219,8 +219,8 @@ def this_process(label: str = "") -> Owner:
 def provably_dead(owner: Owner) -> bool:
     """Return True only if it is certain that the process `owner` no longer runs.
 
-    That can be certain only if it was started in this machine's current boot, in the same pid namespace. For any other
-    process the result is False.
+    That can be certain only if the process was started in this machine's current boot, in the same pid namespace. For
+    any other process the result is False.
     """
     if not owner.boot or owner.boot != boot():
         return False

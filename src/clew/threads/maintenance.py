@@ -1,5 +1,5 @@
-"""Hold or change a thread for a moment without running an agent on it: to restore its files, to unlock it, or to leave
-entries on it."""
+"""Hold or change a thread for a moment without running an agent on it: to restore its files, to unlock it, or to append
+entries to it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ async def upkeep(
 ) -> AsyncIterator[Thread]:
     """Open an existing thread for maintenance, as an async context manager.
 
-    Opening sets the thread's status to running. On exit the status from before is set again, unless the block set
-    another one. In two cases the status becomes interrupted instead: if it was running before (left so by a process
-    that is gone), or if another process changed the thread between the reading of that status and the opening. Raises
+    Opening sets the thread's status to running. On exit the earlier status is set again, unless the block has set a new
+    one. In two cases the status becomes interrupted instead: if the earlier status was running (left so by a process
+    that is gone), or if another process changed the thread after its status was read and before it was opened. Raises
     `ThreadBusy` if a live process holds the thread, unless `takeover` is set. `label` says what the maintenance is for.
     """
     before = await load(checkpointer, thread_id)

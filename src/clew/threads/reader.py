@@ -289,7 +289,8 @@ async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_Incom
 
 
 Renamed = Callable[[list[Logged]], Awaitable[list[Logged]]]
-"""Type of a function that returns a frame's entries with other names for the trees of blobs that they name."""
+"""Type of an async function that takes a frame's entries, and returns them with the digests that the same trees of
+blobs (such as file snapshots) have in another store."""
 
 
 class _Start(TypedDict):
@@ -371,8 +372,8 @@ async def decoded_frames(
 async def _windows(
     source: Source, head: Head, start: int, stop: int | None, previous: bytes | None
 ) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Read the frames that `frames` yields, several with each call of the store. Yields each such group with the number
-    of its first frame.
+    """Read the same frames as `frames`, but yield them in groups: all frames that one call of the store returned, with
+    the number of the first of them.
 
     Checks that each frame follows the one before it, and that the last frame is the one that the head names. Raises the
     same errors as `frames`.
@@ -450,7 +451,8 @@ async def outline_at(source: Source, head: Head, renamed: Renamed | None = None)
 
     Left out are the messages, the facts (values that hold from a turn on), and what the model saw at the end of each
     turn. Two logs with equal digests have the same state. The memory needed does not grow with the log, unless it has
-    folded states (entries with a whole state). `renamed`, if given, maps the entries of each frame to those to use.
+    folded states (entries with a whole state). If `renamed` is given, the entries that it returns are used instead
+    of those in the log.
     """
     fold = Fold(outline=MessageOutline)
     async for _, frame in decoded_frames(source, head, **from_folded(head)):

@@ -52,7 +52,7 @@ _KEPT: dict[type, frozenset[str]] = {
     WorkspaceSnapshot: frozenset({"digest"}),
 }
 """For each class of entry, message or block: the fields that are never redacted, because they hold names, keys and
-digests by which one record finds another."""
+digests by which one record refers to another."""
 _FREE: dict[type, frozenset[str]] = {
     Json: frozenset({"value"}),
     Opaque: frozenset({"value"}),
@@ -69,7 +69,7 @@ _OWN = "clew:"
 _IDS = (TURN_MARK, PROMPT_IDS)
 """Prefixes of keys under which Clew keeps ids, statuses and numbers in a thread's state. Their values are not redacted.
 
-A text that goes into such a value was redacted before.
+If such a value contains text of the conversation, that text was redacted before it was put into the value.
 """
 
 

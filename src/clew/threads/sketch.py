@@ -69,7 +69,7 @@ async def messages_at(source: Source, head: Head, ranges: Ranges) -> AsyncIterat
         async for _, frame in decoded_frames(source, head, **from_folded(head)):
             fold.push(frame.entries)
             for place, message in found:
-                if place == next_place:  # a folded state brings older messages once more
+                if place == next_place:  # a folded state repeats older messages
                     yield place, message
                     next_place = next(wanted, None)
             found.clear()

@@ -26,8 +26,8 @@ class Predecessor(msgspec.Struct, frozen=True):
     thread_id: str
     owner: str
     ends: float
-    """When its lease ends at the latest, by `time.monotonic`. By then it has learnt that it was replaced, unless it is
-    frozen."""
+    """When the lease of that process ends at the latest, by `time.monotonic`. By then that process has noticed that it
+    was replaced, unless it is frozen."""
 
     @classmethod
     def of(cls, head: Head) -> Predecessor | None:
@@ -56,7 +56,7 @@ class Predecessor(msgspec.Struct, frozen=True):
 
 
 class _Held(Protocol):
-    """What `until_lost` needs of a thread that this process holds. `Thread` has these attributes."""
+    """The attributes of an open `Thread` that `until_lost` uses."""
 
     @property
     def lost(self) -> LeaseLost | None: ...
@@ -104,7 +104,8 @@ class until_lost:  # noqa: N801 - used like a function, as asyncio.timeout is
             raise self._lost from error
 
     def _tell(self) -> None:
-        # In the next round of the event loop: the block itself may be what has just learnt it, and raises it then.
+        # Cancel in the next round of the event loop and not at once: perhaps it is the block's own append that has just
+        # failed, and then the block raises the error itself.
         self._lost = self._thread.lost
         self._loop.call_soon(self._stop)
 

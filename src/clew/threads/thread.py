@@ -140,7 +140,7 @@ class Thread:
         """
         loaded = await load(checkpointer, thread_id)
         state = loaded.state
-        # Not is_crashed(head): the head of a copy already says interrupted.
+        # is_crashed(head) would not do: the head of a copy has the status interrupted while its log says running.
         if state.status == "running" and not is_live(loaded.head.lease):
             state = msgspec.structs.replace(state, status="interrupted")
         if at_turn is None:
@@ -343,9 +343,9 @@ class Thread:
         """Make this checkpoint the state of the thread, by appending entries for what differs.
 
         If the checkpoint lacks messages of the conversation, the thread is rewound first. Raises `InvalidInput`, and
-        saves nothing, if a part of the checkpoint cannot be recorded; the error names that part. What the record holds
-        beyond the checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If the
-        checkpoint's status is `running`, the thread's status becomes `interrupted` once it is closed.
+        saves nothing, if a part of the checkpoint cannot be recorded; the error names that part. What the log has in
+        addition to the checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If
+        the checkpoint's status is `running`, the thread's status becomes `interrupted` once it is closed.
         """
         entries = difference(self._thread_id, self.checkpoint, checkpoint)
         if entries:
@@ -475,9 +475,9 @@ class Thread:
 
 
 async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[Head]:
-    """Yield all heads that match the query, read from the store page by page. The query's `limit` does not limit how
-    many: the caller skips some heads, and stops when it has enough. It is only used as the size of a page, if it is
-    larger than `PAGE`."""
+    """Yield all heads that match the query, read from the store page by page. The query's `limit` does not end the
+    listing, because the caller skips some heads and stops when it has enough. A `limit` larger than `PAGE` is used as
+    the size of a page."""
     if query.limit is not None:
         query = msgspec.structs.replace(query, limit=max(query.limit, PAGE))
     while True:

@@ -27,9 +27,8 @@ _AT_ONCE = 8 * 2**20
 
 _FRESH = 3600.0
 _fresh: weakref.WeakKeyDictionary[Checkpointer, dict[str, float]] = weakref.WeakKeyDictionary()
-"""For each store, and in it for each tree's digest: when the tree was last known to be complete and safe from gc.
-
-A tree is a blob that points at others.
+"""For each store, a dictionary from the digest of a tree to the time at which the tree was last known to be complete
+and safe from gc. A tree is a blob that points at others.
 """
 
 

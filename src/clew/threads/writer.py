@@ -41,7 +41,7 @@ _TRIES = 5
 class _Append(msgspec.Struct, frozen=True, gc=False):
     """One append, with its frames and head, as it is sent to the store.
 
-    It is kept until the store confirms it, so that exactly the same can be sent again.
+    The writer keeps it until the store confirms it, so that exactly the same append can be sent again.
     """
 
     frames: list[bytes]
@@ -51,7 +51,7 @@ class _Append(msgspec.Struct, frozen=True, gc=False):
     through: int
     size: LogSize
     made: Moment
-    """When the head was made, which renews the lease from that moment on."""
+    """When the head was made. If the append succeeds, the lease counts as renewed at this moment."""
 
 
 class LogWriter:
@@ -80,9 +80,9 @@ class LogWriter:
         self.on_lost: set[Callable[[], None]] = set()
         """Functions that are called once, as soon as it is known that another process has taken over."""
         self.named = asyncio.Event()
-        """Set once `lost` says who has taken over, or nobody can say."""
+        """Set once `lost` names the process that has taken over, or the store could not be asked for its name."""
         self._held = Moment(0.0, 0.0)
-        """The moment from which the lease certainly lasts its whole time."""
+        """When the lease was last renewed for certain. From this moment on it lasts `LEASE_TIME`."""
         self._proofs = 0
         """How many appends have shown that this process still has the lease."""
         self._checkpointer = checkpointer
@@ -93,8 +93,8 @@ class LogWriter:
         self._accepted = 0
         self._durable = 0
         self.unreachable_since: float | None = None
-        """When the first of the appends began that failed because the store was `Unavailable`, as a value of
-        `time.monotonic`. None if the last append succeeded."""
+        """When the first failed append since the last successful one began, as a value of `time.monotonic`. Counts only
+        failures because the store was `Unavailable`. None if there was none."""
         self._unsettled: _Append | None = None
         self._dropped = False
         self._writing = False
@@ -188,7 +188,7 @@ class LogWriter:
             self._unsettled = self.unreachable_since = None
             if append.frames or not self.has_run_out or self.fold.status != "running":
                 self._held = append.made
-                self._proofs += not is_repeated  # a repeated one may have been written long ago
+                self._proofs += not is_repeated  # a repeated append may have been written long ago
         except Conflict as conflict:
             raise await self._lose() from conflict
         except (Unavailable, asyncio.CancelledError) as error:
@@ -239,7 +239,7 @@ class LogWriter:
         """Make sure that this process still has the lease: make an append, of the head alone if nothing waits to be
         written, and return when the store has accepted it. Raises `LeaseLost` if another process has taken over."""
         done = self._proofs
-        if self._writing:  # begun before this call
+        if self._writing:  # that append began before this call, so it proves nothing
             done += 1
         while self._proofs <= done and self.lease is not None:
             await self.renew()
@@ -421,18 +421,20 @@ def round_of(loop: asyncio.AbstractEventLoop) -> Round:
 
 
 RATIO = 4
-"""A folded state is written to the log once the frames that it spares readers have more than this many times its size.
+"""A folded state is written to the log once the frames before it that readers can then skip have more than this many
+times its size.
 
-A folded state is the thread's state, from which readers start instead of from the first frame. So folded states make a
-log longer by at most a quarter.
+A folded state is the thread's whole state, at which readers start instead of at the first frame. With this rule, folded
+states make a log longer by at most a quarter.
 """
 LARGE, LARGE_RATIO = 4 * 2**20, 32
-"""A folded state of more than `LARGE` bytes must spare readers this many times its size. It does not fit in a frame, and
-a reader that reads a log in pieces, in little memory, has to read such a state as a whole."""
+"""A folded state of more than `LARGE` bytes is written only if readers can then skip `LARGE_RATIO` times its size. Such
+a state does not fit in a frame, and even a reader that reads a log in pieces, in little memory, has to read it as a
+whole."""
 LEAST = 64 * 1024
-"""Number of bytes of frames that every reader reads quickly.
+"""No folded state is written to the log until readers can skip more than this many bytes of frames.
 
-No folded state is written to the log if it would spare readers fewer bytes of frames than this.
+Every reader reads so few bytes quickly.
 """
 
 

@@ -32,8 +32,8 @@ __all__ = ["Copied", "Transfer", "copy", "copy_all", "transfer"]
 log = logging.getLogger("clew.threads")
 
 PART_SIZE = 2**20
-"""The most bytes of frames that one append to a copy gets, unless one frame alone has more, so that neither writing a part
-nor reading it takes much memory."""
+"""The most bytes of frames in one append to a copy; only a single frame that is larger by itself may exceed it. So
+neither writing such a part nor reading it takes much memory."""
 
 
 class Copied(msgspec.Struct, frozen=True):
@@ -198,9 +198,10 @@ async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, n
 
 
 async def _common(source: Source, head: Head, target: Checkpointer, there: Head, verbatim: bool) -> bytes | None:
-    """Compare the target's log with the source's. Return the digest, in the source, of the last frame that both have.
+    """Compare the target's log with the source's. If the source's log begins with the whole log of the target, return
+    the digest that the last of these common frames has in the source.
 
-    Returns None if the source's log does not begin with the whole log of the target. `head` is the source's head and
+    Otherwise return None. `head` is the source's head and
     `there` the target's. Logs whose bytes differ are compared by their entries. `verbatim` says that frames are copied
     byte for byte; then an incomplete copy with other bytes gives None at once.
     """
@@ -222,9 +223,9 @@ async def _common(source: Source, head: Head, target: Checkpointer, there: Head,
 async def _common_entries(source: Source, head: Head, target: Checkpointer, there: Head) -> bytes | None:
     """Compare the target's log with the source's by the entries and times of their frames, instead of by bytes.
 
-    The bytes differ if, for example, the logs are encrypted with different keys. Returns the digest, in the source, of
-    the last frame that both logs have. Returns None if the source's log does not begin with the whole log of the
-    target. `head` is the source's head and `there` the target's.
+    The bytes differ if, for example, the logs are encrypted with different keys. If the source's log begins with
+    the whole log of the target, returns the digest that the last of these common frames has in the source. Otherwise
+    returns None. `head` is the source's head and `there` the target's.
     """
     wanted = None if target.keys is None else target.keys.current
     previous = FIRST

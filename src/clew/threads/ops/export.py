@@ -53,7 +53,8 @@ _RANGE = 20  # bytes of a pointer to a range of the history, and of its numbers 
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What `export` wrote: the thread, the numbers of frames and blobs, the file's size, and the key it needs."""
+    """What `export` wrote: the thread, the numbers of frames and blobs, the file's size, and the key to read it
+    with."""
 
     thread_id: str
     frames: int
@@ -323,7 +324,7 @@ class _Scales:
     def __init__(self, archive: Archive, name: str, anew: bool) -> None:
         self._archive = archive
         self._name = name
-        self._copies = 2 if anew else 0  # of a frame that is sealed anew
+        self._copies = 2 if anew else 0  # how many copies of a frame are in memory while it is encrypted again
         self._seen: set[str] = set()
         self._stored = 0
         self._held = 0.0
@@ -339,7 +340,7 @@ class _Scales:
         self._seen |= new
         self._stored += self._archive.stored(number, new)
         body = encode_entries(frame.entries).entries
-        # The fold keeps the entries' values, and the state is encoded once for a comparison: hence half the size more.
+        # The state keeps the entries' values, and is encoded once to be compared: this adds half the size of the body.
         self._held += weigh(body)[0] + ENTRY * len(frame.entries) + len(body) / 2
         self._held += _RANGE * sum(map(self._ranges_of, frame.entries))
         if self._held + self._copies * len(body) > MEMORY * self._stored + FLOOR:
@@ -368,9 +369,9 @@ def _makes_sense(entry: Logged) -> bool:
     """Return whether Clew can have written this entry. Only rewinds and folded states (entries that hold the thread's
     whole state) are examined; for any other entry the result is True.
 
-    It is False for a rewind to a negative turn or number of messages. It is False for a folded state whose indices do
-    not fit its history, or in which the model sees more messages than the history has: such a state can be small and
-    yet take very long to process.
+    The result is False for a rewind to a negative turn or number of messages. It is also False for a folded state whose
+    indices do not fit its history, or in which the model sees more messages than the history has: such a state can be
+    small and yet take very long to process.
     """
     if type(entry) is Rewound:
         return (entry.turn or 0) >= 0 and (entry.messages or 0) >= 0

@@ -71,9 +71,9 @@ async def gc(
     4. If more than the grace period passes between a touch and its append, the blob may be gone. Then the append raises
        `MissingBlob` and writes nothing. So every writer in Clew puts values again before it appends them elsewhere.
     5. A tree protects the blobs below it; they are read from the tree without any key. A writer that points at a tree
-       that it did not just write must touch all blobs below it (`missing_blobs` of `below`) before it appends. Trees
-       are deleted before the blobs they point at, and a tree that was touched meanwhile keeps them. So every tree in
-       the store is complete.
+       that it did not just write must touch all blobs below it before it appends (`missing_blobs` touches the blobs
+       that `below` returns). Trees are deleted before the blobs they point at, and a tree that was touched meanwhile
+       keeps them. So every tree in the store is complete.
 
     A store must show an append in listings within the grace period after touching its refs. In the stores in memory, in
     SQLite and in files, the two are one step. If a single `delete_blobs` takes longer than the grace period,
@@ -248,7 +248,7 @@ async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str])
 class _Deleter:
     """Deletes blobs, and counts them and their bytes. If deleting a batch of blobs takes longer than `room` seconds,
     finds out whether a thread has begun to need one of the deleted blobs, and puts such blobs back. `but` is the id of
-    a thread that is ignored in this."""
+    a thread that is ignored in this check."""
 
     def __init__(self, checkpointer: Checkpointer, cutoff: Cutoff, room: float, steps: Steps, but: str | None) -> None:
         self._checkpointer = checkpointer

@@ -67,7 +67,7 @@ async def prune(
     doomed = [head for head in matching[keep or 0 :] if before is None or head.updated_at < before]
     for head in doomed:
         if head.lease is not None:
-            note_seen(head)  # so that leases which have to be outwaited are all outwaited at the same time
+            note_seen(head)  # now, so that the waits for the ends of all these leases run at the same time
     deleted: list[str] = []
     busy: list[str] = []
     for done, head in enumerate(reversed(doomed), start=1):  # the oldest first

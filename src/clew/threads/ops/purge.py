@@ -27,8 +27,9 @@ __all__ = ["Purged", "fence", "purge", "purge_rewound", "trimmed"]
 _PAUSE = 0.3
 """Seconds to wait before checking which threads reach the blobs that are to be deleted.
 
-A blob that is touched (stored or asked for by a writer) after this wait began is not deleted. So a store may take up to
-this many seconds to carry out a deletion without harm.
+A blob that a writer stores or asks for after the start of this wait is not deleted. So if a store takes at most this
+many seconds to delete a batch of blobs, no blob is deleted that a thread has begun to need meanwhile. If a store takes
+longer, the threads have to be read again.
 """
 _OLD_LOG, _NEW_LOG = "clew:old-log", "clew:new-log"
 

@@ -64,7 +64,7 @@ async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) ->
         await _finish(checkpointer, hidden)
     for listed in heads:
         if listed.lease is not None:
-            note_seen(listed)  # so that leases which have to be outwaited are all outwaited at the same time
+            note_seen(listed)  # now, so that the waits for the ends of all these leases run at the same time
     sealed: list[str] = []
     busy: list[str] = []
     already = 0

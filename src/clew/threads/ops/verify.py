@@ -415,9 +415,9 @@ async def _one_by_one(
 
 
 async def _damage_before(checkpointer: Checkpointer, thread_id: str, number: int) -> ClewError | None:
-    """Return the error from reading across the border between a frame and the one before it, or None if there is none.
+    """Read a frame together with the one before it, and return the error that this raises, or None if it raises none.
 
-    Stores may keep records of their own between frames, and these can be damaged too.
+    Also None if the frame before cannot be read alone. Stores may keep records between frames, which can be damaged.
     """
     try:
         await checkpointer.read(thread_id, start=number - 1, stop=number)
@@ -482,9 +482,9 @@ def _own_digest(data: bytes) -> bytes | None:
 
 
 async def _get_blobs(checkpointer: Checkpointer, digests: Collection[str]) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Return two dictionaries by digest: the bytes of the intact blobs among these, and a text for each damaged one.
+    """Read these blobs. Return the bytes of each intact blob, and what is wrong with each damaged blob, both by digest.
 
-    The text says what is wrong. Missing blobs are in neither dictionary.
+    Missing blobs are in neither dictionary.
     """
     try:
         return await checkpointer.get_blobs(digests), {}

@@ -118,8 +118,8 @@ class TimelineReader:
         keep_message: Callable[[Message], bool] | None = None,
         on_settled: Callable[[TimelineTurn, Sequence[Mark]], None] | None = None,
     ) -> None:
-        """`on_settled` is called with each turn that is no longer in the window, and the marks after it. A rewind, or
-        what follows a rewind to this turn, can still change such a turn: see `KeptTurns.changed_late`."""
+        """`on_settled` is called with each turn that is no longer in the window, and the marks after the turn. The turn
+        can still change afterwards, by a rewind: see `KeptTurns.changed_late`."""
         self.thread_id = thread_id
         self.frames = 0
         """Number of frames read so far."""
@@ -294,8 +294,8 @@ class TimelineReader:
             call.finish(entry.result, self._now)
 
     def _step(self, entry: StepOutcome) -> None:
-        """Add the mark "answered" to the timeline if this outcome of a step, a part of a tool call, is a person's
-        answer. It is one if no intent of the step was recorded before it."""
+        """Add the mark "answered" to the timeline if this outcome of a step (a part of a tool call) is a person's
+        answer. That is so if the log has no intent of this step before the outcome."""
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
 

@@ -26,7 +26,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """How many turns to keep from the end, counted with the rewound ones. At least 1."""
     positions: Container[int] = ()
     numbers: Container[int] = ()
-    """Numbers in the conversation. If a turn is rewound and another gets its number, the other is kept."""
+    """Numbers of turns to keep. If a turn was rewound and a later turn got the same number, the later one is kept."""
 
     def keeps(self, turn: DraftTurn, total: int) -> bool:
         """Return whether to keep this turn, now that `total` turns were read."""
@@ -76,8 +76,8 @@ class KeptTurns:
     @property
     def changed_late(self) -> set[int]:
         """Positions of the turns that were changed, or may still be changed, after a newer turn was added. This happens
-        only to a turn to which the thread was rewound, because what is recorded next belongs to that turn again. That a
-        turn is itself rewound does not count as a change."""
+        only to a turn to which the thread was rewound, because what is recorded next belongs to that turn again. A turn
+        that was only rewound itself does not count as changed."""
         later = {self._line[-1]} if self._line and self._line[-1] < self.total - 1 else set()
         return self._changed_late | later
 
@@ -92,7 +92,7 @@ class KeptTurns:
 
     def holds(self, start: int, stop: int, *, rewound: bool = True) -> bool:
         """Return whether all turns at the positions from `start` up to, but not including, `stop` are kept. With
-        `rewound=False`, rewound turns among them need not be."""
+        `rewound=False`, rewound turns among them need not be kept."""
         return all(
             position in self._kept or (not rewound and self.is_rewound(position)) for position in range(start, stop)
         )
@@ -153,6 +153,6 @@ class KeptTurns:
 
 
 def _empty(position: int, number: int) -> DraftTurn:
-    """Return an empty turn that takes the place of a turn that is not kept. Its message index is one that no message
-    has, so that no entry of the log is taken to belong to it."""
+    """Return an empty turn that takes the place of a turn that is not kept. The index of its response is -2, which no
+    message has, so that no entry of the log is taken to belong to this turn."""
     return DraftTurn(position, number, -2, Assistant(()), -1)
