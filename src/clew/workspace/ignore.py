@@ -56,8 +56,9 @@ class Rules:
             raise InvalidInput(f"ignore= has a line that is not a .gitignore pattern: {error}") from error
 
     def ignore(self, path: bytes, *, folder: bool) -> bool:
-        """Return whether a path is to be left out of snapshots. `folder` says whether the path is a folder. This looks
-        at the path only. So ask first about the folder that holds the path: if that is ignored, so is everything in it.
+        """Return whether a path is to be left out of snapshots. `folder` says whether the path is a folder. Only the
+        path itself is looked at. So ask first about the folder that holds the path: if that is ignored, so is
+        everything in it.
         """
         text = os.fsdecode(path)
         if folder:

@@ -238,8 +238,8 @@ def _escaped(letter: str) -> str:
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The most files and bytes that a workspace may have; a snapshot of a larger one is refused. They protect against a
-    folder that was named by mistake. For a folder that is large on purpose, raise them."""
+    """How many names a workspace may have, and how large its files may be. These limits protect against a folder that
+    was named by mistake. For a folder that is large on purpose, raise them."""
 
     file_bytes: int = 2**30
     """The largest size of a file in bytes, without the holes of a sparse file. A larger file is left out of the

@@ -137,8 +137,8 @@ async def make_plan(
 
 
 _POWERS = stat.S_ISUID | stat.S_ISGID
-"""The bits of a mode by which a program runs as the owner or the group of its file, whoever starts it. A hostile snapshot
-that is restored by root could make a program that gives everybody root's rights."""
+"""The bits of a mode by which a program runs as the owner or the group of its file, no matter who starts it. A hostile
+snapshot that is restored by root could make a program that gives everybody root's rights."""
 
 
 class _Planner:

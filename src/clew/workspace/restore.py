@@ -59,10 +59,11 @@ async def restore(
 
     - **Nothing is lost**: a snapshot of the folder is taken first. Files that no snapshot holds (ignored, too large, special
       files, the store's own) are never replaced or removed. If one is in the way, an error is raised before anything is
-      changed. If another program changes a file during the restore, an error is raised when its turn comes.
+      changed. If another program changes a file during the restore, an error is raised when the restore comes to that
+      file.
     - **Nothing is written outside the folder**: each folder is opened from the one above, never through a link.
-    - **Whole or again**: missing chunks, a damaged snapshot and a lack of space are found before anything is changed. Each
-      name changes in one step. After an interruption, run the same restore again: it continues from there.
+    - **Complete, or run again**: missing chunks, a damaged snapshot and a lack of space are found before anything is
+      changed. Each name changes in one step. After an interruption, run the same restore again: it goes on from there.
     - **No rights are given away**: setuid and setgid bits, by which a program runs as its owner, are restored only with
       `setuid=True`. A folder, or a file whose content stays, keeps such a bit if the snapshot has it too.
     - `into` is created if it does not exist. If it holds files, it is treated like a workspace of its own.
@@ -170,7 +171,8 @@ def _lock(root: int, path: str) -> None:
 
 def _check_same(root: int, path: Path, walked: Walked | None) -> None:
     """Raise `Unavailable` unless the folder that is open now is the one of which the snapshot before the restore was
-    taken. `walked` identifies that one. Does nothing if `walked` is None, because then no snapshot was taken."""
+    taken. `walked` identifies the folder of that snapshot. Does nothing if `walked` is None, because then no snapshot
+    was taken."""
     facts = os.fstat(root)
     if walked is not None and (facts.st_dev, facts.st_ino) != (walked.dev, walked.ino):
         raise Unavailable(

@@ -58,7 +58,8 @@ _READERS = 2
 
 class Walked(NamedTuple):
     """What a restore needs to know about the folder: which folder it is (device and inode), and the temporary files
-    that an interrupted restore left in it. It is found while the snapshot before the restore walks over the folder."""
+    that an interrupted restore left in it. The snapshot that is taken before the restore finds this out while it
+    walks over the folder."""
 
     dev: int
     ino: int

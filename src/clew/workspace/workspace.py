@@ -120,7 +120,7 @@ class Workspace:
         point, make the same call again: it completes the restore. `progress` is called with the number of files
         written so far and the number of files to write.
 
-        Setuid and setgid bits are not restored, because with them a program runs with its owner's rights, whoever
+        Setuid and setgid bits are not restored, because with them a program runs with its owner's rights, no matter who
         starts it. For a snapshot that you trust, pass `setuid=True`.
         """
         return await restore(self, ref, into, progress, setuid=setuid)
