@@ -107,9 +107,10 @@ class ProviderAgent(Agent):
         `data_dir` is a folder to keep everything in, in place of a `checkpointer`. `budget` limits what a thread spends
         in all, and `timeout` the seconds of each prompt. `env` is the whole environment of the program, by default that
         of this process, and `options` are further command line arguments for it. `redact` removes secrets from what is
-        recorded. `takeover` takes a thread from a process that still holds it. With `handle_signals`, SIGTERM and
-        Ctrl+C end the prompt, and then this process, which prints how to resume the thread; a function given there
-        takes the thread's id and returns that advice. Any argument in `others` raises `InvalidInput`.
+        recorded. With `takeover` a thread is taken even from a live process that holds its lease. With
+        `handle_signals`, SIGTERM and Ctrl+C end the prompt, and then this process, which prints how to resume the
+        thread; a function given as `handle_signals` takes the thread's id and returns the text to print. Any argument
+        in `others` raises `InvalidInput`.
 
         With several providers the first that is installed and logged in is used. If a provider is missing, not logged
         in, or at its limit, in the first prompt or later, the next one takes over with the whole conversation.
@@ -309,8 +310,9 @@ class ProviderAgent(Agent):
 
     def stops(self, thread_id: str) -> AbstractContextManager[None]:
         """Return a context manager inside of which one prompt is asked on the thread with this id. If the agent was
-        made with `handle_signals`, the first SIGTERM or Ctrl+C stops the prompt. Once that is on record, the process
-        prints how to resume the thread and exits. Without `handle_signals`, the context manager does nothing."""
+        made with `handle_signals`, the first SIGTERM or Ctrl+C stops the prompt. Once the stop is on record, the
+        process prints how to resume the thread and exits. Without `handle_signals`, the context manager does nothing.
+        """
         return stops_for(thread_id, self._handle_signals, is_named=False)
 
     def order(self, first: str) -> list[str]:
@@ -323,8 +325,7 @@ class ProviderAgent(Agent):
 
         Raises `ProviderMissing` if the program is not installed, cannot be run or is too old. If the agent has several
         providers, also raises `NotLoggedIn` if this machine's files show that the login is missing, so that the caller
-        can try the next provider. If it has only one, that is left to the program, which reports a missing login
-        itself.
+        can try the next provider. If the agent has only one provider, its program reports a missing login itself.
         """
         provider = self.provider(name)
         program = provider.program()
@@ -369,11 +370,11 @@ class ProviderAgent(Agent):
         self._store.enter()
 
     async def check_origin(self, thread_id: str, origin: Handle | None) -> None:
-        """Check that a session made from the handle `origin` has something to continue. Does nothing if `origin` is
-        None. Nothing is written to the thread.
+        """Check that a session has something to continue. `origin` is the handle from which the session was made; if it
+        is None, does nothing. Nothing is written to the thread.
 
         The store must have a thread of this id, or the provider that the handle names must have the conversation on
-        this machine. If neither is so, raises `SessionNotFound`; `ThreadNotFound` if the handle names no outside
+        this machine. If neither is so, raises `SessionNotFound`, or `ThreadNotFound` if the handle names no outside
         provider.
         """
         if origin is None:
@@ -443,8 +444,8 @@ class ProviderAgent(Agent):
         return answer_on_record(thread_id, state, found)
 
     def moved_to(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
-        """Make an agent for another provider. `settings` are arguments of `Agent`; those not given are taken from this
-        agent, and so is the store."""
+        """Make an agent for another provider. `settings` are arguments of `Agent`. Those that are not given, and the
+        store, are taken from this agent."""
         mine = self._provided
         kept = {
             "name": mine.name,
@@ -477,8 +478,8 @@ class ProviderAgent(Agent):
         return Agent(**{**made, **settings}).start_session(thread_id=thread_id)
 
     def _first(self) -> str:
-        """Return the name of the first provider that is installed and not known to be logged out. If there is none,
-        return the first name."""
+        """Return the name of the first provider that can be used, as far as `ready` can tell. If there is none, return
+        the first name."""
         names = self._provided.providers
         if len(names) == 1:
             return names[0]

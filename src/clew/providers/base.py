@@ -56,14 +56,14 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """An installed program of a provider. `path` is the native executable itself, never a script that starts it: a
-    script could end before the executable does, or after it."""
+    """An installed program of a provider. `path` is the native executable itself, never a script that starts the
+    executable: such a script could end before the executable does, or after it."""
 
     path: Path
     version: str
     """The version as the program reports it; empty if unknown."""
     problem: str = ""
-    """Why it cannot be run, in words for the user; empty if no reason is known."""
+    """Why the program cannot be run, in words for the user; empty if no reason is known."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,9 +191,9 @@ class Provider(ABC):
 
     @abstractmethod
     async def prepare(self, program: Program, job: Job) -> None:
-        """Make everything ready for `command`. A job is one prompt for the program, with the key of its conversation.
-        If the program needs a conversation to exist on this machine before its first prompt, an empty one is created
-        under that key."""
+        """Prepare this machine for running the command line that `command` returns. A job is one prompt for the
+        program, with the key of its conversation. If the program needs a conversation to exist on this machine before
+        its first prompt, an empty one is created under that key."""
 
     @abstractmethod
     def command(self, program: Program, job: Job) -> Command:
@@ -202,9 +202,9 @@ class Provider(ABC):
 
     @abstractmethod
     def reader(self, job: Job) -> Reader:
-        """Return a reader that turns what the program prints while it works on this job, which is one prompt, into
-        events. Call it before the program starts: it may note how many tokens the conversation has used so far, in
-        order to subtract them later."""
+        """Return a reader, which turns the lines that the program prints into events. A job is one prompt for the
+        program. Call it before the program starts: the reader may note how many tokens the conversation has used so
+        far, in order to subtract them later."""
 
     def watch(self, job: Job) -> Watch | None:
         """Return a watch that finds the tool calls of this job, which is one prompt, as soon as they begin. Returns
@@ -239,15 +239,15 @@ class Provider(ABC):
 
     @abstractmethod
     def write(self, conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-        """Write a conversation in the program's own format, under this key, into a folder from which `install_session`
-        can install it. Returns what could not be expressed in that format. Tool calls are written as they are: the
-        caller must have rewritten them for this provider's tools before."""
+        """Write a conversation in the program's own format, under this key, into the export folder `folder`, from which
+        `install_session` can install it. Returns what could not be expressed in that format. Tool calls are written as
+        they are: the caller must have rewritten them for this provider's tools before."""
 
     @abstractmethod
     def find(self, session: str) -> str | None:
-        """Return the key of a conversation on this machine. `session` is its key, a part of the key that no other has,
-        or the path of its file. Returns None if there is none. Raises `InvalidInput` if `session` fits several
-        conversations."""
+        """Return the key of a conversation on this machine. `session` is the whole key, a part that occurs in no other
+        key, or the path of the conversation's file. Returns None if there is none. Raises `InvalidInput` if `session`
+        fits several conversations."""
 
     @abstractmethod
     def sessions(self) -> Iterator[NativeSession]:

@@ -66,8 +66,8 @@ def discover(
 
 
 def _list(name: str, place: Place) -> tuple[list[NativeSession], Problem | None]:
-    """Return the conversations of the provider with this name that could be listed, and the problem that ended the
-    listing; None in its place if there was none. Never raises an error."""
+    """Return the conversations that could be listed of the provider with this name, and the problem that ended the
+    listing, or None. Never raises an error."""
     sessions: list[NativeSession] = []
     try:
         for session in find_provider(name)(place).sessions():

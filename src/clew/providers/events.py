@@ -54,8 +54,8 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """The program reports that a request to the model failed and that it will try it again by itself. `seconds` is the
-    pause before that; 0 if it is unknown."""
+    """The program reports that a request to the model failed, and that the program itself will send it again. `seconds`
+    is the pause before that; 0 if it is unknown."""
 
     reason: str
     seconds: float = 0.0
@@ -80,8 +80,8 @@ Failure = Literal["login", "limit", "context", "session", "stopped", "failed"]
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The prompt was not answered, for the reason given. `usage` and `cost_usd` say what it used all the same, or None
-    if that is unknown."""
+    """The prompt was not answered, for the reason given. `usage` and `cost_usd` say what the failed attempt used
+    nevertheless; None if that is unknown."""
 
     kind: Failure
     reason: str
@@ -93,8 +93,8 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Other(msgspec.Struct, frozen=True):
-    """A printed line for which Clew has no event, unchanged. It is not recorded, because the program's own files of the
-    conversation have it."""
+    """A line that the program printed and for which Clew has no event, unchanged. The line is not recorded in the
+    thread, because the program's own files of the conversation hold it."""
 
     value: Any
 

@@ -2,9 +2,9 @@
 
 A user can continue a session in the program itself, with `claude --resume`, between two prompts asked through Clew. The
 program then knows exchanges that the thread lacks. They would be lost wherever the conversation is taken from the
-thread: with the built-in agent, with another provider, on another machine. So they are appended to the thread, and
-marked as asked in the program, before anything else happens to it. This module also adopts a whole session into a new
-thread, and moves a thread to another provider.
+thread: with the built-in agent, with another provider, on another machine. So, before the thread is used for anything
+else, these exchanges are appended to it, with a mark that they took place in the program itself. This module also
+adopts a whole session into a new thread, and moves a thread to another provider.
 """
 
 from __future__ import annotations
@@ -136,8 +136,7 @@ def _exchanges(messages: Iterable[Message]) -> Iterator[list[Message]]:
 
 
 def _texts(asked: Sequence[Message]) -> list[set[str]]:
-    """Return a list with a set of texts for each prompt in `asked`, in order. The program's session may hold the prompt
-    as any of these texts.
+    """Return, for each prompt in `asked`, the set of texts as which the program's session may hold it.
 
     `asked` are user messages of a thread: prompts, and notes that Clew put before some of them. The program gets a note
     and the prompt after it as one message. So the set of such a prompt has two texts: that of the prompt alone, and
@@ -191,8 +190,8 @@ def _entries(messages: Sequence[Message], place: int, source: Provider, model: s
 
 def _ended(asked: int, end: int, exchange: Sequence[Message], source: Provider, model: str) -> StateSet:
     """Return the log entry that records the end of an exchange which the user had in the provider's program itself, not
-    through Clew. `source` is that provider. The entry has no cost, because the exchange was not paid for through Clew
-    and counts for no budget. `asked` is the index in the thread of the first message of the exchange, and `end` is the
+    through Clew. `source` is that provider. The entry has no cost: the exchange was not paid for through Clew, so it
+    counts for no budget. `asked` is the index in the thread of the first message of the exchange, and `end` is the
     index of its last message plus one. `model` is recorded if the last message names none."""
     last = exchange[-1]
     status = "done" if type(last) is Assistant and not tool_calls(last) else "interrupted"
@@ -249,10 +248,10 @@ async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, ke
 
 
 async def take_back(journal: Journal, place: int) -> None:
-    """Rewind the thread to before a prompt that a provider could not even begin. Otherwise the prompt would be there
-    twice when another provider is asked the same. `place` is the index in the thread's history of the first message
-    that was recorded for the prompt. Does nothing if a response or tool result was recorded since, or if `place` is
-    negative."""
+    """Rewind the thread to the point before a prompt that a provider could not even begin. Otherwise the thread would
+    have the prompt twice once another provider is asked the same. `place` is the index in the thread's history of the
+    first message that was recorded for the prompt. Does nothing if a response or tool result was recorded since, or if
+    `place` is negative."""
     state = journal.thread.checkpoint
     asked = len(state.history) - place
     if place >= 0 and all(type(message) is User for message in state.history[place:]):

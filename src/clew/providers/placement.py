@@ -36,8 +36,9 @@ __all__ = ["Placed", "Placement", "alone", "current_provider", "staging_folder",
 
 log = logging.getLogger("clew.providers")
 _DISOWNED = "-"
-"""A record of a provider's session names the thread's log by its id. This text in place of that id marks a session that
-must never be continued, because it is incomplete. No log has this id."""
+"""Marks a provider's session that must never be continued, because it is incomplete. The thread's record of a session
+names the thread's log by its id; in the record of such a session this text stands in place of the id. No log has this
+id."""
 _KEPT_FOR = 14 * 86_400.0
 """Seconds after which Clew's own copy of a provider's session is deleted if it was not used."""
 
@@ -120,8 +121,8 @@ class Placement:
         it holds on this machine now.
 
         Both are empty if they cannot be compared: the provider has no stored session of this thread, the thread was
-        rewound or forked since, or the session was changed otherwise than by adding to it. If nothing was added, both
-        may be empty too.
+        rewound or forked since, or the session was changed otherwise than by adding to it. Both may also be empty if
+        nothing was added to the session.
         """
         known = state.providers.get(self._provider.name)
         if known is None or not _in_line(known, state, self._log_id):
@@ -159,9 +160,9 @@ class Placement:
     async def conversation(self, state: Checkpoint) -> Conversation:
         """Return the thread's conversation from the best source.
 
-        That is the current provider's session on this machine if it holds at least as much as the thread, since the
-        user may have continued it there. Otherwise it is the stored copy of that session if it holds all of the thread,
-        and else the thread's messages.
+        The best source is the current provider's session on this machine if it holds at least as much as the thread,
+        since the user may have continued the session there. Next comes the stored copy of that session if it holds all
+        of the thread, and last the thread's own messages.
         """
         known = state.providers.get(current_provider(state))
         if known is not None:
@@ -180,8 +181,8 @@ class Placement:
     async def unsettled(self, key: str) -> tuple[ToolCall, ...]:
         """Return the tool calls in the last exchange of the program's session of this key that have no result. They may
         have been stopped before they were recorded, since some programs report a call only when it has ended. The
-        result is empty if the session is not on this machine or cannot be read; the program itself reports a damaged
-        one."""
+        result is empty if the session is not on this machine or cannot be read. No error is raised for a damaged
+        session, because the program itself reports the damage."""
         folder = staging_folder(self._provider, key)
         try:
             if not await asyncio.to_thread(self._provider.export, key, folder):
@@ -197,8 +198,9 @@ class Placement:
 
     async def has_kept(self, state: Checkpoint, key: str, prompt: str, answer: str) -> bool:
         """Return whether the program's session of this key holds the prompt and its answer. Some programs do not write
-        them there: outdated versions write them elsewhere, and others write nothing if the disk is full. A damaged
-        session counts as holding them, because the program itself reports the damage. `state` is the thread's state."""
+        prompts and answers into the session: outdated versions write them elsewhere, and others write nothing if the
+        disk is full. A damaged session counts as holding them, because the program itself reports the damage. `state`
+        is the thread's state."""
         folder = staging_folder(self._provider, key)
         known = state.providers.get(self._provider.name)
         try:
@@ -249,8 +251,8 @@ class Placement:
 
 
 def staging_folder(provider: Provider, key: str) -> Path:
-    """Return the folder in Clew's cache for a copy of a provider's session. The copy makes storing a session cheap,
-    because only what has changed is read again. It may be deleted at any time."""
+    """Return the path of the folder in Clew's cache for a copy of a provider's session. The copy makes it cheap to
+    store the session again, because only what has changed is read. The folder may be deleted at any time."""
     return provider.place.cache / "providers" / provider.name / blake3(key.encode()).hexdigest()[:32]
 
 
@@ -319,19 +321,19 @@ def _solid(text: str) -> str:
 
 def _covers(known: ProviderKey, state: Checkpoint) -> bool:
     """Return whether a provider's session holds everything that the thread holds now. `known` is the last record of the
-    session, which says how many of the thread's messages it holds."""
+    session, and says how many of the thread's messages the session holds."""
     return known.messages == _end(state)
 
 
 def _end(state: Checkpoint) -> int:
-    """Return the index that follows the last message which the model still sees, in the thread's history; 0 if it sees
-    none. Messages at this index and after it were rewound."""
+    """Return the index in the thread's history right after the last message that the model still sees; 0 if the model
+    sees none. All messages from this index on were rewound."""
     return state.view[-1][1] if state.view else 0
 
 
 def _only_went_on(state: Checkpoint) -> bool:
-    """Return whether the thread was never rewound. Rewinding unanswered prompts at the end of the thread does not
-    count."""
+    """Return whether the thread has only grown and was never rewound. It does not count as rewinding if only unanswered
+    prompts were taken back, at the end of the thread."""
     return len(state.view) <= 1 and all(type(message) is User for message in state.history[_end(state) :])
 
 

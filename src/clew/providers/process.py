@@ -71,8 +71,8 @@ async def run(
 
     On cancellation or after `timeout` seconds the program is interrupted as by Ctrl+C, so that it can tidy up; what
     still runs after `GRACE` (5) seconds is killed. The same happens if `on_line` raises an error or the caller sets an
-    error on `stop`; that error is raised. When this function returns or raises, no process of the program runs any
-    more. If this process is killed, the program is killed within milliseconds.
+    error on the future `stop`; that error is raised. When this function returns or raises, no process of the program
+    runs any more. If this process is killed, the program is killed within milliseconds.
 
     Raises `TimeoutError` after the timeout, `CannotRun` if the system cannot start the program, `InvalidInput` if the
     folder does not exist or an argument has a NUL character, and `UsageError` on Windows.
@@ -177,8 +177,8 @@ async def _read_lines(
     process: asyncio.subprocess.Process, on_line: Callable[[bytes], None], broken: asyncio.Future[None]
 ) -> None:
     """Pass each line of the standard output to `on_line`. A line may have any length: a picture in a tool's result is
-    one line. An error that `on_line` raises is set on `broken`. The remaining output is then read and dropped, because
-    a program that cannot write would never end."""
+    one line. An error that `on_line` raises is set on the future `broken`. The remaining output is then read and
+    dropped, because a program that cannot write would never end."""
     stdout = process.stdout
     assert stdout is not None  # noqa: S101 - a pipe was asked for
     waiting: list[bytes] = []
@@ -220,9 +220,9 @@ def signal_name(number: int) -> str:
 
 def reap() -> list[int]:
     """Kill processes that were started for a provider by a process of Clew that no longer exists, and return the ids of
-    the killed ones. Usually a guard process kills them when Clew's process dies; they are left only if the guard was
-    killed too. Works on Linux alone, because other systems do not show the environment of a process, which names Clew's
-    process."""
+    the killed ones. Usually a small process beside the program, the guard, kills them when Clew's process dies; they
+    are left only if the guard was killed too. Works on Linux alone, because other systems do not show the environment
+    of a process, which names Clew's process."""
     spared = _with_ancestors(os.getpid())
     return [pid for pid, owner in _marked() if pid not in spared and provably_dead(owner) and _kill(pid)]
 
@@ -331,7 +331,7 @@ def problem_of(path: Path, env: Mapping[str, str]) -> str:
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except OSError:
-        return ""  # executable but not readable: starting it will tell
+        return ""  # it cannot be read, but may be executable all the same
     looks = _looks_wrong(path, head, env)
     return looks if looks and not _starts(path, env) else ""
 

@@ -67,7 +67,7 @@ log = logging.getLogger("clew.providers")
 
 
 class _GaveUp(Exception):
-    """Raised to end a program that reported that the prompt failed, because it may keep trying for ever."""
+    """Raised to end a program that has reported that the prompt failed: it may go on trying for ever."""
 
 
 class PromptSender:
@@ -85,7 +85,7 @@ class PromptSender:
     ) -> None:
         self._redact = redact
         self.asked_at = -1
-        """The index in the history of the first message of this exchange; -1 until it is recorded."""
+        """The index in the thread's history of this exchange's first message; -1 until that is recorded."""
         self._prompt_at = -1
         """The index of the prompt in the thread's history. A note to the model may stand right before it."""
         self._prompt_id = ""
@@ -174,9 +174,9 @@ class PromptSender:
         )
 
     async def _begin(self, before: Checkpoint, placed: Placed, told: User | None, prompt: str) -> None:
-        """Record the prompt before the program starts, together with the note `told` if there is one, changed settings,
-        the key of a new session, and the start of the model call, in one write. `before` is the thread's state before
-        this prompt, and `placed` is the provider's session that will be used."""
+        """Record, in one write before the program starts: changed settings, the key of a new session, the note `told`
+        if there is one, the prompt, and the start of the model call. `before` is the thread's state before this prompt,
+        and `placed` is the provider's session that will be used."""
         entries: list[Logged] = [*self._started(before)]
         known = self._thread.checkpoint.providers.get(self._provider.name)
         if known is None or known.key != placed.key:
@@ -219,8 +219,8 @@ class PromptSender:
 
     async def _attempt(self, job: Job, recorder: Recorder, timeout: float | None) -> BaseException | None:
         """Run the program and record its events. Returns the error that stopped the program from outside, such as a
-        timeout; None if there was none. After such an error what the run used is still recorded as far as it is known,
-        unless the lease is lost."""
+        timeout; None if there was none. Even then it records what the run used, as far as that is known, unless the
+        thread's lease is lost."""
         reader: Reader | None = None
         try:
             reader = await asyncio.to_thread(self._provider.reader, job)
@@ -268,9 +268,9 @@ class PromptSender:
         problem: BaseException | None,
     ) -> RunResult:
         """Record that the exchange ended after `seconds`, with the status and reason in `standing`, and return its
-        result. Recorded are first its cost, then a copy of the program's session, the files, and the thread's status.
-        If recording fails, the error is raised. But if the prompt itself failed before, with `problem`, the error is
-        only added to `problem` as a note."""
+        result. First the exchange's cost is recorded, then a copy of the program's session, the files, and the thread's
+        status. If recording fails, the error is raised. But if the prompt itself failed before, with `problem`, the
+        error is only added to `problem` as a note."""
         status, reason = standing
         try:
             await recorder.settle()
@@ -311,8 +311,8 @@ class PromptSender:
 
     def _spent(self, recorder: Recorder, result: RunResult) -> list[Logged]:
         """Return the entries that record what the prompt used and cost, as `result` says. If that is unknown, the log
-        is left with a model call that began and has no end. The next prompt counts such a call as one of unknown
-        cost."""
+        is left with a model call that began and has no end, for which an entry is returned if needed. The next prompt
+        counts such a call as one of unknown cost."""
         if result.usage is not None:
             refused = [ModelCallRefused(result.reason)] if self._cost_nothing(recorder) else []
             return [Spend(result.usage, result.cost), *refused]
@@ -402,8 +402,8 @@ class PromptSender:
 
 
 def _joined(told: User | None, waiting: str) -> User | None:
-    """Return the note to put before the prompt: `told`, which says what was stopped, then `waiting`, a note that was
-    recorded for the next prompt. Returns None if there is neither."""
+    """Return the note to put before the prompt: `told`, which says what was stopped, followed by `waiting`, a note that
+    was recorded earlier for the next prompt. Returns None if there is neither."""
     if not waiting:
         return told
     return note(waiting) if told is None else user(f"{plain_text(told)} {waiting}")
@@ -457,9 +457,9 @@ def error_of(provider: str, ending: Finished | Failed | None, model: str, key: s
 
 
 _EVERY = 0.05
-"""Seconds between two looks for tool calls that a program has begun: so long may a call run before it is on record. 20
-looks a second take 0.8 % of a core on a busy machine, nearly all of it for switching OS threads: a look itself takes 4
-µs if nothing has changed, otherwise 11 µs."""
+"""Seconds between two looks for tool calls that a program has begun. A call may run this long before it is on record.
+20 looks a second take 0.8 % of a core on a busy machine, nearly all of it for switching OS threads: a look itself takes
+4 µs if nothing has changed, otherwise 11 µs."""
 
 
 @asynccontextmanager
@@ -468,7 +468,7 @@ async def watched(
 ) -> AsyncIterator[None]:
     """While the context lasts, pass each line that `watch` finds to `take`. The lines tell of tool calls that the
     program has begun but not printed yet. `watch` looks once more when the context ends, even after an error. An error
-    that `take` raises before the end is set on `stop`. Does nothing if `watch` is None."""
+    that `take` raises before the end is set on the future `stop`. Does nothing if `watch` is None."""
     if watch is None:
         yield
         return

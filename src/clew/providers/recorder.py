@@ -18,13 +18,13 @@ __all__ = ["Recorder"]
 class Recorder:
     """Writes the events of one prompt to the thread's log and passes them on to the caller through `emit`.
 
-    The program does not wait until its events are on disk, so the recorder does not wait either. Events become durable
-    a moment later. Those that arrive during a write are written together by the next write.
+    Events become durable a moment after they were recorded: the program does not wait until its events are on disk, so
+    the recorder does not either. Those that arrive during a write are written together by the next write.
     """
 
     def __init__(self, journal: Journal, emit: Emit, *, pieces: bool = True) -> None:
         """With `pieces=False` only complete blocks are recorded, not the pieces of text in which a response is
-        streamed: a secret that must be removed before it is recorded could be split over two pieces."""
+        streamed. This is for threads from which secrets are removed: a secret could be split over two pieces."""
         self._pieces = pieces
         self._journal = journal
         self._thread = journal.thread
@@ -47,8 +47,8 @@ class Recorder:
         recorded once the response is added."""
         self._retries = 1
         self.may_be_charged = False
-        """Whether the program tried a request again after one that the vendor did not refuse, which may have been
-        charged without being counted."""
+        """Whether the program repeated a request that had failed without being refused by the vendor. The vendor may
+        have charged for the failed request, although its tokens were not counted."""
         self._writing: asyncio.Task[None] | None = None
         self._dirty = False
         self.children: dict[str, list[Message]] = {}
@@ -130,7 +130,7 @@ class Recorder:
 
     def _close(self) -> None:
         """End the current response: it becomes a message of the thread in place of its streamed pieces. Its tool calls
-        are recorded as begun, since they may have been."""
+        are recorded as begun, since the program may have begun them already."""
         if self._blocks:
             self._whole.append(Assistant(tuple(self._blocks), self._model))
             self._blocks, self._id, self._said, self._thought = [], "", "", ""

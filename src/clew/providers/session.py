@@ -236,7 +236,8 @@ class ProviderSession(Session):
 
     def _who_has_it(self, journal: Journal) -> str:
         """Return the name of the provider to ask first. If the session was resumed by its thread's id alone, that is
-        the provider which did the last turns, if this agent has it. Otherwise it is the session's current provider."""
+        the provider which did the last turns, if it is one of this agent's providers. In all other cases it is the
+        session's current provider."""
         recorded = current_provider(journal.thread.checkpoint)
         return recorded if not self._key and recorded in self._agent.settings.providers else self._provider
 

@@ -124,8 +124,8 @@ def _corrupt(found: Rows, path: Path) -> Corrupt:
 
 def _parents(rows: list[Row]) -> dict[str, str | None]:
     """Map each row's id to the id of its parent, the row before it in the conversation. A compaction, which replaces
-    earlier messages by a summary, can preserve some of them: they stay where they were in the file but count as said
-    after the summary. Their parents are changed here accordingly."""
+    earlier messages by a summary, can keep some of them: these stay at their place in the file but count as said after
+    the summary. The result differs from the file accordingly, so that the kept rows follow the summary."""
     parents: dict[str, str | None] = {}
     for row in rows:
         if isinstance(row.get("uuid"), str):
@@ -140,10 +140,10 @@ def _parents(rows: list[Row]) -> dict[str, str | None]:
 
 
 def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
-    """Yield the rows of `line`, the path from the root to the last message, together with rows that belong to it but
-    are not on it. A response may be written as several rows of which only some are on the path: its other rows are
-    added, and then the results of its tool calls. They are taken from `said`, which are all message rows of the
-    file."""
+    """Yield the rows of `line`, which is the path from the root to the last message, and add rows that belong to the
+    same responses but are not on the path. A response may be written as several rows of which only some are on the
+    path. Its other rows are added, and then the results of its tool calls. `said` are all message rows of the file,
+    from which these are taken."""
     taken = {row["uuid"] for row in line}
     responses: dict[str, list[Row]] = {}
     results: dict[str, list[Row]] = {}
@@ -225,8 +225,8 @@ def _parsed(message: dict[str, Any], row: Row, path: Path) -> tuple[Message, ...
 
 
 def _settled(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages, with all tool results of a response gathered in one message. That message comes right after
-    the response, and has the results in the order of the response's calls."""
+    """Return the messages, with all tool results of a response gathered in one message right after the response. The
+    results are in the order of the response's calls."""
     settled: list[Message] = []
     turn: list[Message] = []
     for message in messages:

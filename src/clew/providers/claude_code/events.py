@@ -37,15 +37,16 @@ _NO_SESSION = "No conversation found"
 _NO_COMMAND = re.compile(r"Unknown command: /\S+|/\S+ isn't available in this environment\.")
 _LONGEST_REASON = 600
 _COUNTING = ("thinking_tokens",)
-"""Subtypes of events that only repeat an estimate of how many tokens the thinking took. The reader ignores them."""
+"""Subtypes of printed events that only give an estimate of the tokens that the thinking took. The reader ignores these
+events."""
 
 
 class ClaudeReader:
     """Turns the lines that one run of Claude Code prints into events.
 
     `Finished` or `Failed` is reported only by `end`, when the program has ended. A run can print several results,
-    because it may go on with background work; the numbers in the last result are those of the whole run. The `meter`
-    measures what the run used.
+    because it may go on with background work; the last result gives the numbers of the whole run. The `meter` measures
+    what the run used.
     """
 
     def __init__(self, meter: Meter | None = None) -> None:
@@ -137,7 +138,7 @@ def _results(event: dict[str, Any]) -> Iterator[Result]:
     """Yield the tool results in a printed event.
 
     When the program is interrupted, it reports the calls that it had begun as rejected by the user. Such a report is
-    not yielded: it is not the outcome of the call, and the program's own session does not hold it.
+    not yielded, because it does not say how the call ended; the program's own session does not hold it either.
     """
     if event.get("tool_use_result") == _REJECTED:
         return
@@ -265,8 +266,9 @@ def _since(before: Spent | None, total: Spent, main: Usage | None) -> Spent:
 
 
 def _minus(total: Spent, before: Spent | None) -> Spent | None:
-    """Return `total` minus `before`, count by count. Returns `total` itself if `before` is None or the tokens of one of
-    them are unknown. Returns None if any count would be negative: then they are not totals of the same session."""
+    """Return `total` minus `before`, count by count. Returns `total` itself if `before` is None or if the tokens of
+    either are unknown. Returns None if any count would be negative, because the two are then not totals of the same
+    session."""
     if before is None or total.usage is None or before.usage is None:
         return total
     pairs = zip(msgspec.structs.astuple(total.usage), msgspec.structs.astuple(before.usage), strict=True)

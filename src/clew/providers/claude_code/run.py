@@ -1,4 +1,5 @@
-"""Finds the program of Claude Code, repairs what a killed one left, and builds the command line for a prompt."""
+"""Finds the program of Claude Code, repairs the files that a killed run of it left behind, and builds the command line
+for a prompt."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def _version(path: Path, place: Place) -> str:
 
 
 def prepare(place: Place, job: Job) -> None:
-    """Make everything ready for `command`. A job is one prompt, with the key (the session id) of its conversation.
+    """Prepare this machine for running the command line that `command` builds. A job is one prompt, with the key (the
+    session id) of its conversation.
 
     Claude Code refuses to begin a session if a file of that key exists, so a file without any message, which a killed
     program leaves, is renamed. If the last line of a session file was cut off, a newline is appended to it; otherwise

@@ -335,7 +335,7 @@ def _set_aside(place: Place, key: str) -> None:
 
 def set_aside(path: Path) -> None:
     """Rename a file, folder or link, if it exists, by appending `.aside-1`, or the next free number, to its name.
-    Claude Code ignores such names."""
+    Claude Code ignores files with such names."""
     if path.exists() or path.is_symlink():
         names = (path.with_name(f"{path.name}.aside-{number}") for number in itertools.count(1))
         path.rename(next(name for name in names if not name.exists()))

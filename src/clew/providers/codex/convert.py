@@ -39,8 +39,8 @@ __all__ = ["read", "write"]
 
 
 _UNNAMED = "unnamed_reasoning"
-"""The id that reasoning without one is given while it is converted, because the dialect requires an id. Older versions
-of Codex wrote none."""
+"""A placeholder id for reasoning that has none, because older versions of Codex wrote none. The dialect in which the
+reasoning is converted requires an id."""
 
 
 def read(path: Path) -> Conversation:

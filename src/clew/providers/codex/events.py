@@ -43,8 +43,8 @@ _RETRYING = "Reconnecting..."
 
 class CodexReader:
     """Turns the lines that one run of Codex prints into events. `Finished` or `Failed` is reported only by `end`, once
-    the program has ended: only then do its files hold all that it used. `job` is the prompt that is run, and `home` is
-    the folder in which Codex keeps its files."""
+    the program has ended: only then do Codex's files show everything that the run used. `job` is the prompt that is
+    run, and `home` is the folder in which Codex keeps its files."""
 
     def __init__(self, home: Path, job: Job) -> None:
         self._job = job
@@ -56,8 +56,8 @@ class CodexReader:
         """Whether a tool result was read after the last block of a response. If so, the next block begins a new
         response."""
         self._open: dict[str, int] = {}
-        """The items that were reported as tool calls, by id. For a plan, which Codex prints again when it changes, the
-        value counts the reports after the first. It is 0 for all others."""
+        """The items that were reported as tool calls, by id. A plan, which Codex prints again when it changes, is
+        reported each time: the value counts the reports after the first. For every other item the value is 0."""
         self._children: set[str] = set()
         self._said = ""
         self._error = ""

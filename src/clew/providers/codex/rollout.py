@@ -79,12 +79,14 @@ _TORN = "truncated"
 
 _ALWAYS = 16 * 2**20
 _RATIO = 40
-"""A compressed rollout is read only if it unpacks to at most `_ALWAYS` bytes or `_RATIO` times its own size. What Codex
-compresses is text, which shrinks to a tenth or a twentieth; a few hostile kilobytes would unpack to gigabytes."""
+"""A compressed rollout is refused if it unpacks to more than `_ALWAYS` bytes and also to more than `_RATIO` times its
+own size. What Codex compresses is text, which shrinks to a tenth or a twentieth; a few hostile kilobytes would unpack
+to gigabytes."""
 _PIECE = 2**20
 """Bytes to decompress at once."""
 _FIRST_LINE = 16 * 2**20
-"""The most bytes that the first line of a rollout may have. Codex's own instructions, which it holds, have 20 KB."""
+"""The most bytes that the first line of a rollout may have. That line holds Codex's own instructions, which have about
+20 KB."""
 
 
 def contents(path: Path, start: int = 0) -> bytes:
@@ -99,8 +101,8 @@ def contents(path: Path, start: int = 0) -> bytes:
 
 
 def length(path: Path) -> int:
-    """Return how many bytes `contents` returns for a rollout, Codex's file of one conversation. Nothing of it is kept in
-    memory. Raises `Corrupt` as `contents` does."""
+    """Return how many bytes `contents` returns for a rollout, Codex's file of one conversation. The bytes are not kept
+    in memory. Raises `Corrupt` as `contents` does."""
     if path.suffix != ".zst":
         return path.stat().st_size
     with path.open("rb") as file:
@@ -374,7 +376,8 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 MARKS = "internal_chat_message_metadata_passthrough"
 SUMMARY = "compaction.summary"
-"""The kind by which Codex marks the message that summarises what a compaction removed."""
+"""The text that Codex writes into `content_item_kinds` of a message to mark it as the summary of what a compaction
+removed."""
 USER_MARKS: dict[str, list[Any]] = {
     "content_item_kinds": ["user.text"],
     "content_item_metadata": [{"provenance": {"type": "user"}}],

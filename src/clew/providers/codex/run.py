@@ -41,7 +41,8 @@ __all__ = ["command", "find_program", "prepare"]
 _LONGEST_ARGUMENT = 131_000
 """The longest command line argument in bytes, a little below the 128 KiB that Linux allows."""
 _INSTRUCTIONS = "generic.developer_instructions"
-"""The kind by which Codex marks a text in its conversation file that came from its setting `developer_instructions`."""
+"""The mark that Codex gives a text in its conversation file if the text came from its setting `developer_instructions`.
+"""
 
 _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
     "read": ("-c", 'sandbox_mode="read-only"', "-c", 'approval_policy="never"'),
@@ -105,7 +106,8 @@ def _version(native: Path, env: Mapping[str, str]) -> str:
 
 
 def prepare(place: Place, program: Program, job: Job) -> None:
-    """Make everything ready for `command`. A job is one prompt, with the key of its conversation.
+    """Prepare this machine for running the command line that `command` builds. A job is one prompt, with the key of its
+    conversation.
 
     If the conversation has no rollout (Codex's file of one conversation) on this machine, an empty one is created.
     Codex tells the model the system prompt in the first exchange only, so a system prompt that has changed since is

@@ -70,8 +70,7 @@ def _fill(path: Path, draft: Path) -> None:
 def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
     """Yield the key and the path of every sub-agent's rollout (Codex's file of one conversation) in Codex's home folder
     `home`. The sub-agents of sub-agents are included. `key` is the main conversation's key, and `copy` is a copy of its
-    rollout. A file counts as a sub-agent's if its key occurs in the rollout of its parent, and it names that parent
-    itself."""
+    rollout. A rollout counts as a sub-agent's if it names its parent, and its key occurs in the parent's rollout."""
     here = {found: path for path in rollouts(home) if (found := key_of(path)) is not None}
     family, waiting = {key}, [copy]
     while waiting:

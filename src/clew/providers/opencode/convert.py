@@ -153,8 +153,8 @@ def _place(messages: list[Stored], name: Any) -> int:
 
 
 def _compaction(messages: list[Stored]) -> int | None:
-    """Return the index of the last message that asks for a summary of the conversation and was answered; None if there
-    is none."""
+    """Return the index of the last message that asked opencode to summarise the conversation, and that got a summary as
+    its answer; None if there is no such message."""
     for at in range(len(messages) - 1, -1, -1):
         if messages[at].part("compaction") and any(_sums_up(later, messages[at]) for later in messages[at + 1 :]):
             return at
@@ -169,8 +169,8 @@ def _sums_up(message: Stored, asked: Stored) -> bool:
 
 
 def _prompt(message: Stored) -> list[Message]:
-    """Convert a user message of opencode; the list is empty if nothing is left of it. A text that opencode added by
-    itself is kept only if the message has files, because then it is the content of a file."""
+    """Convert a user message of opencode; the list is empty if nothing of the message is to be kept. A text that
+    opencode added by itself is kept only if the message has files, because then it is the content of a file."""
     has_files = message.part("file") is not None
     blocks: list[Block] = []
     for part in message.parts:
@@ -300,7 +300,8 @@ class _Writer:
         self._namer = Namer(key, int(latest.timestamp() * 1000) if latest else now())
         self._rows: list[tuple[str, Row]] = []
         self._prompt = ""
-        """The id of the last user message. Responses that are added name it as the message that they answer."""
+        """The id of the last user message. Each response that is added names this message as the one that it answers.
+        """
 
     def add(self, at: int, message: Message) -> None:
         for index, block in enumerate(message.content):

@@ -150,8 +150,8 @@ def connect(path: Path, mode: str, *, wait: float, any_thread: bool = False) -> 
 
 def limit_steps(connection: sqlite3.Connection, path: Path) -> None:
     """Limit how long the next transaction can take, because a hostile database could keep a query busy for years.
-    SQLite counts the steps of its work. If the transaction takes more of them than reading a database of this size can
-    need, its statement ends with `sqlite3.OperationalError`. `path` is the path of the database."""
+    SQLite counts the steps of its work. If the transaction takes more steps than it can need to read a database of this
+    size, the running statement fails with `sqlite3.OperationalError`. `path` is the path of the database."""
     connection.set_progress_handler(StepLimit(path), STEPS)
 
 
@@ -314,9 +314,9 @@ class Namer:
     """Makes the ids of messages and parts that Clew writes for opencode. An id consists of a prefix, a time with a
     counter, and characters computed from `seed`.
 
-    opencode sorts by id. So each id sorts after the one before it, and all sort before the ids that opencode will make
-    later. The same `seed` and start time `at`, in milliseconds, give the same ids. The present is used instead of `at`
-    if `at` is in the future, or so long ago that it does not fit the 48 bits in an id.
+    opencode sorts by id. So each id sorts after the id that was made before it, and all sort before the ids that
+    opencode will make later. The same `seed` and start time `at`, in milliseconds, give the same ids. The present is
+    used instead of `at` if `at` is in the future, or so long ago that it does not fit the 48 bits in an id.
     """
 
     def __init__(self, seed: str, at: int, clock: Callable[[], int] = now) -> None:

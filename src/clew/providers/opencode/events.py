@@ -31,7 +31,7 @@ _TRIES = 10
 """When this many responses in a row have broken off, Clew gives the prompt up as failed. For some causes opencode
 itself gives up after 6 and says why; for others it would try for ever."""
 _GOES_ON = frozenset({"tool-calls", "unknown"})
-"""The reasons for the end of a step (one model response) after which opencode goes on to another step."""
+"""If a step (one model response) ended for one of these reasons, opencode goes on with another step."""
 _KINDS: dict[str, Failure] = {
     "ProviderAuthError": "login",
     "ContextOverflowError": "context",
@@ -44,7 +44,7 @@ _DEEPEST = 8
 
 class OpenCodeReader:
     """Turns the lines that one run of opencode prints into events. opencode prints no line to say that the prompt is
-    answered. `end` concludes it from why the last step (one model response) ended."""
+    answered. The method `end` decides this by the reason for which the last step (one model response) ended."""
 
     def __init__(self, children: Children, model: Callable[[], str] = str, asked: str = "") -> None:
         """`children` is a function that returns the messages of a sub-agent's session, which opencode does not print.

@@ -30,8 +30,8 @@ __all__ = ["insert_session", "install", "install_outputs"]
 
 _NAMES = re.compile(r"\b(?:ses|msg|prt)_[0-9A-Za-z]+")
 _NOT_HERE: Row = {"workspace_id": None, "share_url": None}
-"""Columns by which a session refers to the machine that it comes from. A session that is new in this database gets
-these empty values; one that is already there keeps its own."""
+"""Columns by which a session refers to the machine that it comes from, with empty values. A session that is new in this
+database gets these values; a session that is already in the database keeps its own."""
 
 
 def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -> None:

@@ -85,7 +85,7 @@ class OpenCode(Provider):
 
     def install_session(self, key: str, folder: Path) -> None:
         checked(key)
-        if load(folder).key != key:  # ids could clash with rows that are here: write it anew
+        if load(folder).key != key:  # ids could clash with rows in this database: write it with new ids
             with scratch() as anew:
                 self.write(self.read(folder), key, anew)
                 self.install_session(key, anew)

@@ -40,8 +40,9 @@ _RULES: dict[Permissions, dict[str, Any]] = {
 nobody is there to answer. `*_*` matches the permission to leave the working folder, and the tools of MCP servers, which
 can do anything.
 
-opencode applies the last rule that matches, and appends a new rule name after the names in the user's settings. So the
-names here are spelt as no user spells them: they come last, and what the user denies stays denied.
+opencode applies the last rule that matches. A rule of a new name comes after all rules in the user's settings, but a
+rule of a known name replaces the user's. So these names are spelt as no user spells them, such as `edit**`: the rules
+come last, and what the user denies stays denied.
 """
 _AGENTS = ("build", "plan", "general", "explore")
 """Agents of opencode for which the user's settings may hold permission rules of their own. Such rules would come after
@@ -107,7 +108,8 @@ def _version(native: Path, place: Place) -> str:
 
 
 def prepare(program: Program, job: Job, place: Place) -> None:
-    """Make everything ready for `command`. A job is one prompt, with the key of its session.
+    """Prepare this machine for running the command line that `command` builds. A job is one prompt, with the key of its
+    session.
 
     Creates opencode's database and a session of that key if they are missing, assigns the session to the working folder
     of `place`, and writes the system prompt to a file for opencode. Raises `InvalidInput` if the prompt is empty.

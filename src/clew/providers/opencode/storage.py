@@ -59,7 +59,8 @@ PRIVATE = frozenset({"session_share"})
 read a session."""
 _OUTPUT = re.compile(rb'"outputPath":"(?:[^"\\]|\\.)*\b(tool_[0-9A-Za-z]+)"')
 _Spot = tuple[int, str]
-"""Where a message stands in its session: the time at which it was made, and its id. Messages sort by both."""
+"""The place of a message in its session: the time at which the message was made, and its id. Messages are sorted by the
+time, then by the id."""
 _START: _Spot = (-1, "")
 _Name = tuple[str, str]
 _SHORTEST = 6

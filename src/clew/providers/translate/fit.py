@@ -53,8 +53,8 @@ _MERE_FORM = frozenset(
         *("logprobs", "message", "phase", "role", "status", "type"),
     }
 )
-"""Additional fields of a block that carry no content, only ids, spellings or cache marks. Leaving them out is not
-reported as a loss."""
+"""Additional fields of a block that carry no content of their own, such as ids, types, cache marks and the exact
+spelling of arguments. Leaving them out is not reported as a loss."""
 
 
 class Fitted(NamedTuple):
@@ -89,8 +89,8 @@ def fit(conversation: Conversation, source: str, target: str) -> Fitted:
 
 
 class _Fitter:
-    """Rewrites the messages of a conversation for another agent, one by one. They must come in order, because a tool
-    result gets the id that its call was given before. Losses are added to `notes`."""
+    """Rewrites the messages of a conversation for another agent, one by one. They must be given in order: a call may
+    get a new id, which its result then gets too. Losses are added to `notes`."""
 
     def __init__(self, source: str, target: str, cwd: str, notes: Notes) -> None:
         self._source = source
@@ -247,8 +247,7 @@ def thinking_for(block: Thinking, target: str) -> Thinking | None:
     """Return the thinking block in the form in which the agent `target` can send it back to a model; None if it cannot.
 
     Claude Code can send back what Anthropic signed or encrypted, and Codex what has an id of the Responses API.
-    opencode and the built-in agent take every block. For a provider that does not come with Clew the block stays as it
-    is.
+    opencode and the built-in agent take every block. For a provider of a third party the block stays as it is.
     """
     item = _item_of(block)
     if target == "claude_code":

@@ -27,8 +27,8 @@ class Form(NamedTuple):
     arguments: Mapping[str, str]
     """Maps the agent's own name of each argument to the common name."""
     read: Callable[[Fields], Fields] | None = None
-    """Converts the agent's values to the common ones, after the arguments were renamed. It leaves out what it cannot
-    convert. None: the values are the same."""
+    """Converts the agent's values to the common ones, after the arguments were renamed. Values that cannot be converted
+    are left out. None: the values need no conversion."""
     write: Callable[[Fields], Fields] | None = None
     fits: Callable[[Fields], bool] = lambda fields: True
     """Returns whether the tool can express these arguments, which have the common names. If not, the call is not

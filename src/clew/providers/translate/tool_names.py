@@ -30,7 +30,7 @@ _OBJECTS_ONLY = frozenset({"claude_code", "opencode"})
 
 
 class Mapped(NamedTuple):
-    """A tool call rewritten for another agent. Each loss is a pair of what did not fit and why. If there are none,
+    """A tool call rewritten for another agent. Each loss is a pair: what did not fit, and why. If there are no losses,
     mapping the call back gives the original call."""
 
     call: ToolCall
