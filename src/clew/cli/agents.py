@@ -38,8 +38,8 @@ that sets a price."""
 
 
 class ToolsMissing(UsageError):
-    """Raised if a thread has tools of the Python program that made it, and the command line does not know where to
-    import them from."""
+    """Raised if a thread's agent has tools that are defined in the Python program which made the thread, and the
+    command line does not know where to import these tools from."""
 
     def __init__(self, thread_id: str, tools: Sequence[str], *, in_the_middle: bool) -> None:
         self.tools = tools
@@ -71,9 +71,9 @@ async def make_agent(
     list of notes to show to the user. Closing `stack` closes the agent and its MCP servers. If a signal stops the run,
     `stopped` is called with the thread's id, and must return the command to print, which resumes the thread.
 
-    The built-in agent may lack tools that the thread had before. This raises `ToolsMissing` if a call of such a tool
-    has no result yet. It also raises it if such a tool comes from the Python program that made the thread, unless
-    `without_tools` is set.
+    The built-in agent may lack tools that the thread had before. Then this raises `ToolsMissing` if a call of such a
+    tool has no result yet, or if the tool comes from the Python program that made the thread and `without_tools` is not
+    set.
     """
     notes: list[str] = []
     common: dict[str, Any] = {
@@ -150,9 +150,9 @@ def _missing(thread_id: str, before: Checkpoint | None, names: set[str], without
     names them; an empty list if the agent lacks none.
 
     `before` is the stored state of the thread, None for a new one. `names` are the names of the agent's tools. Raises
-    `ToolsMissing` if a missing tool has a call without a result. Also raises it if a missing tool comes from the Python
-    program that made the thread, unless `without` is set. A missing tool that an earlier `clew` command got with --tool
-    or --mcp is only named in the note.
+    `ToolsMissing` if a missing tool has a call without a result, or if a missing tool comes from the Python program
+    that made the thread and `without` is not set. A missing tool that an earlier `clew` command got with --tool or
+    --mcp is only named in the note.
     """
     if before is None:
         return []
@@ -236,8 +236,8 @@ class _Server(NamedTuple):
 
 
 def check_server(text: str) -> None:
-    """Raise `InvalidInput` if a value of --mcp cannot be parsed. Also raise it if the value contains what looks like a
-    secret, because the value will be stored."""
+    """Raise `InvalidInput` if a value of --mcp cannot be parsed. Also raise `InvalidInput` if the value contains what
+    looks like a secret, because the value will be stored with the thread."""
     for name in _secrets(_read_server(text)):
         raise InvalidInput(
             f"--mcp has what looks like a secret ({name}), and its value would be stored with the thread. Put it into "
@@ -247,9 +247,9 @@ def check_server(text: str) -> None:
 
 
 def open_server(text: str, folder: str) -> MCPTools:
-    """Return the tools of the MCP server that a value of --mcp describes. Entering them as a context manager connects
-    to the server. If the server is a command, it is started in `folder`, or in the current folder if `folder` does not
-    exist on this machine."""
+    """Return the tools of the MCP server that a value of --mcp describes. The returned object is a context manager:
+    entering it connects to the server. If the server is a command, it is started in `folder`, or in the current folder
+    if `folder` does not exist on this machine."""
     server = _read_server(text)
     given = {name: _expanded(value) for name, value in server.given.items()}
     words = [_expanded(word) for word in server.words]
@@ -275,7 +275,7 @@ def _read_server(text: str) -> _Server:
 
 def _secrets(server: _Server) -> Iterator[str]:
     """Yield the name of each header, variable or option of an MCP server that is named like a secret, such as `token`,
-    and whose value is written out instead of named by a $VARIABLE."""
+    and whose value is written out instead of being taken from an environment variable with $NAME."""
     pairs = list(server.given.items())
     if server.url is not None:
         pairs += _pairs_of_url(server.url)

@@ -40,11 +40,11 @@ class Review(NamedTuple):
     setup: Setup
     """The setup that the agent would be made from."""
     changed: tuple[str, ...]
-    """How it differs from the last setup in the record that this user agreed to; empty if there is none."""
+    """How `setup` differs from the last setup in the record that this user agreed to; empty if there is none."""
     calls: tuple[tuple[str, str], ...]
     """The tool calls that would be run at once, because they have no result yet: name, and arguments as JSON."""
     author: str
-    """Who worked on the thread last, as the record says. It proves nothing."""
+    """Who worked on the thread last, as the thread's record says. The record does not prove this."""
 
     def text(self) -> str:
         """Return everything that the user has to agree to as text, with nothing cut."""

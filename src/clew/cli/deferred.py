@@ -1,5 +1,5 @@
-"""Modules that a command needs only when it runs, and not for its help. Each is imported when one of its names is first
-used.
+"""Gives commands the names of modules that they need only when they run, and not for their help. Each module is
+imported when one of its names is first used.
 
 To print a command's help, or to complete its words in a shell, only its signature is needed. If these modules were
 imported for that, it would take more than twice as long: `asyncio`, the stores and the threads take as long as Python,

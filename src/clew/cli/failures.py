@@ -103,6 +103,6 @@ def _print_error(error: ClewError, store: Any) -> None:
 
 
 def _discard_output() -> None:
-    """Send what is still buffered for the standard output to the null device. It is called after the reader of the
-    output has closed the pipe; Python would otherwise report the closed pipe once more when it exits."""
+    """Send what is still buffered for the standard output to the null device. This is called after the program that
+    read the output has closed the pipe. Otherwise Python would report the closed pipe once more when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

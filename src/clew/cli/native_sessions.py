@@ -1,4 +1,5 @@
-"""Find the sessions that coding agents keep themselves on this machine, by what the user wrote on the command line."""
+"""Find the sessions that the programs of coding agents keep on this machine, by what the user wrote on the command
+line."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ SessionProvider = Annotated[
 
 
 class Native(NamedTuple):
-    """A session that a coding agent keeps itself: the provider's name, and the id by which the provider knows the
-    session."""
+    """A session that a coding agent's program keeps on this machine: the provider's name, and the id by which the
+    provider knows the session."""
 
     provider: str
     key: str

@@ -223,8 +223,9 @@ def changes(before: Setup, now: Setup, longest: int | None = 100) -> list[str]:
 
 
 def _used(setup: Setup) -> Setup:
-    """Return the setup (the options that are stored with a thread) without the options that have no effect. With a
-    provider, these are tools, MCP servers and the turn limit; without one there are none."""
+    """Return the setup (the options that are stored with a thread) without the options that have no effect. If a
+    provider works on the thread, tools, MCP servers and the turn limit have no effect; with the built-in agent all
+    options have an effect."""
     return msgspec.structs.replace(setup, tools=(), mcp=(), max_turns=None) if setup.provider else setup
 
 

@@ -86,9 +86,9 @@ def work_on(job: Job, store: str | None, json: bool) -> None:
 
 
 async def _answer(job: Job, thread_id: str, answer: Any, url: str | None, view: View, store: Checkpointer) -> Ended:
-    """Go on with the thread `thread_id`, which waited for an answer, now that the user has given `answer`. `job` is the
-    job that stopped to wait; its options are used again. `url` is the URL of the store, and `view` shows the run.
-    Returns the summary of the new run."""
+    """Go on with the thread `thread_id`, which waited for an answer that the user has now given. `job` is the job that
+    stopped to wait; its options are used again. `url` is the URL of the store, and `view` shows the run. Returns the
+    summary of the new run."""
     before = await Thread.load(store, thread_id)
     job = job._replace(thread_id=thread_id, prompt=None, answer=answer, before=before, handle="", notes=())
     return await _work(store, job, url, view)
@@ -136,8 +136,8 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
 
 
 async def _take_in(store: Checkpointer, job: Job) -> None:
-    """Store what the user did in a provider's own program since the last prompt, before the built-in agent goes on with
-    the thread. Does nothing if a provider is to go on with the thread."""
+    """Append to the thread what the user did in a provider's own program since the last prompt. Called before the
+    built-in agent goes on with the thread. Does nothing if a provider is to go on with the thread."""
     if job.setup.provider or job.before is None or not job.before.providers or not job.thread_id:
         return
 
@@ -151,8 +151,8 @@ async def _keep(store: Checkpointer, thread_id: str, job: Job) -> None:
 
 
 class _Watched:
-    """Runs the job's session and passes its events to the view. If a signal stops the run, its method `stopped` returns
-    the command that resumes the thread."""
+    """Runs the job's session and passes its events to the view. If a signal stops the run, the method `stopped` is
+    called and returns the command that resumes the thread."""
 
     def __init__(self, view: View, job: Job, url: str | None) -> None:
         self._view = view
@@ -196,7 +196,7 @@ async def _add_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, ur
     assert job.before is not None  # noqa: S101 - a new thread has no tools of a program
     way, recorded, setup = way_on(job.thread_id, job.before), setup_of(job.before), job.setup
     prompt = None if job.prompt is None else shown_prompt(job.prompt)
-    turns = way.max_turns if prompt is None else None  # a new prompt has all its turns
+    turns = way.max_turns if prompt is None else None  # a new prompt may use the full number of turns
     if setup.max_turns != recorded.max_turns:
         turns = setup.max_turns
     budget = way.budget if setup.budget == recorded.budget else setup.budget
@@ -245,8 +245,8 @@ async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job
 
     The text holds a command that resumes the thread. If the job's prompt was not stored, the command repeats it. If the
     thread could not be taken to the provider that the job names, the command names that provider. If the conversation
-    is too long for the model, the command has a placeholder for a larger model. If the thread cannot be read, the
-    command has none of these.
+    is too long for the model, the command has a placeholder for a larger model. If the thread cannot be read, it is the
+    plain command.
     """
     at = shown_store(url)
     try:
@@ -266,8 +266,8 @@ async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job
 
 
 def _is_still_to_move(job: Job, now: Checkpoint | None) -> bool:
-    """Tell whether the job was to take the thread to another provider, and the thread in the state `now` is still at
-    its old one."""
+    """Tell whether the job was to take the thread to another provider, but is still at its old provider in its present
+    state, `now`."""
     if not job.setup.provider or job.before is None or now is None or not job.before.limits:
         return False
     was, is_now = job.before.limits.get("provider"), now.limits.get("provider")

@@ -60,8 +60,9 @@ def adopt(
 
 
 async def _adopt(store: Checkpointer, native: Native, new_id: str | None) -> tuple[str, int]:
-    """Copy `native`, a session that a coding agent keeps itself, into a new thread of the store. The thread gets the id
-    `new_id`; if that is None, an id is made for it. Returns the thread's id and how many turns the thread has."""
+    """Copy `native`, a session that a coding agent's program keeps on this machine, into a new thread of the store. The
+    thread gets the id `new_id`; if that is None, an id is made for it. Returns the thread's id and how many turns the
+    thread has."""
 
     thread_id = await providers.adopt(native.key, store, provider=native.provider, thread_id=new_id)
     head = await store.head(thread_id)

@@ -184,8 +184,8 @@ _USUAL_PLACE = "http://127.0.0.1:8420"
 
 def check_services(url: str | None) -> Iterator[Finding]:
     """Find services of Clew, and yield a finding for each: a warning if the service lets everybody in without a token.
-    Looks at the services that this user runs on this machine, each of which leaves a file with its URL; at the store at
-    `url`, if that is a service; and at the usual port, for services of other users."""
+    Three places are looked at: the services that this user runs on this machine, each of which writes a file with its
+    URL; the store at `url`, if that is a service; and the usual port, where a service of another user may listen."""
     store = (url or default_url()).partition("?")[0].rstrip("/")
     places = [*running_services(), *([store] if store.startswith(("http://", "https://")) else []), _USUAL_PLACE]
     for place in dict.fromkeys(places):
@@ -214,11 +214,13 @@ def _is_open(place: str) -> bool | None:
 
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Asks without the proxy of the environment, which would ask from another machine."""
+"""Opens URLs directly, without a proxy that the environment names: a proxy would send the request from another machine.
+"""
 _LONGEST_PROBE = 2.0
 """Seconds to wait for a service that may not be there."""
 _SLOW = 0.5
-"""Seconds that an append may take without a warning. An agent waits for an append in every turn."""
+"""The most seconds that an append to a thread may take without a warning. An agent waits for such an append in every
+turn."""
 _LITTLE, _NONE = 2**30, 100 * 2**20
 """Bytes of free disk space. Less than `_LITTLE` is a warning, less than `_NONE` a problem."""
 _APART = 2.0

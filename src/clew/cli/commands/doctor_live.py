@@ -20,8 +20,8 @@ __all__ = ["prove_resume"]
 
 _PATIENCE = 120.0
 _WANTED = {"status": "done", "turns": 3, "asked": 1, "ran": []}
-"""The report that is expected of the process that resumes: the thread is done after three turns in all, and this
-process has asked the model once, for the last response, and has run no tool."""
+"""The report that is expected of the process that resumes the thread: the thread is done after three turns in all, and
+the resuming process has asked the model once, for the last response, and has run no tool."""
 
 
 async def prove_resume(url: str | None) -> Finding:

@@ -1,7 +1,7 @@
 """`python -m clew.cli.commands.doctor_worker THREAD`: the agent of `clew doctor --live`, in a process of its own.
 
-The process that is killed and the one that resumes both run this. The store is named by CLEW_STORE and not by an argument,
-because its URL may hold credentials, and other users can read the arguments of a process.
+Both the process that is killed and the process that resumes its work run this module. The store is named by CLEW_STORE
+and not by an argument, because its URL may hold credentials, and other users can read the arguments of a process.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _check_free(name: str) -> None:
 
 def _file_name(thread_id: str, form: str) -> str:
     """Return a file name made from a thread's id, in which characters that could lead to another folder are replaced.
-    Its ending follows from `form`, the form of the export: `markdown`, `json` or `clew`."""
+    The extension of the name depends on `form`, the form of the export: `markdown`, `json` or `clew`."""
     plain = re.sub(r"[^\w.-]+", "_", thread_id, flags=re.ASCII).strip("._")[:_LONGEST_NAME]
     return f"{plain or 'thread'}.{'md' if form == 'markdown' else form}"
 

@@ -67,8 +67,8 @@ def files(
 
 
 async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> tuple[WorkspaceSnapshot, str]:
-    """Return the newest snapshot of the thread's files up to the end of a turn; if `turn` is None, up to now. Also
-    returns a remark if the files may be older than the conversation, otherwise an empty text.
+    """Return the newest snapshot of the thread's files as of the end of a turn; if `turn` is None, as of now. Also
+    returns a remark for the user if the files may be older than the conversation, otherwise an empty text.
 
     Raises `InvalidInput` if there is no snapshot.
     """

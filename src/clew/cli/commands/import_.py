@@ -55,8 +55,8 @@ def import_(
 
 async def _import(store: Checkpointer, file: str, new_id: str | None, trust: bool) -> Head:
     """Import a thread from a file and return its head. If `file` is `-`, read the standard input. The thread gets the
-    id `new_id`, or the one it had if that is None. `trust` lets the import take much memory. If an option would avoid
-    the error that occurs, a note on the error names the option."""
+    id `new_id`; if that is None, the thread keeps the id that the file names. With `trust` the import may take much
+    memory. If an option would avoid the error that occurs, a note on the error names the option."""
     source = sys.stdin.buffer if file == "-" else file
     try:
         with working("Importing") as tick:

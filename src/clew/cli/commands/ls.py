@@ -1,4 +1,4 @@
-"""`clew ls`: list the threads of a store from their heads, without reading logs."""
+"""`clew ls`: list the threads of a store. Reads only their heads, which are summaries, and not their logs."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ class _Listed(NamedTuple):
 
 
 async def _listed(store: Checkpointer, query: checkpointers.HeadQuery, most: int | None, children: bool) -> _Listed:
-    """Read the heads that match the query, at most `most` of them; None is no limit. Threads of sub-agents are left out
-    unless `children` is set.
+    """Read the heads (summaries of threads) that match the query, at most `most` of them; None is no limit. Threads of
+    sub-agents are left out unless `children` is set.
 
-    A query has no condition that leaves them out. So this reads one page after the other, and drops these threads,
-    until there are enough heads.
+    A query cannot leave out the threads of sub-agents. So one page of heads after the other is read, and those of
+    sub-agents are dropped, until there are enough.
     """
     found: list[Head] = []
     damage: Corrupt | None = None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["losses_in_words", "move"]
 
 _PERMISSIONS: Permissions = "edit"
-"""What a provider may do that a thread is moved to."""
+"""What a provider may do with a thread that was moved to it."""
 
 
 @report_errors
@@ -157,8 +157,8 @@ async def _moved_thread(
     store: Checkpointer, thread_id: str, target: str, folder: str | None, consent: _Consent
 ) -> providers.Translated:
     """Move a thread to the provider `target`, and return the session that the provider's program can open. The session
-    works in `folder`. If that is None, it works in the thread's own folder if that exists on this machine, else in the
-    current folder. Raises `InvalidInput` if the thread has no messages.
+    works in `folder`. If `folder` is None, the session works in the thread's own folder if that exists on this machine,
+    else in the current folder. Raises `InvalidInput` if the thread has no messages.
 
     The thread's setup (the stored options for its agent) names a folder and a system prompt for the provider's program.
     If this user has neither made nor agreed to that setup on this machine, the user is asked, in the way that `consent`

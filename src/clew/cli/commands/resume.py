@@ -160,8 +160,8 @@ def resume(
 
 
 def _is_of_provider(given: str) -> bool:
-    """Tell whether `given` is the handle of a provider's session. Such a session may be on this machine without being
-    in a store."""
+    """Tell whether `given` is the handle of a provider's session. Such a session can be resumed even if no store has
+    it, because the provider may keep it on this machine."""
 
     try:
         return bool(handles.read_handle(given).provider)
@@ -178,8 +178,8 @@ class _Found(NamedTuple):
     """The thread's head; None for a provider's session that is not in the store."""
     state: Checkpoint | None = None
     way: Way | None = None
-    """What is needed to go on with the thread, such as an answer or a higher limit. A sub-agent's thread goes on
-    together with its parent, so for such a thread this is what the parent needs."""
+    """What is needed to go on with the thread, such as an answer or a higher limit. For a sub-agent's thread, this is
+    what its parent's thread needs, because the two go on together."""
     review: Review | None = None
     """What the user has to agree to before the job is run; None if there is nothing."""
 
@@ -251,9 +251,9 @@ async def _unnamed(store: Checkpointer) -> str:
 
 
 def _by_handle(given: str, asked: Asked) -> Job | None:
-    """Return the job of resuming a provider's session that is not in the store. `given` is the session's handle,
-    `asked` has the options that the user gave for the agent. Returns None if `given` is not the handle of a provider's
-    session."""
+    """Return the job of resuming a provider's session that is not in the store. `given` is the session's handle, the
+    text by which it can be resumed, and `asked` has the options that the user gave for the agent. Returns None if
+    `given` is not the handle of a provider's session."""
     from clew.cli.work import Job
 
     handle = handles.read_handle(given)

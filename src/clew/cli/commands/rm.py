@@ -111,9 +111,9 @@ async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]
 async def _head(store: Checkpointer, thread_id: str) -> Head | None:
     """Return the head of a thread; None if there is no such thread, or if its head is damaged.
 
-    If the head has a lease, this also notes when the lease was seen: it counts as abandoned if it is not renewed for
-    some time after that. Call this for all threads first, so that the waiting times for their leases run at the same
-    time.
+    If the head has a lease, this also notes when the lease was seen: the lease counts as abandoned if its holder does
+    not renew it for some time after that. Call this for all threads first, so that the waiting times for their leases
+    run at the same time.
     """
     try:
         head = await store.head(thread_id)
@@ -130,9 +130,9 @@ async def _delete(
     """Delete a thread and, with `purge`, its large values. Returns the object that --json prints. `url` is the URL of
     the store, for a command that an error advises.
 
-    `head` is the thread's head as it was read before; None if it could not be read. Unless it is None, the lease is
-    taken first. If another process has appended to the thread since `head` was read, this raises `Conflict` and deletes
-    nothing.
+    `head` is the thread's head as it was read before; None if it could not be read. Unless `head` is None, the thread's
+    lease is taken first. If another process has appended to the thread since `head` was read, this raises `Conflict`
+    and deletes nothing.
     """
     if head is not None:
         await thread_purge.fence(store, head, "deleting")

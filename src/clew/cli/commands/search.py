@@ -107,7 +107,7 @@ def _print_json(found: thread_search.Found) -> None:
 
 async def _by_index(store: Checkpointer, text: str, query: checkpointers.HeadQuery, limit: int, shown: _Shown) -> bool:
     """Search for `text` with the store's own index, which gives at most `limit` threads. Those that match `query` are
-    printed with `shown`. Returns True; or False, having printed nothing, if the store has no index."""
+    printed with `shown`. Returns True. If the store has no index, prints nothing and returns False."""
 
     if not isinstance(store, opensearch.OpenSearchCheckpointer):
         return False

@@ -166,8 +166,8 @@ def serve(
 
 def _print_link(url: str, secret: str) -> None:
     """Print the link that signs a browser in to the service at `url`, and the settings with which programs use the
-    service. `secret` is that of the token that the service made for itself at its start. If it is empty, because no
-    token was made, prints nothing."""
+    service. `secret` is that of the token that the service made for itself at its start. If `secret` is empty, because
+    no token was made, prints nothing."""
     if secret:
         typer.echo(
             f"Open in a browser: {url}/login?token={secret}\n"

@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 _ENDINGS = frozenset({"crashed", "done", "failed", "interrupted", "waiting"})
-"""The kinds of marks that tell how the work ended; a mark is an event in a thread's timeline, such as a crash. If the
-last prompt has no answer yet, these marks are printed after that prompt."""
+"""The kinds of marks (events in a thread's timeline, such as a crash) that tell how the work on the thread ended. If
+the last prompt has no answer yet, these marks are printed after that prompt."""
 
 _FEW = 500
-"""The most turns that are kept in memory to be shown. More are read from the log once more, one by one."""
+"""The most turns that are kept in memory to be shown. If there are more, the log is read a second time, and its turns
+are shown one by one."""
 
 
 @report_errors
@@ -94,8 +95,9 @@ def show(
 
 
 class _Shown:
-    """The part of a thread that is to be shown. `reader` has read all frames that `head` counts. `wanted` has the
-    numbers of the first and the last turn to show; None shows everything."""
+    """The part of a thread that is to be shown. `reader` has read the whole log of the thread, as far as it went when
+    the thread's summary, `head`, was read. `wanted` has the numbers of the first and the last turn to show; None shows
+    everything."""
 
     def __init__(
         self, store: Checkpointer, reader: TimelineReader, head: Head, wanted: tuple[int, int | None] | None

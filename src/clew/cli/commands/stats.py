@@ -109,8 +109,8 @@ def _section(name: str, found: Sequence[tuple[Cell, Total]], bars: bool = False)
 
 
 def _heights(totals: Sequence[Total]) -> list[float]:
-    """Return the length of the bar that is drawn for each of these totals, as a fraction of the longest bar. A bar
-    shows the cost, or the number of tokens if no cost is known."""
+    """Return the lengths of the bars that are drawn for these totals, as fractions of the longest bar. The bars show
+    costs, or numbers of tokens if no cost is known."""
     values = [total.cost_usd for total in totals]
     if not any(values):
         values = [float(total.input_tokens + total.output_tokens) for total in totals]

@@ -89,8 +89,9 @@ async def _found(store: Checkpointer, given: str, wait: bool) -> str:
 
 
 async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follower], forever: bool) -> Head:
-    """Show the frames of a thread as they are appended, until no process works on the thread; with `forever`, even
-    after that. Returns the thread's last head.
+    """Show the frames of a thread, which are the records of its log, as they are appended. Ends when no process works
+    on the thread any more; with `forever`, goes on even then. Returns the head, the thread's summary, that was read
+    last.
 
     `begin` returns a new `Follower`, which reads and shows the frames. It is called again if the thread is deleted and
     made anew, so that the new thread is shown from its start.
@@ -138,22 +139,23 @@ def _say_end(head: Head, store: str) -> None:
 
 
 class View(Protocol):
-    """Shows a thread that is being followed, frame by frame. The `reader` that its methods get turns the thread's log
-    into turns and events."""
+    """Shows a thread that is being followed, one frame (record of its log) after the other. The `reader` that its
+    methods get turns the log into turns and events."""
 
     async def begin(self, reader: timelines.TimelineReader, head: Head) -> None:
-        """Show the last turns that the thread already has; the option --turns says how many. `reader` has read all
-        frames that the thread had when `head` was read."""
+        """Show the last turns that the thread already has; the option --turns says how many. `reader` has read the
+        whole log, as it was when the thread's summary, `head`, was read."""
 
     def add(self, reader: timelines.TimelineReader, frame: Frame) -> None:
-        """Show a frame that was appended, and pass it to `reader.feed`, so that the reader knows it too."""
+        """Show a frame (a record of the log) that was appended, and pass it to `reader.feed`, because the reader does
+        not have it yet."""
 
     def end(self, reader: timelines.TimelineReader, head: Head) -> None:
         """Finish the output, because no process works on the thread any more."""
 
 
 class Follower:
-    """Reads the frames of a thread's log that have been appended since the last look, and passes them to a view."""
+    """Reads the frames (records) that were appended to a thread's log since the last look, and passes them to a view."""
 
     def __init__(self, store: Checkpointer, thread_id: str, view: View, turns: int) -> None:
         """Prepare to follow a thread of `store`. `view` shows what is read; at the start it can show the thread's last
@@ -163,9 +165,9 @@ class Follower:
         self._reader = timelines.TimelineReader(thread_id, timelines.Window(newest=max(turns, 1)))
 
     async def catch_up(self, head: Head) -> bool:
-        """Show the frames that were appended since the last call, up to the last one that `head` counts. The first call
-        shows the thread's last turns instead; the view decides how many. Returns True if there were new frames, else
-        False."""
+        """Show the frames (records of the log) that were appended since the last call. `head` is the thread's present
+        summary, and says how many frames there are. The first call shows the thread's last turns instead; the view
+        decides how many. Returns True if there were new frames, else False."""
         reader = self._reader
         if head.frames == reader.frames:
             return False
@@ -264,8 +266,8 @@ class PrintView:
 
     def _stream(self, entry: log.Streamed, turn: int) -> None:
         """Print the text and the thinking in `entry`, a part of a response that is still being received. A heading with
-        the turn's number, `turn`, is printed before the first part. A part is not printed again when the response is
-        complete."""
+        the turn's number, `turn`, is printed before the first part. When the response is complete, its parts are not
+        printed again."""
         for block in entry.blocks:
             if isinstance(block, messages.Text | messages.Thinking):
                 kind = "text" if isinstance(block, messages.Text) else "thinking"

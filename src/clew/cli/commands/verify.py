@@ -85,7 +85,7 @@ def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | Non
     `url`.
 
     `seen` has a verdict, the result of a check, for each thread. A verdict without a thread id is about threads that no
-    listing can show; it is not counted.
+    listing can show, and is not counted.
     """
     named = [verdict for verdict in seen if verdict.thread_id]
     locked = [verdict for verdict in named if verdict.key_missing]

@@ -103,7 +103,7 @@ def _print_questions(pen: Pen, standing: Standing, store: str) -> None:
 
 
 def _held(holder: Holder) -> str:
-    """Describe, in a sentence, the process that holds the thread's lease or held it last."""
+    """Return a sentence about the process that holds the thread's lease or held it last."""
     who = f"{one_line(str(holder.owner))}"
     if not holder.is_live and holder.is_gone:
         return f"Held by nobody: {who} is gone."
@@ -124,8 +124,8 @@ def _when(moment: Any) -> str:
 
 
 def _next(standing: Standing, store: str) -> str:
-    """Return the last line of the report: for a running thread the command that follows it, for a stopped thread the
-    command that goes on with it. If only a Python program can go on with the thread, it is a Python call.
+    """Return the last line of the report: for a running thread the command that shows its work, for a stopped thread
+    the command that goes on with it, or a Python call if only a Python program can go on with it.
 
     `standing` is everything that `clew why` has found out about the thread. `store` is the URL that the command names.
     """

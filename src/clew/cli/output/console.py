@@ -48,8 +48,8 @@ def console() -> Console:
 
     class Output(_shown_console()):  # type: ignore[misc] # made when it is needed
         def on_broken_pipe(self) -> None:
-            """Raise the `BrokenPipeError` that rich is handling; rich itself would end the process with code 1 here.
-            `report_errors`, which wraps every command, then ends the command without a message."""
+            """Raise the `BrokenPipeError` that rich is handling. Without this method rich would end the process with
+            code 1. `report_errors`, which wraps every command, then ends the command without a message."""
             raise
 
     made = Output(highlight=False)

@@ -76,7 +76,7 @@ class Pen:
             self.line()
 
     def piece(self, text: str, style: str = "") -> None:
-        """Print a part of a line, without a line break, because more of it follows."""
+        """Print a part of a line, without a line break, because the rest of the line follows."""
         self._last = "" if text.endswith("\n\n") else "text"
         self._out.print(rich_text.Text(visible(text), style), end="", soft_wrap=True)
 
@@ -92,7 +92,7 @@ class Pen:
             self.line(line, style, indent)
 
     def happened(self, what: TimelineTurn | timelines.Mark) -> None:
-        """Print a turn of a timeline, or a mark, which is an event such as a crash."""
+        """Print `what`: a turn of a timeline, or a mark, which is an event such as a crash."""
         if isinstance(what, timelines.Mark):
             self.mark(what)
         else:
@@ -145,7 +145,7 @@ class Pen:
 
     def words(self, blocks: Iterable[Block], turn: int, style: str = "") -> None:
         """Print the text and thinking of a response, without its tool calls. Long thinking is cut; `turn` is the number
-        of the turn, for the command that shows all of it."""
+        of the turn, for the printed command that shows all of the thinking."""
         for block in blocks:
             if isinstance(block, messages.Thinking):
                 self.shortened(_words(block), turn, "dim italic")

@@ -40,8 +40,8 @@ class Ended(NamedTuple):
     thread_id: str
     status: str
     resume: str
-    """The shell command that goes on with the thread. If only the program that made the thread can go on with it, the
-    Python call."""
+    """The shell command that goes on with the thread; a Python call if only the program that made the thread can go on
+    with it."""
     reason: str = ""
     output: Any = None
     questions: tuple[Question, ...] = ()
@@ -57,7 +57,8 @@ class Ended(NamedTuple):
     """The budget that the agent must be given if the thread goes on in a Python program: its limits by name. None if
     the call in `resume` is enough."""
     go_on: str = ""
-    """The text to print after the words `To go on`. If it is empty, a colon and `resume` are printed there."""
+    """The text to print after the words `To go on`, or `To answer` if there are questions. If it is empty, a colon and
+    `resume` are printed instead."""
 
 
 class View(Protocol):
@@ -186,7 +187,7 @@ class LiveView:
 
     def _remark(self) -> None:
         """Print the text that was held back because it could have been the final answer. Called when more output
-        follows, which shows that it was not."""
+        follows, because the text is then not the answer."""
         held, self._held = "".join(self._held), []
         if held.strip():
             self._stream(held.strip(), "text", "")
@@ -213,8 +214,8 @@ class LiveView:
 
 
 class JsonView:
-    """Writes a run as JSON, an object a line: `{"type": "started", …}`, the events as they come, then `{"type":
-    "result", …}`."""
+    """Writes a run as JSON, one object on each line: first `{"type": "started", …}`, then each event as it comes, and
+    at the end `{"type": "result", …}`."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

@@ -48,7 +48,7 @@ Line = list[Cell]
 
 
 def is_plain() -> bool:
-    """Tell whether the output is certainly not a terminal. Does not import rich, which would take long."""
+    """Tell whether the standard output is certainly not a terminal. Does not import rich, which would take long."""
     return not sys.stdout.isatty() and not any(map(os.environ.get, _FORCING))
 
 
