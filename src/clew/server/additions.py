@@ -1,5 +1,6 @@
-"""Check the appends of a token that has the scope `append` but not `write`. Such a token may add to the history of a
-thread, and cannot destroy what is there: the log only grows, and the head always fits the log."""
+"""Checks what is appended with a token that has the scope `append` but not `write`. Such a token may add to the history
+of a thread, and cannot destroy what is there: the log only grows, and the head, the thread's summary, always fits the
+log."""
 
 from __future__ import annotations
 
@@ -14,16 +15,17 @@ from clew.threads.heads import PART, is_part
 __all__ = ["check_addition"]
 
 _FIXED = ("log_id", "created_at")
-"""The fields of a head that no append may change."""
+"""The fields of a head, the summary of a thread, that no append may change."""
 _WITH_FRAMES = (
     *("digest", "snapshot", "parent", "agent", "title", "model", "tags"),
     *("turns", "input_tokens", "output_tokens", "cost_usd"),
 )
-"""The fields of a head that change only together with frames that say why. What is left are the lease, the status and
-the time of the last change, so that a lease can be renewed."""
+"""The fields of a head, the summary of a thread, that may change only if frames (records of the log) are appended in
+the same step. Without frames, only the lease, the status and the time of the last change may change, so that a lease
+can be renewed."""
 _SKEW = timedelta(hours=1)
-"""How far the time of the last change may go back, for machines whose clocks differ. Further back is refused, because
-`clew prune` deletes threads by their age."""
+"""How far an append may set back the time of the thread's last change, because the clocks of machines differ. An append
+that sets it back further is refused, because `clew prune` deletes threads by their age."""
 
 
 def check_addition(stored: Head | None, body: Append) -> None:
@@ -32,8 +34,8 @@ def check_addition(stored: Head | None, body: Append) -> None:
 
     The frames must continue the log without a gap, and the new head must describe the log that results. The head must
     not mark the thread as incomplete, because incomplete threads are hidden and may be deleted. It must not make the
-    thread look older. Without frames, it may change only the lease, the status and the time. A thread that is still
-    incomplete, because a copy is being written to it, may get its final head.
+    thread look older. If no frames are appended, the head may change only the lease, the status and the time. A thread
+    that is still incomplete, because a copy is being written to it, may get its final head.
 
     An append at another place than the end of the log is not checked: the store refuses it, or finds that it was made
     before.

@@ -44,10 +44,10 @@ _INCLUDED: dict[Scope, frozenset[Scope]] = {
     "write": frozenset({"append", "delete"}),
     "admin": frozenset({"metrics"}),
 }
-"""The scopes that a larger scope includes."""
+"""For each larger scope, the smaller scopes that it includes."""
 EVERY_NAMESPACE = "*"
-"""The namespace of an operator's token. It reaches the whole store: such a client may name any namespace in the store.
-"""
+"""The namespace of an operator's token. Such a token reaches the whole store: its holder may name any namespace in the
+store."""
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = r"^[0-9a-f]{64}$"
@@ -172,8 +172,8 @@ def in_store(tenant: str, inner: str) -> str:
 
 
 _MOST_CALLERS = 10_000
-"""How many callers `Rates` remembers. Of more it forgets the one that was quiet for longest, so that invented addresses
-cannot fill the memory."""
+"""How many callers `Rates` remembers. If there are more, it forgets the caller that was quiet for longest, so that
+invented addresses cannot fill the memory."""
 
 
 class Rates:
@@ -189,8 +189,8 @@ class Rates:
 
     def wait(self, who: str, *, count: bool = True) -> int:
         """Count a request of the caller `who`, such as the hash of a token. Returns 0 if the request is allowed;
-        otherwise the seconds, as a whole number, to wait until the next request is allowed. If `count` is False,
-        returns the same and counts nothing."""
+        otherwise the seconds, as a whole number, to wait until the next request is allowed. If `count` is False, the
+        request is not counted; the result is the same."""
         if not self._rate:
             return 0
         now = self._now()

@@ -27,7 +27,8 @@ LARGEST_REQUEST_HEAD = 2**15
 _ROUND = 1.0
 """Seconds between two rounds in which all connections are checked for clients that take too long."""
 _SPARE_FILES = 512
-"""How many files the process may open besides connections: those of the store, for each namespace in use."""
+"""How many of the files that the process may open are reserved for other uses than connections: the store needs files
+for each namespace in use."""
 _FEWEST = 16
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nclew-protocol: 1\r\nconnection: close\r\n"
@@ -59,12 +60,12 @@ class _Entry:
 
 
 class Connections:
-    """All open connections of a service. Admits new ones within the limits of the settings, and ends those whose clients
-    take too long.
+    """All open connections of a service. Admits new ones within the limits of the settings, and ends those whose
+    clients take too long.
 
     A client that has shown a token is never pushed out by clients that have not. If there is no room for a new
-    connection, the oldest one on which no token was shown makes room. So somebody who opens connections and says nothing
-    takes only from others who say nothing.
+    connection, the oldest one on which no token was shown makes room. So a client that opens connections and shows no
+    token takes room only from other clients without a token.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -192,10 +193,11 @@ class Connection(H11Protocol):
         self._entry: _Entry | None = None
         self._running = 0
         self._waiting: float | None = None
-        """Since when the rest of a request is awaited that nobody reads; None while a request is handled, and while the
-        connection is idle."""
+        """The time since which the service waits for the client to send the head of a request, or the unread rest of a
+        request that was refused. None while a request is handled, and while the connection is idle between two
+        requests."""
         self._stalled: float | None = None
-        """Since when the client does not take what was sent to it."""
+        """The time since which the client has not taken what was sent to it; None if the client takes it."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         super().connection_made(transport)
@@ -254,8 +256,8 @@ class Connection(H11Protocol):
             self.transport.close()
 
     async def _run(self, scope: Any, receive: Any, send: Any) -> None:
-        """Call the application for one request. Meanwhile the time in which the client must send the head of a request
-        does not run."""
+        """Call the application for one request. While the application works, the time limit for sending the head of a
+        request does not run."""
         scope[CONNECTION] = self
         self._running += 1
         self._waiting = None
@@ -280,8 +282,8 @@ class _Accepted(socket.socket):
 
 
 class Listener(socket.socket):
-    """A listening socket that accepts connections within the limits. It answers others with 503 and closes them at once,
-    before they cost anything."""
+    """A listening socket that accepts connections within the limits. It answers every other connection with 503 and
+    closes it at once, so that it costs almost nothing."""
 
     connections: Connections
 
@@ -339,7 +341,7 @@ def _network(peer: Any) -> str:
 
 def _files() -> int:
     """Raise the number of files that this process may have open, as far as the system allows, to at most 65536. Returns
-    the number that then holds."""
+    the number that is allowed afterwards."""
     if resource is None:
         return 2**16
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

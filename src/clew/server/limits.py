@@ -15,10 +15,11 @@ _NOBODY = "nobody"
 
 class Bodies:
     """Counts the bytes of request bodies, and of large responses on their way to clients, that are in memory: for all
-    callers together, and for each token. Refuses what exceeds the limit of the settings; one token gets half of it.
+    callers together, and for each token. Refuses what exceeds the limit that the settings name; one token gets at most
+    half of the limit.
 
-    Callers without a token, who can only send the login form, get 1/16 of the limit together, so that they cannot take
-    the memory that others need.
+    Callers without a token, who can only send the login form, get at most 1/16 of the limit together. So they cannot
+    take the memory that others need.
     """
 
     def __init__(self, settings: Settings) -> None:

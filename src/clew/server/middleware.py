@@ -40,9 +40,10 @@ _FROM_CLEW = (PROTOCOL_HEADER.encode(), str(PROTOCOL).encode())
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _TLS_ONLY = (b"strict-transport-security", b"max-age=31536000")
 _LARGE = 2**22
-"""The memory of responses with more bytes than this is counted."""
+"""A response of more bytes than this counts towards the limit on memory (`Bodies`)."""
 _ONCE = frozenset({b"authorization", b"content-length", b"content-type", b"host", NAMESPACE_HEADER.encode()})
-"""Headers that a request has at most once. Of two, a proxy in front may have checked the other one."""
+"""Headers that a request may have only once. Of two such headers, a proxy in front of the service may have checked
+another one than the service uses."""
 
 access = logging.getLogger("clew.server.access")
 
@@ -160,8 +161,8 @@ class Gate:
             self._streams.leave(request.token)
 
     def _limit(self, request: Request, connection: Connection | None) -> Failure | None:
-        """Note with which token a connection is used. Returns a `Failure` (an error code and a message for the client)
-        if the token has too many connections, and otherwise None."""
+        """Note which token was shown on the connection of a request. Returns a `Failure` (an error code and a message
+        for the client) if the token has too many connections, and otherwise None."""
         token = request.token
         if connection is None or token is NOBODY or connection.show(token.sha256):
             return None
@@ -260,9 +261,9 @@ def _ambiguity(headers: Iterable[tuple[bytes, bytes]]) -> Failure | None:
 
 
 class _Counted:
-    """Wraps the functions `receive` and `send` of ASGI for one request. They count the bytes of both bodies and
-    remember the status code. `send` also adds headers that every response has, such as the version of Clew's
-    protocol."""
+    """Wraps the functions `receive` and `send` of ASGI for one request. They count the bytes of the bodies of request
+    and response, and remember the status code. `send` also adds headers that every response has, such as the version of
+    Clew's protocol."""
 
     __slots__ = ("_added", "_receive", "_send", "received", "sent", "status")
 

@@ -35,9 +35,9 @@ _BUSY = 5000
 
 
 class Ledger:
-    """Counts the threads and blobs that each tenant keeps, with their sizes, in a SQLite file. It counts what passes
-    through the service from the moment when the file was made. `threads` and `size` are the most threads and bytes that
-    a tenant may have; None is no limit. A power failure may lose the last counts, but never what is stored."""
+    """Counts the threads and blobs that each tenant keeps, with their sizes, in a SQLite file. Only what passes through
+    the service after the file was made is counted. `threads` and `size` are the most threads and bytes that a tenant
+    may have; None is no limit. A power failure may lose the last counts, but never what is stored."""
 
     def __init__(self, path: Path, threads: int | None, size: int | None) -> None:
         """Open the SQLite file at `path`, which is made if it does not exist. Raises `InvalidInput` if it cannot be

@@ -35,7 +35,7 @@ class Request:
         """The function of ASGI that waits for the next part of the request's body and returns it."""
         self.settings = settings
         self.room: Room | None = None
-        """Where the memory that the body takes is counted. None if it is not counted."""
+        """The `Room` in which the memory that the body takes is counted. None if it is not counted."""
         self.is_secure = scope.get("scheme") == "https"
         """Whether the client uses TLS, to this service or to a proxy in front of it that the settings name."""
         self.address: str = (scope.get("client") or ("",))[0]
@@ -52,7 +52,8 @@ class Request:
         self.route = "other"
         """The path of the request's route, such as `/v1/threads/{thread}`, for the access log and the metrics."""
         self.path_params: Mapping[str, str] = {}
-        """The parts of the path that stand where the route's path has a name in braces, by that name."""
+        """The segments of the path that stand where the route's path has a name in braces, each under that name: for
+        `/v1/threads/{thread}`, the segment under `thread`."""
         self.thread = ""
         """The thread that the request names, for the access log: the first 16 digits of the thread's key, a hash of its
         id. Empty if it names none."""
@@ -111,8 +112,8 @@ class Request:
         return thread_id
 
     def need_client(self) -> None:
-        """Raise `Refused` if the client has gone away. Call this right before something is written. A client that gave up
-        was told that the call failed; a write that a busy or frozen service made afterwards would come as a surprise."""
+        """Raise `Refused` if the client has gone away. Call this right before something is written. A client that gave
+        up has taken the call as failed, and a busy or frozen service must not carry out the write after that."""
         if self._connection is not None and self._connection.is_gone():
             raise Refused("unavailable", "the client went away before its request was carried out; nothing was written")
 

@@ -20,8 +20,9 @@ _PIECE = 2**18
 class Response:
     """An HTTP response. Its body is bytes, or a generator that yields the body in pieces.
 
-    `kind` is the media type, empty for none; text is always UTF-8, and is marked so. If the length of the body is known,
-    the response states it. The status codes 204 and 304 have no body, and so neither a type nor a length.
+    `kind` is the media type, empty for none; text is always UTF-8, and is marked so. If the length of the body is
+    known, a header states it. A response with the status code 204 or 304 has no body, and so no header for its type or
+    length.
     """
 
     __slots__ = ("body", "headers", "status")

@@ -36,7 +36,7 @@ class Router:
     request and the route's scope; an error that `begin` raises refuses the request. For every error, `failed` is called
     with the request and the error, and returns the response.
 
-    A route whose path has no name in braces goes first: a request for `/v1/blobs/get` never goes to
+    A route whose path has no name in braces goes first: a request for `/v1/blobs/get` never goes to the route
     `/v1/blobs/{digest}`.
     """
 

@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
                 ssl_certfile=settings.tls_cert,
                 ssl_keyfile=settings.tls_key,
                 http=partial(Connection, self.connections),  # type: ignore[arg-type] # it is called, no more
-                loop="asyncio",  # on which a `Listener` counts what it accepts
+                loop="asyncio",  # on this loop a `Listener` counts the connections it accepts
                 h11_max_incomplete_event_size=LARGEST_REQUEST_HEAD,
                 ws="none",
                 access_log=False,
@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
                 proxy_headers=bool(settings.proxies),
                 forwarded_allow_ips="*" if settings.socket else list(settings.proxies),
                 timeout_keep_alive=settings.idle_timeout,  # type: ignore[arg-type] # it waits for parts of seconds too
-                timeout_graceful_shutdown=1,  # `_drain` has waited before, and cut off the rest
+                timeout_graceful_shutdown=1,  # `_drain` has waited before this, and cut off all other requests
             )
         )
 
@@ -127,8 +127,9 @@ class Server(uvicorn.Server):
             self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
-        """Wait for the requests under way, then cut off all connections. Waits only for a part of the time in which the
-        service must have ended. The rest is for closing the store, and no client can use it up."""
+        """Wait for the requests under way, then cut off all connections. The wait takes only a part of the time in
+        which the service must have ended. The rest of that time is for closing the store, and no client can use it up.
+        """
         grace = self._settings.grace
         await self.gate.drain(max(grace - _ENDING, grace / 2))
         self.connections.abort()

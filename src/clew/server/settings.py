@@ -60,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses or networks of the proxies in front of the service. Only they are believed about whom a request comes
     from and whether it came over TLS (`X-Forwarded-For`, `X-Forwarded-Proto`)."""
     quota_file: Path | None = None
-    """The ledger of what each tenant keeps, a SQLite file. It is needed for the next two limits."""
+    """The ledger of what each tenant keeps, a SQLite file. It is needed for `tenant_threads` and `tenant_bytes`."""
     tenant_threads: int | None = None
     """The most threads that a tenant, the namespace of a token, may have. None is no limit."""
     tenant_bytes: int | None = None
@@ -73,12 +73,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a request that cannot be recorded in the audit log is refused."""
     access_log: bool = True
     grace: float = 30.0
-    """Seconds after which the service has ended when it is told to stop. Most of them are for the requests under way."""
+    """The most seconds that the service takes to end once it is told to stop. Most of this time is for the requests
+    under way."""
     max_connections: int = 1000
     """The most connections at a time. It is less if the system lets the process open fewer files."""
     max_connections_per_address: int = 100
     """The most connections from one address on which no token was shown yet. An IPv6 network of 64 bits counts as one
-    address. One connection more ends the oldest of them."""
+    address. A further connection ends the oldest of these."""
     max_connections_per_token: int = 500
     """The most connections on which one token is used."""
     max_streams: int = 256
@@ -89,12 +90,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     header_timeout: float = 10.0
     """Seconds in which a client must send the head of a request: the request line and the headers."""
     body_timeout: float = 30.0
-    """Seconds in which a client must send the body of a request. It gets one more for each 16 KiB that have arrived."""
+    """Seconds in which a client must send the body of a request. The client gets one more second for each 16 KiB that
+    have arrived."""
     send_timeout: float = 60.0
-    """Seconds after which a client is cut off that takes nothing of the response sent to it."""
+    """Seconds for which a client may take nothing of the response that is sent to it. After that its connection is
+    ended."""
     idle_timeout: float = 75.0
-    """Seconds for which a connection without a request stays open. Clients of Clew use no connection that was idle for
-    30 seconds. A shorter time here could close one while a request is on its way, and the request would be lost."""
+    """Seconds for which a connection without a request stays open. A client of Clew sends no request on a connection
+    that was idle for 30 seconds. A shorter time here could close a connection while a request is on its way, and the
+    request would be lost."""
 
     @property
     def is_personal(self) -> bool:

@@ -49,8 +49,8 @@ async def respond(parts: Stream) -> Response:
 
 
 async def _rest(first: bytes, second: bytes, chunks: Stream) -> Stream:
-    """Yield all chunks of a stream: `first`, `second`, then the others. An error while the others are made is yielded
-    as a last record, because the status code has been sent already."""
+    """Yield all chunks of a stream: `first`, `second`, then the others. If an error occurs while the others are made,
+    it is yielded as a last record, because the status code has been sent already."""
     async with aclosing(chunks):
         yield first
         yield second
@@ -159,6 +159,6 @@ async def digest_records(request: Request, untouched_for: timedelta) -> Stream:
 
 
 def _next_count(count: int, size: int, most: int) -> int:
-    """Return how many items to read next so that they have about `_PAGE` bytes together: at least 1 and at most `most`.
-    The last `count` items had `size` bytes together, and the next are assumed to be as large."""
+    """Return how many items to read next, so that they have about `_PAGE` bytes together. The result is at least 1 and
+    at most `most`. The last `count` items had `size` bytes together, and the next are assumed to be as large."""
     return max(1, min(most, _PAGE * count // max(1, size)))

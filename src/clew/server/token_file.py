@@ -66,8 +66,8 @@ class Tokens:
     The file is looked at before every use and read again when it has changed. If it cannot be read then, or has a wrong
     line, the tokens from before stay and the log says so: half a file must not lock everybody out.
 
-    How long a lookup takes tells a caller nothing about the tokens. It depends only on the hash of the secret that was
-    sent, and nobody can choose a secret by its hash. The comparison that follows takes constant time.
+    A caller cannot learn a secret by measuring how long a lookup takes. The time depends only on the hash of the secret
+    that was sent, and nobody can choose a secret by its hash. The comparison that follows takes constant time.
     """
 
     def __init__(self, tokens: Iterable[Token] = (), path: Path | None = None) -> None:
@@ -122,7 +122,7 @@ class Tokens:
 
 
 def _signature(path: Path) -> object:
-    """Return a value that differs if the file was changed or replaced."""
+    """Return a value that is different after the file was changed or replaced."""
     try:
         found = path.stat()
     except OSError:

@@ -37,9 +37,9 @@ _SLOWEST = 2**14
 
 
 class IncomingAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request that appends to a thread, as it is decoded first. The number of frames and refs (digests of
-    blobs) is limited, and the head is not decoded yet: to decode a great number of small values would keep the service
-    busy for seconds."""
+    """The body of a request that appends to a thread, as it is first decoded: the head stays encoded, and the number of
+    frames and refs (digests of blobs) is limited. To decode a great number of small values would keep the service busy
+    for seconds."""
 
     at: Annotated[int, msgspec.Meta(ge=0)]
     head: msgspec.Raw
@@ -55,8 +55,8 @@ class IncomingBlobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class IncomingDigests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request that lists digests of blobs. The store checks that each is a digest, which takes less time
-    than a pattern here would."""
+    """The body of a request that lists digests of blobs. Whether each text is a digest is checked by the store, because
+    that takes less time than a regular expression here."""
 
     digests: Annotated[list[str], msgspec.Meta(max_length=2**17)]
 

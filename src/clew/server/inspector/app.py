@@ -47,8 +47,9 @@ class Inspector:
         )
 
     def _for_request(self, path: str, page: Callable[[Visit], Awaitable[Response]]) -> Handler:
-        """Return the function that responds to requests for a page. Pages that read threads are made one after the other
-        for each token: each may need much memory, and a token that asks for many at once must not take it from others."""
+        """Return the function that responds to requests for a page. For each token, pages that read threads are made
+        one after the other: such a page may need much memory, and a client that asks for many at once must not take the
+        memory that other clients need."""
 
         async def respond(request: Request) -> Response:
             return self._with_id(request, await page(Visit(self._shared, request)))

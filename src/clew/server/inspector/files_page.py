@@ -196,9 +196,9 @@ async def _file(viewer: Viewer, store: Checkpointer, thread_id: str, turn: int, 
 async def _changes(
     store: Checkpointer, was: WorkspaceSnapshot | None, now: WorkspaceSnapshot | None
 ) -> list[Change] | None:
-    """Return the list of what changed from the snapshot `was` to the snapshot `now`. None stands for an empty folder.
-    Changes of folders are left out, unless their mode changed, so the list may be empty. If nothing at all differs,
-    returns None."""
+    """Return the list of what changed from the snapshot `was` to the snapshot `now`. If `was` or `now` is None, it
+    stands for an empty folder. Changes of folders are left out, unless their mode changed, so the list may be empty. If
+    nothing at all differs, returns None."""
     difference = await compare(store, was, now, text=True)
     if not difference:
         return None

@@ -25,8 +25,8 @@ _PAUSE = 0.5
 """Seconds between two reads of the store that look for changes of a thread."""
 _LIST_PAUSE = 2.0
 _QUIET = 15.0
-"""Seconds without a change after which an empty comment is sent. If the browser has gone, sending fails, and so reveals
-it."""
+"""Seconds without a change after which an empty comment is sent. If the browser has gone, the sending fails, and so
+shows that it has."""
 
 
 class Patch(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,7 +48,7 @@ async def thread_events(
     stopping: Callable[[], bool],
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events with the pieces of a thread's page that change. The page already shows the thread's
-    first `known` frames; `viewer` is the person who looks at it. `open_store` opens the store for one look. `readers`
+    first `known` frames; `viewer` is the person who looks at it. `open_store` opens the store for one read. `readers`
     is the cache of timelines, in which `namespace` is the namespace of that store.
 
     The stream ends when `stopping` returns True, when the thread is gone, or when the store is unreachable. In the last
@@ -144,7 +144,7 @@ async def threads_events(
     open_store: Callable[[], Use], asked: Mapping[str, str], stopping: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events with the rows of the page of all threads, whenever these rows have changed. `asked` has
-    the page's filters, by name. `open_store` opens the store for one look.
+    the page's filters, by name. `open_store` opens the store for one read.
 
     The stream ends when `stopping` returns True, when the threads cannot be read, or when the store is unreachable. In
     the last case the browser connects again by itself.

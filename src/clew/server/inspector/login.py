@@ -20,14 +20,15 @@ __all__ = ["COOKIE", "Session", "Sessions", "browser_of", "cookie_for", "new_id"
 COOKIE = "clew_session"
 _ID = re.compile(r"[A-Za-z0-9_-]{43}")
 _IDLE = 24 * 3600.0
-"""Seconds after which a session ends that nobody used."""
+"""Seconds without use after which a session ends."""
 _LONGEST = 7 * 24 * 3600.0
-"""Seconds after which a session ends in any case."""
+"""Seconds after which a session ends even if it is used."""
 _MOST = 100
 """The most sessions that one token has at a time. A further login ends the oldest of them."""
 _TRIES = 10
 _TRIES_PER_SECOND = 1 / 6
-"""How many wrong tokens the login form takes from one address at once, and in the long run."""
+"""How many wrong tokens may be sent to the login form from one address: `_TRIES` at once, and `_TRIES_PER_SECOND` in
+the long run."""
 
 
 class Session(NamedTuple):
@@ -43,13 +44,13 @@ class Session(NamedTuple):
 class Sessions:
     """The login sessions of a service, in memory: they end with the service, at sign-out, and with their token.
 
-    The browser's cookie is a random id, which every browser gets with the first page that it opens. A login gives it a
-    new one, so that nobody who knew the old one is signed in with it. Only the hash of an id is kept.
+    The browser's cookie is a random id, which every browser gets with the first page that it opens. A login gives the
+    browser a new id, so that somebody who knew the old id is not signed in too. Only the hash of an id is kept.
 
     Each form carries a proof which shows that a page of this service made it for this browser: it is made from the
     browser's id and a secret of this process. Another site can make a browser send a form here. But it cannot read a
-    page, and a proof from a page that it opened itself does not fit the id of another browser. That holds for the login
-    form too, so nobody can sign another person's browser in with a token of their own.
+    page, and a proof from a page that the other site fetched itself does not fit the id of the user's browser. That
+    holds for the login form too, so nobody can sign another person's browser in with a token of their own.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,7 @@ class Sessions:
         return session
 
     def end(self, browser: str) -> None:
-        """End the login session of the browser with this id. A copy of the browser's cookie is then of no use
+        """End the login session of the browser with this id. After that, a copy of the browser's cookie is of no use
         either."""
         self._open.pop(_key(browser), None)
 

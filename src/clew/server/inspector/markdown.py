@@ -70,8 +70,8 @@ def _end(lines: list[str], at: int) -> int:
 
 
 def _is_rule(line: str) -> bool:
-    """Return whether a line is a horizontal rule, such as `---`. A line of 200 characters or more is never one, because
-    to match it could take long."""
+    """Return whether a line is a horizontal rule, such as `---`. A line of 200 characters or more never counts as a
+    rule, because it could take long to match such a line."""
     return len(line) < 200 and _RULE.match(line) is not None
 
 

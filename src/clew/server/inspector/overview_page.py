@@ -30,8 +30,8 @@ _MOST_FRAMES = 20_000
 
 _WIDTH, _HEIGHT, _FOOT, _TOP = 600, 140, 18, 16
 _MARGIN = 60
-"""In SVG units. If the highest bar is nearer than this to the left or right edge of the chart, its label is aligned to
-that edge instead of centred on the bar."""
+"""A distance in SVG units. If the highest bar is nearer than this to the left or right edge of the chart, the bar's
+label is aligned to that edge instead of centred on the bar."""
 
 
 class Overview(msgspec.Struct, frozen=True):

@@ -43,8 +43,8 @@ def _joined(found: re.Match[str]) -> str:
 
 def _shown(value: Any) -> Any:
     """Return a text with its control characters made visible. Jinja calls this for every value that a template puts
-    into a page, because a browser would drop control characters or obey them. Markup, whose values went through this
-    before, and values other than texts are returned unchanged."""
+    into a page, because a browser would drop control characters or obey them. Values other than texts are returned
+    unchanged, and so is `Markup`, in which control characters were made visible before."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -30,8 +30,8 @@ def count(number: int) -> str:
 
 
 def cut_title(title: str) -> str:
-    """Return a thread's title for a page. If it has the length at which titles are cut, it is only the beginning of a
-    prompt, and an ellipsis is added."""
+    """Return a thread's title for a page. A title that has the length at which titles are cut is only the beginning of
+    a prompt, so an ellipsis is added to it."""
     return f"{title.rstrip()}…" if len(title) == TITLE_LENGTH else title
 
 
@@ -83,7 +83,7 @@ class _Room:
 
 def _plain(value: Any, room: _Room) -> Any:
     """Convert a value from a log to what JSON can hold. Structs become dicts, and bytes become a text with their
-    number. What is kept is subtracted from `room`; when nothing is left there, further items are left out."""
+    number. The size of what is kept is subtracted from `room`; when no room is left, further items are left out."""
     room.left -= 2
     if isinstance(value, msgspec.Struct):
         kind = value.__struct_config__.tag

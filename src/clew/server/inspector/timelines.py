@@ -16,8 +16,8 @@ __all__ = ["Readers"]
 _MOST = 8
 """The most threads whose timelines are kept in memory."""
 _NEWEST = 2_000
-"""The most turns of a thread that are kept in memory, counted from the newest; and as many older ones that were looked
-at last. A page of others reads the log again."""
+"""How many of a thread's newest turns are kept in memory. At most as many older turns, around those that were looked at
+last, are kept too. A page that shows other turns reads the log again."""
 
 
 class _Kept:
@@ -27,7 +27,7 @@ class _Kept:
         self.log_id = log_id
         self.reader = TimelineReader(thread_id, Window(newest=_NEWEST))
         self.older: TimelineReader | None = None
-        """A reader that keeps older turns, if some were looked at."""
+        """A reader that keeps older turns; None if no older turns were looked at."""
         self.lock = asyncio.Lock()
 
 
@@ -72,7 +72,7 @@ class Readers:
         """Do as `read`, and return a reader that has the turns at the positions from `start` up to, but not including,
         `stop`: not more than `_NEWEST`.
 
-        If they are not in the cache, the whole log is read again, and turns around them are kept too.
+        If these turns are not in the cache, the whole log is read again, and turns around them are kept too.
         """
         reader, head = await self.read(store, namespace, thread_id)
         stop = min(stop, reader.total)

@@ -57,7 +57,8 @@ _LARGEST_IMAGE = 4 * 2**20
 
 
 class _Part(NamedTuple):
-    """A block of a message, prepared for the macro `message_block` of the template `turns.html`."""
+    """A block of a message, such as a text or an image, prepared for the macro `message_block` of the template
+    `turns.html`."""
 
     kind: Literal["text", "long", "markdown", "thinking", "code", "image", "attachment"]
     text: str
@@ -232,8 +233,8 @@ def _response(turn: TimelineTurn) -> list[_Part | _Result | _Call]:
 
 
 def _left_out(blocks: Sequence[object]) -> list[_Part]:
-    """Return a list with a note that says how many blocks of a message are not shown, because there are too many. The
-    list is empty if all are shown."""
+    """Return a list with one note, which says how many blocks of a message are not shown because there are too many.
+    The list is empty if all blocks are shown."""
     more = len(blocks) - _MOST_BLOCKS
     return [_Part("attachment", f"… and {more:,} more blocks; export the thread to see all")] if more > 0 else []
 

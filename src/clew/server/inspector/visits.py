@@ -62,8 +62,7 @@ class Viewer(NamedTuple):
     store: str = ""
     """The URL to name with --store in commands that the page shows."""
     is_nested: bool = False
-    """Whether the page shows a namespace that lies within the namespace of the token, instead of the token's namespace
-    itself."""
+    """Whether the page shows a namespace within the token's namespace, instead of the token's namespace itself."""
 
 
 class Shared:

@@ -27,7 +27,7 @@ from clew.server.wire import (
 __all__ = ["ROUTES"]
 
 _MANY = 4096
-"""So many digests are checked on another OS thread, so that other requests need not wait."""
+"""A list of more than this many digests is checked on another OS thread, so that other requests need not wait."""
 _LONGEST = timedelta.max // timedelta(microseconds=1)
 
 

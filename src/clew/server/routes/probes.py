@@ -22,7 +22,8 @@ from clew.server.stores import Stores
 __all__ = ["routes"]
 
 _FRESH = 1.0
-"""Seconds for which the answer of `/readyz` holds. Anybody may ask, so that many questions must not mean many writes."""
+"""Seconds for which the answer of `/readyz` is used again. Anybody may ask, and many requests must not cause many
+writes to the store."""
 
 
 class _Readiness:
