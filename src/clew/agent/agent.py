@@ -62,9 +62,9 @@ __all__ = ["Agent"]
 
 log = logging.getLogger("clew.agent")
 _KINDS = {"provider": "clew.providers.agent:ProviderAgent"}
-"""The subclass of `Agent` that is made if `provider` is given, as an import path. It is imported only on first use."""
+"""Import path of the subclass that `Agent(provider=…)` makes. It is imported only on first use."""
 _running: ContextVar[Agent] = ContextVar("clew_running_agent")
-"""The agent whose run is under way in this context. A sub-agent that it calls takes its store, redaction and takeover."""
+"""The agent whose run is under way in this context. Its sub-agents use its store, redaction and takeover."""
 
 
 class Agent:
@@ -363,7 +363,7 @@ class Agent:
 
     @property
     def _folder(self) -> Path:
-        """The workspace, or else the current folder. Thread ids made from a first prompt depend on its path."""
+        """The workspace, or else the current folder. Its path goes into ids made from a first prompt."""
         return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:
@@ -371,7 +371,7 @@ class Agent:
         return f"{self.name or 'run'}-{secrets.token_hex(6)}"
 
     async def _run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
-        """Ask `prompt`, or resume if it is None, and return the result. `emit` gets each event; `how` has options."""
+        """Ask `prompt`, or resume if it is None, and return the result. `how` are further fields of the `Job`."""
         return await self._run(Job(thread_id, prompt, **how), emit)
 
     @property

@@ -40,7 +40,8 @@ __all__ = [
 
 
 def check_choice(argument: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise `InvalidInput` unless the value is one of the choices. `argument` names the value in the message."""
+    """Raise `InvalidInput` unless the value is one of the choices. `argument` is the argument's name, for the message.
+    """
     if not isinstance(value, str) or value not in choices:
         raise InvalidInput(f"{argument} is one of {', '.join(choices)}, not {value!r}")
 
@@ -57,8 +58,8 @@ def check_count(argument: str, value: object, least: int = 1, *, optional: bool 
 
 
 def check_share(argument: str, value: object) -> None:
-    """Raise `InvalidInput` unless `value` is None or a number above 0 and up to 1: a share of the context window.
-    `argument` names the value in the message."""
+    """Raise `InvalidInput` unless `value` is None or a number above 0 and up to 1, which stands for a share of the
+    model's context window. `argument` is the argument's name, for the message."""
     if value is not None and (not isinstance(value, int | float) or not 0 < value <= 1):
         raise InvalidInput(
             f"{argument} is a share of the context window, more than 0 and at most 1, or None, not {value!r}"
@@ -66,7 +67,7 @@ def check_share(argument: str, value: object) -> None:
 
 
 def check_timeout(timeout: object) -> None:
-    """Raise `InvalidInput` for a timeout that is not a number of seconds above 0. None is no timeout."""
+    """Raise `InvalidInput` unless `timeout` is a number of seconds above 0, or None for no limit."""
     if timeout is None:
         return
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout > 0:
@@ -94,8 +95,8 @@ def check_name(name: object) -> None:
 
 
 def check_flags(**flags: object) -> None:
-    """Raise `InvalidInput` if one of these keyword arguments is neither True nor False. The message names that
-    argument."""
+    """Raise `InvalidInput` unless every keyword argument is True or False. The message names the first argument that is
+    not."""
     for argument, value in flags.items():
         if not isinstance(value, bool):
             raise InvalidInput(f"{argument} is True or False, not {value!r}")

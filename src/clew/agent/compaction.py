@@ -56,9 +56,9 @@ async def make_room(settings: Settings, journal: Journal) -> CompactedEvent | Un
 async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None:
     """Replace the older messages, for the model, by a summary that the model itself writes. Record the summary.
 
-    Messages from the last response or prompt on are kept. Returns None, and does nothing, if there are fewer than two
-    older messages or if all of them are notes from Clew. Otherwise the caller asks the model again; the start of that
-    model call is recorded here, in one write with the summary.
+    The last response or prompt and all messages after it are kept. Returns None, and does nothing, if there are fewer
+    than two older messages or if all of them are notes from Clew. Otherwise the caller must ask the model again. The
+    start of that model call is recorded here already, in one write with the summary.
     """
     state = journal.thread.present
     keep = _to_keep(state.messages)
@@ -74,7 +74,8 @@ async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None
 
 
 async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
-    """Remove the last turn from what the model sees: its response, its tool results and its metadata.
+    """Remove the last turn from what the model sees: its response and its tool results. Values that its tools recorded
+    about the thread or the turn are taken back too.
 
     Adds a note that tells the model which calls were made, so that it does not repeat their effects. Returns None, and
     does nothing, in two cases: the conversation does not end with a turn that called tools, or such a note stands right
@@ -96,7 +97,8 @@ async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
 
 
 def _to_keep(messages: tuple[Message, ...]) -> int:
-    """Return how many of the newest messages a summary must not replace: those from the last response or prompt on."""
+    """Return how many of the newest messages a summary must not replace: the last response or prompt, and all messages
+    after it."""
     for count, message in enumerate(reversed(messages), 1):
         if type(message) is Assistant or is_prompt(message):
             return count

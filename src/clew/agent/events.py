@@ -52,8 +52,7 @@ class TurnFinished(msgspec.Struct, frozen=True, tag="turn-finished"):
 
 
 class ToolStarted(msgspec.Struct, frozen=True, tag="tool-started"):
-    """The body of a tool is about to run. Unless the tool has no effects, the intent to run it is already stored
-    durably."""
+    """The body of a tool is about to run. If the tool has effects, the intent to run it is already stored durably."""
 
     name: str
     call_id: str
@@ -70,8 +69,8 @@ class ToolFinished(msgspec.Struct, frozen=True, tag="tool-finished"):
 
 
 class ToolReplayed(msgspec.Struct, frozen=True, tag="tool-replayed"):
-    """The run resumes a turn, and this call of it already has a result on record. That result is used, and the tool is
-    not run."""
+    """The run resumes a turn, and a tool call of that turn already has a recorded result. This result is used, and the
+    tool is not run again."""
 
     name: str
     call_id: str
@@ -79,8 +78,9 @@ class ToolReplayed(msgspec.Struct, frozen=True, tag="tool-replayed"):
 
 
 class ToolInDoubt(msgspec.Struct, frozen=True, tag="tool-in-doubt"):
-    """A call was begun earlier, and its outcome is not on record. `becomes` says what is done with it: it is run again,
-    the tool's `reconcile` has settled it, the model is told, or a person is asked."""
+    """A call was begun earlier, and its outcome is not on record. `becomes` says what is done with the call: it is run
+    again, the tool's function `reconcile` has found out its outcome, the model is told that its outcome is unknown, or
+    a person is asked."""
 
     name: str
     call_id: str
@@ -95,8 +95,8 @@ class Compacted(msgspec.Struct, frozen=True, tag="compacted"):
 
 
 class Unwound(msgspec.Struct, frozen=True, tag="unwound"):
-    """The conversation was too long for the model, so the model no longer sees the last turn. The thread's history
-    keeps it."""
+    """The conversation was too long for the model, so the last turn was removed from what the model sees. The thread's
+    history keeps this turn."""
 
     turn: int
 
@@ -134,8 +134,8 @@ class Question(msgspec.Struct, frozen=True):
     message: int = -1
     index: int = -1
     key: str = ""
-    """The key of the recorded step that will hold the answer. `message` and `index` say which tool call the step
-    belongs to."""
+    """The name under which the answer will be recorded, as a step of the tool call that asks. `message` and `index` say
+    which tool call that is."""
 
     @property
     def id(self) -> str:
@@ -145,7 +145,8 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
-    """The run ends here because these questions need answers from a person. A resume with the answers goes on."""
+    """The run ends here and waits: a person has to answer these questions. After a resume with the answers, the work
+    goes on."""
 
     questions: tuple[Question, ...]
 

@@ -50,8 +50,8 @@ _LONGEST_REASON = 500
 OWN = "clew"
 """The provider name of exchanges that the built-in agent worked on."""
 JOINED = "joined"
-"""The recorded status of a prompt that is answered together with the next prompt. Whoever reads it gets the status of
-the next one instead."""
+"""The recorded status of an exchange whose prompt is answered together with the next prompt. When such an exchange is
+read, it gets the status of the next exchange instead."""
 NO_END = "its process stopped before it could record an end"
 SUPERSEDED = "another prompt was asked before it was answered"
 
@@ -78,8 +78,8 @@ class Spent(msgspec.Struct, frozen=True):
         return Spent(usage, cost, max(0.0, self.seconds - other.seconds))
 
     def unless_lost(self, lost: bool) -> Spent:
-        """Return this amount. But if `lost` is True and the amount has no tokens, return it with usage and cost None,
-        for unknown.
+        """Return this amount. If `lost` is True and no tokens were counted, usage and cost of the result are None, for
+        unknown.
 
         `lost` says that a model call got no response. The vendor may have charged for such a call nevertheless.
         """
@@ -117,11 +117,10 @@ class _Record(msgspec.Struct, frozen=True, array_like=True):
     seconds: float = 0.0
     prompt_id: str = ""
     thread: tuple[Usage, float | None, float] | None = None
-    """The totals of the thread when this record was written: tokens, dollars and seconds. None once the exchange has
-    ended.
+    """The totals of the whole thread when this record was written: tokens, dollars and seconds. What the exchange has
+    spent since then is the thread's present totals minus these.
 
-    What an open exchange has spent since then is the thread's present totals minus these. Always None for a provider,
-    which counts for itself.
+    None once the exchange has ended. Always None for a provider, because a provider reports the costs itself.
     """
 
     @property
@@ -148,9 +147,10 @@ class ExchangeSpan(msgspec.Struct, frozen=True, kw_only=True):
     is_recorded: bool
     """True if the log holds a record of how the exchange ended and what it cost, and not only its messages."""
     answered_with: tuple[Message, ...] | None = None
-    """The messages from the next prompt to the common answer, if both prompts are answered together; otherwise None.
+    """The messages from the next prompt up to the common answer, if this prompt and the next one are answered together;
+    otherwise None.
 
-    In that case `status` and `reason` are those of the next exchange.
+    If it is not None, `status` and `reason` are those of the next exchange.
     """
     prompt_id: str
     provider: str
@@ -241,9 +241,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def standing_of(state: Checkpoint) -> StatusChanged:
-    """Return the entry that sets a thread's status back after the thread was opened and nothing was done on it.
+    """Return the entry that gives a thread its previous status back, after the thread was opened and nothing was done
+    on it.
 
-    The entry has the status of the last exchange, or `interrupted` if that exchange has not ended.
+    That is the status of the last exchange, or `interrupted` if that exchange has not ended.
     """
     last = last_exchange(state)
     if last is None or last.is_open or last.status == "running":
@@ -411,12 +412,12 @@ class OpenExchange(msgspec.Struct, frozen=True):
     is_open: bool = True
     """True if the log says that work on the exchange is under way, by this run or by one that was killed."""
     is_noted: bool = True
-    """True if this run has put an entry into the log that says that it works on the exchange."""
+    """True if this run has written to the log that it works on the exchange."""
     is_done: bool = False
     """True if an earlier run has answered the prompt."""
     was_lost: bool = False
-    """True if earlier runs got no response for the exchange, although they had asked the model. Such a lost call may
-    have been charged."""
+    """True if an earlier run asked the model for this exchange and got no response. The vendor may have charged for
+    that call."""
 
     @staticmethod
     def on(found: ExchangeSpan, start: Spent) -> OpenExchange:

@@ -52,8 +52,8 @@ class Job(msgspec.Struct, frozen=True):
         check_timeout(self.timeout)
 
     def left(self, since: float) -> float | None:
-        """Return how many seconds are left of the timeout, of a run that began at `since` by `time.perf_counter`. None
-        if the run has no timeout."""
+        """Return how many seconds of the timeout are left, or None if the run has no timeout. `since` is when the run
+        began, by `time.perf_counter`."""
         return None if self.timeout is None else max(0.0, self.timeout - (time.perf_counter() - since))
 
 
@@ -126,7 +126,7 @@ async def run_job(
         loop = Loop(settings, journal, workspace, emit)
         answered = None if prompt is None else answer_in(job.thread_id, before, settings, prompt)
         if answered is not None:
-            # Its files are not here, or another process has answered it since it was looked for.
+            # The folder lacks the files, or another process has answered the prompt since `find_answer`.
             if lacks_files(settings.workspace, before):
                 await loop.files.bring()
             await journal.record(standing_of(before))

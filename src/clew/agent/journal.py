@@ -52,8 +52,8 @@ log = logging.getLogger("clew.agent")
 E = TypeVar("E", bound=Logged)
 
 PATIENCE = 20.0
-"""For how many seconds, at most, failed writes are tried again while the store cannot be reached, counted from the first
-of them. A lease lasts longer than this."""
+"""While the store cannot be reached, failed writes are tried again for at most this many seconds, counted from the
+first write that failed. A lease lasts longer than this."""
 _LONGEST_REFUSAL = 300
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
@@ -68,10 +68,11 @@ class Journal:
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
         self.waited = 0.0
-        """Seconds in which the run waited for its entries to be stored. Waits at the same time are counted once."""
+        """Seconds in which the run waited until its entries were stored. If several waits overlap, the time is counted
+        once."""
         self.ending = False
-        """True once the run failed or was stopped. From then on a store that cannot be reached is not waited for by
-        several writes one after the other."""
+        """True once the run has failed or was stopped. From then on, a write that fails because the store cannot be
+        reached is tried again for only half of `PATIENCE`."""
         self._waiting = 0
         self._since = 0.0
         self._counted = time.monotonic()
@@ -185,8 +186,8 @@ class Journal:
         return self._spent.unless_lost(self._lost)
 
     def begin_exchange(self, place: int, prompt_id: str, model: str) -> StateSet:
-        """Make a new prompt the one that this run works on. Its message will be at index `place` of the history, and
-        `model` is the name of the model that will be asked.
+        """Begin the exchange of a new prompt, on which this run works from now on. The prompt's message will be at
+        index `place` of the history, and `model` is the name of the model that will be asked.
 
         Returns the entry that must be recorded right after the prompt.
         """
@@ -198,9 +199,9 @@ class Journal:
         self._exchange = None if found is None else OpenExchange.on(found, self._spent)
 
     def note_work(self, model: str) -> None:
-        """Hold an entry for the log that says that this run works on the current exchange with this model. It is stored
-        together with the next entries. Does nothing if this run has noted that already, or if there is no current
-        exchange.
+        """Prepare a log entry that says that this run works on the current exchange with this model. The entry is
+        stored together with the next entries. Does nothing if this run has prepared one already, or if there is no
+        current exchange.
 
         Once the entry is stored, the exchange counts as interrupted if the run is killed, whatever status an earlier
         run had recorded for it.
@@ -235,8 +236,8 @@ class Journal:
         return [left.ended(self.thread.messages, status, reason, self._spent, self._lost)]
 
     def _has_responses(self, worked_on: OpenExchange) -> bool:
-        """Return whether the model has responded to this exchange, which is the last one, or to one that is answered
-        together with it."""
+        """Return whether the model has responded to the exchange `worked_on` or to earlier prompts that are answered
+        together with it. Returns False if `worked_on` is not the last exchange on record."""
         found = exchanges_in(self.thread.checkpoint)
         if not found or found[-1].place != worked_on.place:
             return False
@@ -245,8 +246,8 @@ class Journal:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Return a context in which the caller makes its request to the model. The start of the model call must be on
-        record before.
+        """Return a context in which the caller makes its request to the model. The caller must have recorded the start
+        of the model call before.
 
         If the vendor refuses the request and certainly does not charge for it, that is recorded together with the next
         entries. After any other error nothing is recorded: a model call without a response counts as possibly charged.
@@ -304,8 +305,8 @@ class Journal:
             await asyncio.wait(self._behind)
 
     def count_since(self, moment: float) -> None:
-        """Add the time since `moment`, a value of `time.perf_counter`, to `waited`: the seconds that the run waited for
-        the store."""
+        """Add the time since `moment`, a value of `time.perf_counter`, to the attribute `waited`. It holds the seconds
+        in which the run waited for the store."""
         self.waited += time.perf_counter() - moment
 
     async def flush(self) -> None:
@@ -393,7 +394,7 @@ def _begins_effect(entry: Logged) -> bool:
 
 class CallJournal:
     """Records the steps of one tool call, and looks up the steps that earlier attempts at the call recorded. A step is
-    a part of a tool's work that the tool runs with `ctx.step`; its outcome is recorded by itself."""
+    a part of a tool's work that the tool runs with `ctx.step`. Each step has a recorded outcome of its own."""
 
     def __init__(self, journal: Journal, call: Call) -> None:
         self._journal = journal

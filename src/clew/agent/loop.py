@@ -62,8 +62,8 @@ class Ending(msgspec.Struct, frozen=True):
 def read_answer(settings: Settings, state: Present) -> tuple[Any, str]:
     """Read the final answer from the end of a conversation.
 
-    Returns the answer and "". If it does not have the form that the settings ask for, returns None and a text that asks
-    the model to correct it.
+    Returns the answer and "". If the answer does not have the form that the settings ask for, returns None and a text
+    that asks the model to correct it.
     """
     if settings.finish is not None:
         result = finished_with(state, settings.finish)
@@ -210,11 +210,11 @@ class Loop:
         return [*entries, self._journal.begin_exchange(last, prompts[-1].id, self._settings.model.name)]
 
     def _prepare_files(self, state: Present) -> None:
-        """Prepare an entry that says that the calls which are about to run may change files. It is stored with the
-        intents of these calls.
+        """Prepare a log entry that says that the calls which are about to run may change files. The entry is stored
+        together with the intents of these calls.
 
-        Only calls of tools with effects count. Before the first snapshot all calls count, because the files that they
-        read are recorded nowhere else. Does nothing without a workspace.
+        Calls count only if their tools have effects. Before the first snapshot of the files all calls count, because
+        the files that they read are recorded nowhere else. Does nothing without a workspace.
         """
         if self._settings.workspace is None:
             return
@@ -247,7 +247,7 @@ class Loop:
         await self.files.ready()
         done = await make_room(self._settings, self._journal)
         self._emit(done)
-        if isinstance(done, Unwound):  # its files stay, and are recorded again; its values in the state are gone
+        if isinstance(done, Unwound):  # files that the turn wrote stay; values that it recorded are gone
             self._read_state()
             self.files.may_change(self._thread.present, done.turn)
             await self._journal.flush()
@@ -309,16 +309,16 @@ class Loop:
         return correction
 
     def _limit(self, state: Present) -> str | None:
-        """Return, as text, which limit forbids to ask the model again: the number of turns since the last prompt, or
-        the thread's budget. Return None if no limit is reached. What earlier runs did counts too."""
+        """Return a text that says which limit is reached, so that the model must not be asked again: the number of
+        turns since the last prompt, or the thread's budget. Return None if no limit is reached. The turns and the
+        spending of earlier runs count too."""
         if self._turns >= self._settings.max_turns:
             return f"max_turns: {self._settings.max_turns}"
         return self._settings.budget.exceeded(state)
 
     def _warning(self, state: Present) -> str:
-        """Return a note for the model that says how many turns are left. It is given twice, when exactly `warn_turns` turns
-        are left and before the last turn. At all other times, return "".
-        """
+        """Return a note that tells the model how many turns are left, or "" if no note is due. A note is due when
+        exactly `warn_turns` turns are left, and again before the last turn."""
         left, early = self._settings.max_turns - self._turns, self._settings.warn_turns
         if left not in (early, 1) or not 0 < early < self._settings.max_turns or is_note(state.messages[-1]):
             return ""

@@ -50,7 +50,7 @@ async def run_recorded(
         async with asyncio.timeout(left) as limit, until_lost(journal.thread):
             return await running
     except asyncio.CancelledError as error:
-        with suppress(asyncio.CancelledError):  # once more: the first goes on below
+        with suppress(asyncio.CancelledError):  # a second cancellation; the first one is raised below
             await settle(_record_end(journal, files, StatusChanged("interrupted", "cancelled"), error))
         raise
     except Exception as error:
@@ -78,7 +78,7 @@ async def _record_end(journal: Journal, files: Files, ending: StatusChanged, err
     try:
         await journal.record_end(ending)
     except Exception as second:  # noqa: BLE001 - the error that ended the run is the one to raise
-        if str(second) != str(error):  # one who lost the thread is told so once
+        if str(second) != str(error):  # a lost lease is the reason of both: say it once
             error.add_note(f"that the run is {ending.status} could not be recorded: {second}")
 
 
@@ -110,9 +110,9 @@ def result_of(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending, 
 def _worked_on(state: Checkpoint, ending: Ending, prompt: Asked | None) -> tuple[str, str, str]:
     """Return three things for a run's result: the words and the id of its prompt, and the reason of its status.
 
-    The prompt is the one that the run was given, even if it was asked together with later prompts. It may also be not
-    asked yet, because earlier work waits for an answer or was stopped; the reason then says so. If the run was given no
-    prompt, the last prompt of the thread is returned.
+    The prompt is the one that was given to the run, even if it was asked together with later prompts. If the run was
+    given none, it is the last prompt of the thread. If the run could not ask its prompt yet, because earlier work waits
+    for an answer or was stopped, the reason says so.
     """
     reason = "" if ending.status == "waiting" else ending.reason
     given = None if prompt is None else prompt.among(prompts_waiting(state))
@@ -162,7 +162,7 @@ def answer_in(thread_id: str, state: Checkpoint, settings: Settings, prompt: Ask
         return None
     then = (state.history[found.place], *found.up_to_answer)
     output, correction = read_answer(settings, Present(messages=then)) if found.status == "done" else (None, "")
-    if correction and found.is_last:  # the model is asked for an answer of the type that it is to have now
+    if correction and found.is_last:  # the model is asked again, for the type that `output` is now
         return None
     if correction:
         raise InvalidInput(

@@ -185,7 +185,7 @@ def _stretches(state: Checkpoint) -> list[tuple[int, int]]:
     if state.view == ((0, len(state.history)),):
         return [*state.view]
     stops: dict[int, int] = {}
-    for view in chain(state.marks, [state.view]):  # most views differ only in where they stop
+    for view in chain(state.marks, [state.view]):  # most views have the same starts, and differ only in their stops
         for start, stop in view:
             stops[start] = max(stop, stops.get(start, 0))
     found: list[tuple[int, int]] = []

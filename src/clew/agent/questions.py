@@ -17,9 +17,9 @@ from clew.threads.maintenance import upkeep
 __all__ = ["answers_to", "open_questions", "record_answer"]
 
 _ANSWERED = "clew:answered"
-"""The name of the thread's value that holds the last answers, by question id.
+"""The name of the value in the thread's state that holds the last answers, by question id.
 
-With it, the same answers are accepted when they are given again after a stop.
+It lets a user give the same answers again after a stop without an error.
 """
 _ID = re.compile(r"\d+:\d+:.+")
 

@@ -93,8 +93,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     resumed_from: int | None = None
     """How many turns the thread had when this run began; None if the run began a new thread."""
     drift: Mapping[str, tuple[Any, Any]] = {}
-    """What had changed since the last run on the thread, such as settings of the agent or files of the workspace. For
-    each name, the recorded value and the present one. The present one was used."""
+    """What had changed since the last run on the thread, such as settings of the agent or files of the workspace. Maps
+    the name of what changed to a pair: the recorded value, and the present one, which this run used."""
     waited: float = 0.0
     """Seconds that the run waited for the store: to open the thread, and until entries were stored. Releasing the
     thread is not counted, because that happens after the result."""
@@ -210,7 +210,7 @@ class Run(Generic[T]):
 
     def _start(self, emit: Emit) -> asyncio.Task[T]:
         """Start the run in an asyncio task of its own and return the task. The task holds no reference to this `Run`
-        object. So a `Run` to which nobody holds a reference any more can be noticed, and its task cancelled."""
+        object. So the object is garbage-collected when the program drops it, and the task is cancelled then."""
         self._begin()
         work = self._work
 
@@ -234,7 +234,7 @@ class Run(Generic[T]):
 
 def _check_loop(task: asyncio.Task[Any]) -> None:
     """Raise `UsageError` if this asyncio task, in which a run works, belongs to another event loop than the current
-    one. Otherwise asyncio would raise errors of its own, or wait for ever."""
+    one. Without this check, asyncio would raise an error of its own, or would wait for ever."""
     loop = task.get_loop()
     if loop is asyncio.get_running_loop():
         return

@@ -63,8 +63,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
     def exceeded(self, state: Checkpoint | Present) -> str | None:
-        """Return in words which limit is used up, or that dollars are limited and the cost is not known. Return None if
-        the thread may go on. `state` is the thread's present state."""
+        """Return a text that says which limit is used up, or that dollars are limited and the cost is not known. Return
+        None if the thread may go on. `state` is the thread's present state."""
         spent = state.usage.input_tokens + state.usage.output_tokens
         if self.tokens is not None and spent >= self.tokens:
             return f"budget: {spent} of {self.tokens} tokens"
@@ -125,8 +125,8 @@ def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
 
 
 def drift_of(state: Checkpoint, now: ThreadStarted) -> dict[str, tuple[Any, Any]]:
-    """Return which settings differ from the record, for a resume: by name, the recorded value and the present value.
-    `now` is the entry with the present settings.
+    """Return which settings of the agent differ from those on record: a dict from the setting's name to its recorded
+    and its present value. `now` is the entry with the present settings.
 
     `tools` is included only if tools were added or removed, with all names before and now. `changed tools` names the
     tools that kept their name while their description, parameters or effect changed.
@@ -172,7 +172,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_turns: int | None = None
     budget: Budget = Budget()
     supplies: tuple[str, ...] = ()
-    """The names of all tools that the agent had when it was last made from these options."""
+    """The names of all tools that the agent had when it was last made from this setup."""
 
 
 async def keep_setup(checkpointer: Checkpointer, thread_id: str, setup: Setup) -> None:

@@ -238,7 +238,7 @@ class Store:
 
     @property
     def _words(self) -> str:
-        """The name of the store in error messages, without credentials."""
+        """The name of the store for error messages, without credentials."""
         if self.is_default:
             return "the default store"
         if self._given is None:

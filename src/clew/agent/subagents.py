@@ -51,9 +51,11 @@ def child_tool(name: str, description: str, work: Work) -> AnyTool:
 
 
 def child_id(parent: str, name: str, key: str) -> str:
-    """Return the id of a child's thread. It is the same for every attempt at the same call. `parent` is the id of the
-    thread that makes the call, `name` is the child's name, and `key` the call's idempotency key. From this form of the
-    id, and the parent in the thread's head, `is_child` tells that the thread is a sub-agent's."""
+    """Return the id of a child's thread. The id is the same for every attempt at the same call. `parent` is the id of
+    the thread that makes the call, `name` is the child's name, and `key` the call's idempotency key.
+
+    The function `is_child` recognizes the thread of a sub-agent by this form of its id and by the parent in its head.
+    """
     return f"{parent}/{name}:{key[:16]}"
 
 
@@ -62,8 +64,8 @@ def handed_up_key(asked: Question) -> str:
     key is `clew:child:` and the id of the question `asked`. The answer is recorded as a step of the tool call with
     which the parent called the child.
 
-    If the question comes from a sub-agent of the child, its id ends with the key under which the child records the same
-    answer, and so does the key returned here.
+    If the question comes from a sub-agent of the child, its id ends with the key under which the child records the
+    answer. So the key that this function returns ends with that key too.
     """
     return f"clew:child:{asked.id}"
 

@@ -29,7 +29,7 @@ __all__ = ["settle_calls"]
 log = logging.getLogger("clew.agent")
 
 _APPROVAL = "clew:approval"
-"""The key of the recorded step that holds a person's answer to whether a call may be run."""
+"""The key of the recorded step that holds a person's decision whether a call may be run."""
 
 
 class _Ask(Exception):
@@ -40,12 +40,12 @@ class _Ask(Exception):
 
 
 async def settle_calls(settings: Settings, journal: Journal, state: State, emit: Emit) -> list[Question]:
-    """Bring every tool call of the last turn to an outcome; the calls run at the same time. Return the questions that a
+    """Bring every tool call of the last turn to an outcome. The calls run at the same time. Return the questions that a
     person has to answer first; empty if all calls have an outcome.
 
-    The intent of a call is stored before its tool runs. Its outcome is recorded as soon as the call ends, however the
-    other calls end, and is stored before the next tool with effects runs. `state` holds the values that tools share. If
-    a call raises an error that stops the run, that error is raised here.
+    The intent of a call is stored before its tool runs. Its outcome is recorded as soon as the call ends, even if other
+    calls fail, and is stored before the next tool with effects runs. `state` holds the values that tools share. If a
+    call raises an error that stops the run, that error is raised here.
     """
     open_turn = journal.thread.present
     calls = open_turn.calls
@@ -81,9 +81,9 @@ class _Settlement:
         self._last_ended = time.perf_counter()
 
     async def all_ended(self, calls: int) -> None:
-        """Wait until this number of further tool calls (`calls`) have ended. The outcome of the last one may not be
-        stored yet when this returns. The model can be asked all the same, but the next tool with effects has to wait
-        until that outcome is stored."""
+        """Wait until this many further tool calls (`calls`) have ended. The outcome of the last one may not be stored
+        yet when this returns. The model can be asked nevertheless, but the next tool with effects waits until that
+        outcome is stored."""
         for _ in range(calls):
             await self._ended.acquire()
         self._journal.count_since(self._last_ended)
@@ -146,7 +146,7 @@ class _Settlement:
     async def _run(self, tool: AnyTool, call: Call) -> ToolResult:
         key, attempt = call.key or secrets.token_hex(16), call.attempt + 1
         if tool.effect == "none":
-            await self._journal.flush()  # nothing acts on a response that is not on record
+            await self._journal.flush()  # the response must be stored before a call of it runs
         else:
             await self._journal.record(ToolIntent(call.message, call.index, key, attempt))
         self._emit(ToolStarted(tool.name, call.call.id, call.call.arguments, attempt))
@@ -246,9 +246,11 @@ def _question(call: Call, kind: Kind, text: str, key: str, arguments: Any = None
 
 
 def _doubt(call: Call, attempt: int) -> Question:
-    """Return the question to a person whether to run a call again that was begun, and whose outcome is not on record.
-    The answer counts only for the attempt with this number: if the call is run again and its outcome is unknown once
-    more, the question is asked again."""
+    """Return a question to a person: whether to run a call again that was begun, and whose outcome is not on record.
+
+    The answer counts only for the attempt with this number. If the call is run again and its outcome is unknown once
+    more, the question is asked again.
+    """
     text = (
         f"{call.call.name} was begun, and it is not known whether it took effect. Answer 'run' to run it again, or say what "
         "it came to."

@@ -66,8 +66,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     """A new `max_turns` for the last prompt, as a total that includes the turns already used, if its old limit is used
     up; else None."""
     budget: Budget | None = None
-    """A new budget for the whole thread, as totals that include what was already spent, if the recorded one is used up;
-    else None. It has no limit for an amount that is not known."""
+    """A new budget for the whole thread, if the recorded one is used up; else None. Its limits are totals that include
+    what was already spent. It has no limit for dollars if the cost so far is not known."""
     provider: str = ""
     """The provider to which the thread was to move, if the move is not on record yet; else empty."""
     model: str = ""
@@ -122,8 +122,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         return advice.resume(self.thread_id, answer=self.answer([question]), store=store)
 
     def words(self, store: str = "") -> str:
-        """Return the text to print after `To go on`: the command or, for a thread of a Python program, that program and
-        the call in Python. `store` is the store's URL for the command."""
+        """Return the text to print after `To go on`. It is the shell command. If only a Python program can go on with
+        the thread, it names that program and the call in Python. `store` is the store's URL for the command."""
         if not self.is_program:
             return f": {self.command(store)}"
         return f" in {self.program}: {self.command()}"
@@ -224,7 +224,7 @@ def _names_agent(state: Checkpoint) -> bool:
 
 
 def _is_at_its_end(state: Checkpoint) -> bool:
-    """Return whether a resume without a prompt would have nothing to do."""
+    """Return whether a resume without a prompt would find nothing to do."""
     if state.calls or prompts_waiting(state):
         return False
     if state.status == "done" or not state.messages:
@@ -234,7 +234,7 @@ def _is_at_its_end(state: Checkpoint) -> bool:
     last = state.messages[-1]
     silent = type(last) is Assistant and not tool_calls(last) and last.stop != "pause_turn"
     was_cut_off = bool(state.reason) or state.status == "running"
-    # A program may want more after the last answer: a finishing tool, or an output type.
+    # A program's agent may ask the model for more after a last answer: a call of the finish tool, or an output type.
     return silent and not (was_cut_off and _is_of_program(state))
 
 

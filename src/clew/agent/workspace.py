@@ -45,9 +45,9 @@ def unkept(state: Checkpoint | Present) -> str:
 class Files:
     """Restores and snapshots the workspace of a thread during a run. Does nothing if there is no workspace.
 
-    Before tools run that may change files, an entry `WorkspaceChanging` is recorded; the next snapshot makes it void.
-    So if the process stops in between, the next process knows that the files on record may be older than the
-    conversation.
+    Before tools run that may change files, an entry `WorkspaceChanging` is recorded. It counts until the next snapshot
+    is recorded. So if the process stops in between, the next process knows that the files on record may be older than
+    the conversation.
     """
 
     def __init__(self, journal: Journal, workspace: Workspace | None, emit: Emit, *, every: int = 1) -> None:
@@ -65,16 +65,16 @@ class Files:
             when_killed(lambda: unkept(journal.thread.present))
 
     async def bring(self, *, always: bool = False) -> dict[str, tuple[Any, Any]]:
-        """Restore the files on record if the folder is empty, as on another machine, or if `always` is set. Return a dict
-        that says what differs from the record; it is empty if nothing does.
+        """Restore the files on record if the folder is empty, as on another machine, or if `always` is set. Return a
+        dict that says what differs from the record; it is empty if nothing does.
 
-        A folder that is not empty is left as it is, unless `always` is set or an earlier restore into it was killed
-        half way. If it is left, a snapshot of it is taken. If that differs from the recorded one, the dict has the key
-        `files`, with the recorded digest and the present one.
+        A folder that is not empty is restored only if `always` is set or an earlier restore into it was killed half
+        way. Otherwise it stays as it is, and a snapshot of it is taken. If the snapshot differs from the recorded one,
+        the dict has the key `files`, with the recorded digest and the present one.
 
-        If the folder is not left as it is, and the files on record may be older than the conversation, the dict has the
-        key `files_turn`, with the number of the last turn and of the turn after which the files were recorded. A note
-        for the model that says so is then stored before the first file is restored.
+        If the folder is empty or is restored, and the files on record may be older than the conversation, the dict has
+        the key `files_turn`. Its value is a pair: the number of the last turn, and that of the turn after which the
+        files were recorded. A note that tells the model so is stored before the first file is restored.
         """
         state = self._thread.checkpoint
         changing = state.changing
@@ -114,8 +114,8 @@ class Files:
             await self._journal.record(restored.before_restore.entry(), recorded)
 
     def may_change(self, state: Checkpoint | Present, turn: int) -> None:
-        """Note that tool calls from this turn on may change files. An entry that says so is recorded together with the
-        next entries. Does nothing if the log says so already. `state` is the thread's present state.
+        """Prepare a log entry that says that tool calls from this turn on may change files. It is recorded together
+        with the next entries. Does nothing if the log says so already. `state` is the thread's present state.
 
         The calls must begin only after those entries are stored.
         """
@@ -212,9 +212,11 @@ def lacks_files(folder: Path | None, state: Checkpoint) -> bool:
 
 
 def _empty_folder(path: Path) -> str:
-    """Return "" if the folder is not empty or cannot be read. Otherwise return a text that identifies this empty
-    folder. If a later call returns the same text, it is the same folder, and no file was made in it meanwhile: a file
-    that was made and removed again changes the text too."""
+    """Return a text that identifies this empty folder, or "" if the folder is not empty or cannot be read.
+
+    If a later call returns the same text, it is the same folder, and no file was made in it meanwhile. Even a file that
+    was made and removed again changes the text.
+    """
     try:
         with os.scandir(path) as names:
             if next(names, None) is not None:
