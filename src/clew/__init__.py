@@ -1,6 +1,8 @@
-"""Clew makes the work of AI agents durable: an agent that was stopped in any way goes on exactly where it was, with any
-store. This package has the public names, such as `Agent`, `Thread` and `tool`; each is imported when it is first
-used."""
+"""Clew makes the work of AI agents durable. Each step is recorded in a store, for example in a database or in files. So
+an agent that was stopped in any way goes on exactly where it was.
+
+This package has the public names, such as `Agent`, `Thread` and `tool`; each is imported when it is first used.
+"""
 
 from __future__ import annotations
 

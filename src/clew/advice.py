@@ -92,7 +92,8 @@ ALLOW_PLAIN = (
     "open the store with allow_plain=True, or CLEW_ALLOW_PLAIN=1 in the environment, and seal it with "
     "`clew rekey --allow-plain`"
 )
-"""How data that was written without a key is read and sealed in a store with a key; words for an error message."""
+"""Words for an error message: how to read, in a store that has a key, data that was written without a key, and how to
+encrypt that data."""
 
 KINDS: dict[str, Callable[..., str]] = {}
 """The functions of this module that return a command as advice, by the name of the function."""
@@ -303,20 +304,21 @@ def repair(thread_id: str = "", *, store: str = "") -> str:
 
 @_kind
 def make_private(*paths: str) -> str:
-    """Return the shell command that makes these files unreadable for other users of this machine."""
+    """Return the shell command that takes all access to the files at these paths from other users of this machine."""
     return " ".join(["chmod", "go=", *map(quoted, paths)])
 
 
 @_kind
 def adopt(session: str) -> str:
-    """Return the shell command that takes a session of a coding agent into a thread."""
+    """Return the shell command that stores a session of a coding agent's own program as a thread of Clew. `session` is
+    the id of the session, the beginning of that id, or its file."""
     return _clew("adopt", session)
 
 
 @_kind
 def new_token(file: str = "") -> str:
-    """Return the shell command that makes a token for a service of Clew, valid in all namespaces, and adds it to the
-    file of tokens at the path `file`; empty means the usual file."""
+    """Return the shell command that makes a new access token for a server of Clew and adds it to a file of tokens. The
+    token is valid in all namespaces. `file` is the path of that file; empty means the usual one."""
     options = ["--namespace", "*", "--scopes", "read,write", *(["--file", file] if file else [])]
     return _clew("tokens", "new", "me", options=options)
 

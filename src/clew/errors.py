@@ -2,9 +2,9 @@
 
     ClewError
     ├── InvalidInput       a value that no store could accept: a bad id, position, size or URL
-    ├── UsageError         the right call at the wrong place: closed, forked child, second event loop
+    ├── UsageError         the call cannot work here: closed, forked child, second event loop
     ├── MissingExtra       an optional dependency is not installed
-    ├── Conflict           the log does not end where the caller thought
+    ├── Conflict           the thread's log does not end where the caller thought
     ├── ThreadBusy         another live process holds the thread's lease
     ├── LeaseLost          this process held the lease and another one has taken over
     ├── ThreadNotFound     the store has no thread with this id
@@ -12,7 +12,7 @@
     ├── Unavailable        the store could not be reached or did not answer, or there was no memory or room for the call;
     │                      it may be made again
     ├── Corrupt            the store answered with bytes that fail their check
-    │   └── NotSealed          the store was opened with a key, and this was written without one
+    │   └── NotSealed          the store was opened with a key, and the data was written without one
     ├── WrongKey           the data is encrypted and the key that opens it was not given
     ├── NewerFormat        the data was written by a newer version of Clew
     ├── ModelError         a model gave no answer
@@ -86,7 +86,8 @@ class InvalidInput(ClewError, ValueError):
 
 
 class UsageError(ClewError, RuntimeError):
-    """The call cannot work here: the object is closed, the process is a forked child, or another event loop is running.
+    """The call cannot work here: the object is closed, it is used in a forked child process, or it is used on a second
+    event loop.
 
     Nothing was written.
     """
@@ -104,7 +105,8 @@ class MissingExtra(ClewError, ImportError):
 
 
 class Conflict(ClewError):
-    """The log does not end where the caller thought, because another writer appended to it first. Nothing was written."""
+    """The thread's log does not end where the caller thought, because another writer appended to it first. Nothing was
+    written."""
 
     def __init__(self, thread_id: str, reason: str) -> None:
         self.thread_id = thread_id
@@ -249,7 +251,7 @@ class ModelError(ClewError):
 
 
 class ContextTooLong(ModelError):
-    """The request does not fit the model's context window. Sending the same request again cannot succeed."""
+    """The request is longer than the model's context window allows. Sending the same request again cannot succeed."""
 
     def __init__(self, model: str, reason: str, *, status: int | None = None, is_free: bool | None = None) -> None:
         advice = "Compact the conversation, or take a model with a larger window."
