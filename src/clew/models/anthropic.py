@@ -75,7 +75,7 @@ class AnthropicModel:
         )
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop. A later call opens new ones."""
+        """Close the connections that were opened on the running event loop. A later call opens new ones."""
         await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:
@@ -96,9 +96,9 @@ class AnthropicModel:
         return _with_cache_hints(body) if self._cache else body
 
     def _most_output(self, options: Mapping[str, Any]) -> int:
-        """Return how many tokens a response may have at most, for a request that sets no limit; the API requires one.
-        Usually this is a fixed number, or the model's own limit if that is lower. If `options` allow at least as many
-        tokens for thinking, the result is larger than what they allow, to leave room for an answer."""
+        """Return the limit of tokens to send with a request for which the user sets none, because the API requires one.
+        Usually this is a fixed number, or the model's own limit if that is lower. If `options` give the model a
+        thinking budget of at least that number, the result is that budget and some tokens for an answer."""
         usual = min(_USUAL_OUTPUT, output_limit(self._model) or _LEAST_OUTPUT)
         thinking = options.get("thinking")
         budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None

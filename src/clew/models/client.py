@@ -80,9 +80,12 @@ class Vendor(Generic[_C]):
         request: ModelRequest,
         ask: Callable[[_C, bool], tuple[Callable[..., Any], dict[str, Any], ResponseBuilder]],
     ) -> AsyncGenerator[ModelEvent, None]:
-        """Make a call with retries, and yield its events. `ask` is called for each attempt, with an SDK client and
-        whether to send the thinking of earlier turns. It returns the SDK method to call, the request body, and an
-        object that reads the response's stream."""
+        """Make a call with retries, and yield its events.
+
+        The function `ask` is called for each attempt with two arguments: an SDK client, and whether to send the
+        thinking of earlier turns. It returns the SDK method to call, the request body, and an object that reads the
+        response's stream.
+        """
 
         async def attempt(thinking: bool) -> AsyncGenerator[ModelEvent, None]:
             create, body, builder = ask(await self._clients.get(), thinking)
@@ -102,7 +105,7 @@ class Vendor(Generic[_C]):
         )
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop. A later call opens new ones."""
+        """Close the connections that were opened on the running event loop. A later call opens new ones."""
         await self._clients.aclose()
 
 
@@ -169,8 +172,8 @@ def arguments(create: Callable[..., Any], body: Mapping[str, Any]) -> dict[str, 
 _OURS = ("messages", "input", "model", "stream", "n")
 _RESPONSES = "openai-responses"
 _BOUND = ("id", "message")
-"""Additional fields of a block that tie it to the reasoning before it in OpenAI's Responses API. They are removed
-together with the reasoning."""
+"""Fields that OpenAI's Responses API adds to a block, and that tie the block to the reasoning before it. They are
+removed when the reasoning is removed."""
 
 
 def merged(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class OpenAIChatModel:
         return self._vendor.stream(request, ask)
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop. A later call opens new ones."""
+        """Close the connections that were opened on the running event loop. A later call opens new ones."""
         await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool, base_url: str) -> dict[str, Any]:

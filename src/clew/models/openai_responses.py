@@ -64,7 +64,7 @@ class OpenAIResponsesModel:
         )
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop. A later call opens new ones."""
+        """Close the connections that were opened on the running event loop. A later call opens new ones."""
         await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:

@@ -39,7 +39,8 @@ class Price(msgspec.Struct, frozen=True):
 
 
 def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price] | None = None) -> float | None:
-    """Return the cost of one response in US dollars; None if it is unknown. An unknown model is never taken as free.
+    """Return the cost of one response in US dollars, or None if it is unknown. The cost of an unknown model is None,
+    never 0.
 
     `names` are the possible names of the model; the one that the vendor reported comes first. `prices` are the user's
     own, by name, and are tried before the built-in table. The cost is also unknown if the usage has no tokens at all,
@@ -161,7 +162,8 @@ _T = TypeVar("_T")
 
 def find(names: str | Iterable[str], table: Mapping[str, _T]) -> _T | None:
     """Return the value in the table for the first of these names that the table has; None if it has none. Each name is
-    tried as it is, then without a date at its end. After that, both are tried again without a prefix such as `openai:`.
+    tried as it is, then without a date or `latest` at its end. After that, both forms are tried without a prefix such
+    as `openai:`.
 
     Names that only begin alike do not match: `gpt-5-pro` is not `gpt-5`.
     """

@@ -15,8 +15,8 @@ from clew.models.windows import WINDOWS
 __all__ = ["GROUP", "resolve_model"]
 
 GROUP = "clew.models"
-"""The entry point group in which installed packages add models. An entry's name is the prefix before the colon, and its
-value is called with a model's name and settings and returns a model."""
+"""The entry point group in which installed packages add models. The name of an entry point is the prefix before the
+colon. Its value is a class or function that takes a model's name and settings, and returns a model."""
 
 _BUILT_IN = {
     "anthropic": "clew.models.anthropic:AnthropicModel",

@@ -1,7 +1,7 @@
 """Retries model calls, and turns the errors of the vendors' SDKs into Clew's own, with text that is safe to show.
 
-This is the only place where calls are retried. The retries of the SDKs are off: they do not notice a stream that breaks
-off, say nothing while they wait, and would multiply with these.
+This is the only place where calls are retried. The SDKs' own retries are turned off: they do not notice a stream that
+breaks off, report nothing while they wait, and would multiply the number of attempts.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ def _error(
 
 
 def _pause(retries: int) -> float:
-    """Return the seconds to wait before the next attempt. `retries` is how many retries were made before. The longest
-    pause doubles with each retry, up to `LONGEST_PAUSE`, and the result is a random value between half of it and all of
-    it."""
+    """Return the seconds to wait before the next attempt. `retries` is how many retries were made before. The result is
+    a random value between half of the longest pause and all of it. The longest pause doubles with each retry, up to
+    `LONGEST_PAUSE`."""
     longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**retries)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - nothing secret hangs on it
 
@@ -342,9 +342,9 @@ _ECHO = 12
 as a quotation, which is removed from the message."""
 _GAP = "…"
 _KEYS = re.compile(
-    r"\b(?:sk|pk|rk|ak|gsk|xai|key|token)[-_][\w*.-]{4,}"  # as vendors shape their keys
+    r"\b(?:sk|pk|rk|ak|gsk|xai|key|token)[-_][\w*.-]{4,}"  # the usual forms of keys
     r"|\bbearer\s+\S+"
-    r"|[\w-]*\*{3,}[\w-]*"  # a key with its middle hidden still shows its ends
+    r"|[\w-]*\*{3,}[\w-]*"  # a key whose middle is hidden by asterisks
     r"|(?<=provided: )\S+",
     re.IGNORECASE,
 )
