@@ -40,8 +40,7 @@ __all__ = [
 
 
 def check_choice(argument: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise `InvalidInput` unless the value is one of the choices. `argument` is the argument's name, for the message.
-    """
+    """Raise `InvalidInput` unless the value is one of the choices. `argument` is the argument's name in the message."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidInput(f"{argument} is one of {', '.join(choices)}, not {value!r}")
 

@@ -50,11 +50,12 @@ class _TimedOut(Exception):
 
 
 async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResult:
-    """Run a tool and return its result. If it fails, it is run again, at most as many times as its `retries` says.
+    """Run a tool and return its result. If the tool fails, it is run again, at most as many times as its `retries`
+    says.
 
     An error in the tool or in its arguments becomes a result with `is_error`, in words for the model. Four things are
-    raised instead: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (the body may still be running, so
-    nobody knows the outcome), `Stopped` (the run cannot go on) and cancellation.
+    raised instead: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (the body may still be running, so its
+    outcome is not known), `Stopped` (the run cannot go on) and cancellation.
     """
     try:
         values = tool.parameters.decode(arguments)
@@ -196,7 +197,7 @@ async def run_in_thread(fn: Callable[[], T], name: str) -> T:
     def work() -> None:
         try:
             value = context.run(fn)
-        except BaseException as error:  # noqa: BLE001  # handed to whoever waits
+        except BaseException as error:  # noqa: BLE001  # raised again where the caller waits
             settle(
                 waiting.set_exception,
                 RuntimeError(f"StopIteration: {error}") if isinstance(error, StopIteration) else error,
@@ -205,7 +206,7 @@ async def run_in_thread(fn: Callable[[], T], name: str) -> T:
             settle(waiting.set_result, value)
 
     def settle(how: Callable[[Any], None], value: Any) -> None:
-        with suppress(RuntimeError):  # of a loop that is closed: nobody waits
+        with suppress(RuntimeError):  # the event loop is closed, so nobody waits for the result
             loop.call_soon_threadsafe(lambda: None if waiting.done() else how(value))
 
     threading.Thread(target=work, name=name, daemon=True).start()
@@ -275,7 +276,7 @@ class _ResultConverter:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return (_bytes_block(bytes(value)),)
         plain = self._json_or_text(value)
-        if isinstance(plain, str):  # a date, an enum's value, a path: words
+        if isinstance(plain, str):  # a date, an enum's value or a path, for example
             return (Text(f"The tool ran, and returned {plain}." if self.unreadable else plain),)
         return (Json(plain),)
 
@@ -300,7 +301,7 @@ class _ResultConverter:
             return error_text(value)
         if isinstance(value, os.PathLike):
             return os.fsdecode(value)
-        if callable(as_list := getattr(value, "tolist", None)) and not isinstance(value, type):  # of numpy, and alike
+        if callable(as_list := getattr(value, "tolist", None)) and not isinstance(value, type):  # numpy, for example
             with suppress(Exception):
                 return as_list()
         return list(value) if _is_list(value) else self._words(value)
@@ -339,9 +340,9 @@ def _no_text_form(what: str) -> str:
 
 
 def _fit(value: Any, depth: int) -> Any:
-    """Return a copy of the value in which text replaces what a log cannot store: integers beyond 64 bits and lone
-    surrogates (halves of a surrogate pair). `depth` is how many lists and dicts the value is nested in. Raises
-    `RecursionError` if it exceeds `_DEEPEST`."""
+    """Return a copy of the value that a log can store: text replaces integers beyond 64 bits, and question marks
+    replace lone surrogates (halves of a surrogate pair). `depth` is how many lists and dicts the value is nested in.
+    Raises `RecursionError` if it exceeds `_DEEPEST`."""
     if depth > _DEEPEST:
         raise RecursionError
     if isinstance(value, str):

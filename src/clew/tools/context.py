@@ -64,7 +64,8 @@ class ToolContext:
         begins. They are recorded with the outcome of the call as `checkpoint.metadata[turn]`, and removed when the turn
         is taken back."""
         self.attempt = attempt
-        """1 for the first attempt. Higher if the call was begun before, in this process or in one that died."""
+        """The number of this attempt at the call, from 1. It is above 1 if the call was begun before, in this process
+        or in one that died."""
         self.turn = turn
         """The turn of the thread that the call belongs to, counted from 1."""
         self._journal: Journal = MemoryJournal() if journal is None else journal
@@ -89,7 +90,8 @@ class ToolContext:
 
     @property
     def blocking(self) -> BlockingSteps:
-        """`step`, `fence` and `interrupt` for tools that are not async: `ctx.blocking.step("charge", charge)`."""
+        """The methods `step`, `fence` and `interrupt` for tools that are not async: `ctx.blocking.step("charge",
+        charge)`."""
         return BlockingSteps(self)
 
     def step_key(self, key: str) -> str:
@@ -215,8 +217,8 @@ class ToolContext:
 
 
 class BlockingSteps:
-    """`step`, `fence` and `interrupt` of a `ToolContext` for sync tools, which run in an OS thread of their own.
-    Everything is recorded as with the async ones.
+    """The methods `step`, `fence` and `interrupt` of a `ToolContext`, for sync tools, which run in an OS thread of
+    their own. Everything is recorded as with the async methods.
 
     A function that is passed to `step` runs in the tool's own OS thread; only its record is written on the event loop.
     """
@@ -261,7 +263,7 @@ class BlockingSteps:
             if _running_loop() is loop:
                 raise UsageError("ctx.blocking is for tools that are not async. Here it is `await ctx.step(…)`.")
             waiting = asyncio.run_coroutine_threadsafe(work, loop)
-        except RuntimeError:  # UsageError is one; the other is a loop that is closed
+        except RuntimeError:  # a UsageError from above, or the event loop is closed
             work.close()
             raise
         return waiting.result()
@@ -353,8 +355,8 @@ class State(MutableMapping[str, Any]):
 
 
 def _encode(value: Any) -> bytes:
-    """Encode a value to compare it with another. 1, 1.0 and True are equal in Python, but give different bytes here, as
-    in a log."""
+    """Encode a value as bytes, to compare it with another. In Python 1, 1.0 and True are equal, but their bytes differ
+    here, as they do in a log."""
     return msgspec.msgpack.encode(value)
 
 
@@ -381,8 +383,9 @@ class Journal(Protocol):
         from before this call does not count. Raises `Stopped` if the lease is lost or cannot be confirmed."""
 
     async def outwait_predecessor(self) -> bool:
-        """If this process has just taken the thread from another one that may still be at work, wait until that process
-        must have noticed that it lost the thread. Return True after such a wait, or False if no wait was needed."""
+        """Wait if this process has just taken the thread from another one that may still be at work. The wait ends when
+        that process must have noticed that it lost the thread. Return True after such a wait, or False if no wait was
+        needed."""
 
     def recorded(self, key: str) -> Any:
         """Return the recorded value of the step with this key, or a `Missing`. It must not wait: it is called on the

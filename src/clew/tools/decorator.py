@@ -23,11 +23,12 @@ __all__ = ["AnyTool", "Effect", "InDoubt", "Tool", "as_tool", "tool", "uses_step
 
 
 Effect = Literal["none", "idempotent", "steps", "once"]
-"""What may be done with a call in doubt: it was begun, and its outcome is not on record.
+"""What may be done with a call in doubt, which is a call that was begun and whose outcome is not on record.
 
-`"none"`: the tool changes nothing, so the call is run again. `"idempotent"`: it is run again with the same
-`ctx.idempotency_key`, which has the same effect as running once. `"steps"`: it is run again, but recorded `ctx.step`s
-are not: their recorded values are returned. `"once"`: it is not run again, unless `reconcile` or a person says so.
+`"none"`: the tool changes nothing, so the call is run again. `"idempotent"`: running it again with the same
+`ctx.idempotency_key` has the same effect as running it once, so it is run again. `"steps"`: it is run again, but steps
+(`ctx.step`) with a recorded value are not: they return that value. `"once"`: it is not run again, unless `reconcile` or
+a person says so.
 """
 InDoubt = Literal["tell", "ask"]
 """What to do with a `"once"` call in doubt if no `reconcile` function settles it. `"tell"`: tell the model that the
@@ -73,8 +74,8 @@ class Tool(Generic[P, R]):
         self.needs_workspace = needs_workspace
         self.is_async = inspect.iscoroutinefunction(bare_function(fn))
         self.goes_on = goes_on or not self.is_async
-        """Whether the tool's body may still be running after a timeout or a cancellation: in an OS thread, or on
-        another machine."""
+        """Whether the tool's body may go on after a timeout or a cancellation: in an OS thread, or on another machine.
+        """
         self.unbound = unbound
         """True for a method that was decorated in a class and is not bound to an instance yet."""
         self.__doc__ = fn.__doc__
@@ -102,8 +103,9 @@ class Tool(Generic[P, R]):
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Tool[..., R]:
-        """Return the tool of a decorated method, bound to `instance`, when it is looked up on that object. If it is
-        looked up on the class, or if the tool is not made from a method, the tool is returned unchanged."""
+        """Make a tool that was decorated as a method work like a method. If it is looked up on an object, return a tool
+        that is bound to that object. If it is looked up on the class, or was not made from a method, return it
+        unchanged."""
         if instance is None or not self.unbound:
             return cast("Tool[..., R]", self)
         return Tool(
@@ -235,8 +237,8 @@ def _is_method(fn: Any) -> bool:
 
 
 def _callers_names() -> dict[str, Any]:
-    """Return the local variables, by name, at the point in the user's code where a tool is made. They are needed
-    because an annotation that is written as a string may name a local class. Empty if the tool is made at the top of a
+    """Return the local variables, by name, of the user's code that makes the tool. They are needed because an
+    annotation that is written as a string may name a local class. Empty if the tool is made at the top level of a
     module."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("clew.tools."):

@@ -75,8 +75,8 @@ def mcp_tools(
 
 
 class MCPTools:
-    """A connection to an MCP server. `open` returns the server's tools. If a tool is called and the connection was
-    lost, it is opened again."""
+    """A connection to an MCP server. `open` returns the server's tools. If the connection is lost, the next call of a
+    tool opens a new one."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class MCPTools:
                     "the MCP server's connection is closed. Use its tools inside `async with mcp_tools(…)`."
                 )
             if self._client is None or self._task is None or self._task.done():
-                await self._disconnect()  # of one that was given up while it was being opened
+                await self._disconnect()  # stops an earlier attempt whose caller gave up
                 self._stop = asyncio.Event()
                 self._ready = asyncio.get_running_loop().create_future()
                 self._task = asyncio.create_task(self._hold(self._ready, self._stop))
@@ -151,7 +151,7 @@ class MCPTools:
                 if not ready.done():
                     ready.set_result(client)
                     await stop.wait()
-        except Exception as error:  # noqa: BLE001  # told to whoever waits
+        except Exception as error:  # noqa: BLE001  # passed on through `ready`
             if not ready.done():
                 ready.set_exception(error)
             else:
@@ -163,7 +163,7 @@ class MCPTools:
             return
         self._stop.set()
         if self._ready is not None and self._ready.done() and not self._ready.cancelled():
-            await asyncio.wait([task], timeout=_CLOSING)  # else it is still being opened, and is stopped at once
+            await asyncio.wait([task], timeout=_CLOSING)  # otherwise it is still being opened: cancel at once
         task.cancel()
         await asyncio.wait([task])
 

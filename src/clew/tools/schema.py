@@ -87,7 +87,7 @@ class Parameters:
                 continue
             value, wrong = _decode(parameter, given)
             if wrong and given is None and not parameter.required:
-                continue  # null for what may be left out means that it is
+                continue  # null for an optional argument means that it is left out
             problems += [f"`{name}{place}`: {reason}; given: {shown(found)}" for place, reason, found in wrong]
             values[name] = value
         problems += [
@@ -100,7 +100,7 @@ class Parameters:
         return values
 
     def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values with the defaults of all arguments that were left out."""
+        """Return a copy of these argument values with the defaults of all arguments that were left out."""
         left_out = {name: one.default for name, one in self._known.items() if not one.required and name not in values}
         return {**left_out, **values}
 
@@ -251,7 +251,7 @@ def _decode(parameter: _Parameter, given: Any) -> tuple[Any, list[tuple[str, str
         return None, []
     value, wrong = _convert(parameter, given)
     if wrong and isinstance(given, str) and given.lstrip()[:1] in ("{", "["):
-        try:  # some models write the JSON of an object where the object is wanted
+        try:  # some models give an object as text that holds its JSON
             again = _convert(parameter, msgspec.json.decode(given))
         except msgspec.DecodeError:
             return value, wrong
@@ -266,7 +266,7 @@ def _convert(parameter: _Parameter, given: Any) -> tuple[Any, list[tuple[str, st
         return msgspec.convert(given, parameter.hint, dec_hook=_decode_hook), []
     except msgspec.ValidationError as error:
         message = str(error)
-    try:  # "5" for 5 and the like: only what is otherwise wrong is read so, lest a text become a number
+    try:  # accept "5" for 5: only after the strict reading failed, so that a text stays a text
         return msgspec.convert(given, parameter.hint, strict=False, dec_hook=_decode_hook), []
     except msgspec.ValidationError:
         return None, [_explain(message, given, parameter.hint)]

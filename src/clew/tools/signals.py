@@ -1,5 +1,5 @@
 """The exceptions with which a tool call ends without a value: an error for the model, a question to a person, an
-unknown outcome, or a run that cannot go on. Also `NOT_DONE`, which says that a call did not happen."""
+unknown outcome, or a problem that stops the run. Also `NOT_DONE`, which says that a call did not happen."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Interrupted(BaseException):
         """The key of the recorded step that will hold the answer when the tool runs again."""
         self.kind = kind
         self.arguments = arguments
-        """The arguments to show to the person with the question. They are set if they are not those of the call itself:
-        a sub-agent may ask about a call that it is about to make."""
+        """The arguments of a call, shown to the person with the question. They are set only if they are not those of
+        the call that asks: a sub-agent may ask about a call that it is about to make."""
 
 
 class OutcomeUnknown(BaseException):

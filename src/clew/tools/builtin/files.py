@@ -28,8 +28,8 @@ MOST_LINES = 2000
 MOST_FILES = 1000
 _SEEN_AT_MOST = 200_000
 _one_writer = threading.Lock()
-"""A lock that every tool takes while it writes. Calls of one turn run in parallel; without it, one of two edits of the
-same file could be lost."""
+"""A lock that every tool holds while it writes a file. The calls of one turn run in parallel; without the lock, one of
+two edits of the same file could be lost."""
 
 
 @tool(effect="none", needs_workspace=True)
@@ -219,8 +219,8 @@ def _is_edited(text: str, old: str, new: str) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """Split text into lines as editors and compilers count them, each with its line ending. `str.splitlines` would also
-    split at eight other characters."""
+    """Split text into lines, each with its line ending, at the same characters as editors and compilers do.
+    `str.splitlines` would also split at eight other characters."""
     return io.StringIO(text, newline="\n").readlines()
 
 
@@ -329,7 +329,7 @@ def write_bytes(place: Place, data: bytes, mode: int | None) -> None:
     with _folder(place, make=True) as (fd, name):
         if _is_folder(name, fd):
             raise ToolError(f"{str(place)!r} is a folder. Give the path of a file.")
-        temporary = os.fsdecode(temporary_name())  # snapshots of the workspace leave it out
+        temporary = os.fsdecode(temporary_name())  # snapshots of the workspace leave out such names
         if fd is None:
             temporary = str(Path(name).parent / temporary)
         opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666, dir_fd=fd)

@@ -16,8 +16,8 @@ from clew.tools.signals import ToolError
 __all__ = ["run_command"]
 
 KEPT = 15_000
-"""How many bytes of a command's output are kept at most from its beginning. The same number is kept from its end. What
-is between them is dropped."""
+"""How many bytes are kept at most from the beginning of a command's output, and how many from its end. The bytes
+between them are dropped."""
 LONGEST = 3600.0
 _GRACE = 2.0
 
@@ -85,7 +85,7 @@ async def _end(process: asyncio.subprocess.Process, output: _Output) -> None:
             pass
     _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
     await process.wait()
-    await output.drain(_GRACE)  # one that left the group may hold the pipe open for ever
+    await output.drain(_GRACE)  # a process that left the group may hold the pipe open for ever
     output.close()
 
 
@@ -96,7 +96,7 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
         else:
             process.kill()
     except (ProcessLookupError, PermissionError):
-        pass  # nothing is left of it
+        pass  # its processes have ended
 
 
 class _Output(asyncio.Protocol):
