@@ -41,8 +41,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     """The tokens to report. With None, one token is reported for every four characters."""
     stop: str = ""
-    """The stop reason to report, in any vendor's word. If empty, it says that the model is done, or wants tools to be
-    called."""
+    """The stop reason to report, in any vendor's word. If empty, the reason is tool use for a response with tool calls;
+    for any other response it is that the model is done."""
     model: str = ""
     """The model name to report. If empty, it is the name in the request."""
     delay: float = 0
@@ -161,7 +161,7 @@ def estimate(messages: Sequence[Message], system: str, tools: Sequence[ToolSpec]
 
 
 def _length(block: Block) -> int:
-    """Count the characters of a block that a model would read. Pictures and files count as 0."""
+    """Count the characters of a block as a model would read it. Pictures and files count as 0."""
     if isinstance(block, (Text, Thinking)):
         return len(block.text)
     if isinstance(block, ToolCall):

@@ -91,22 +91,22 @@ async def all_blobs(store: Checkpointer, untouched_for: timedelta = timedelta(0)
 
 
 class Stopwatch:
-    """Marks the moment at which it is made, so that a test can list the blobs that were last stored or used before it,
-    and no others."""
+    """Remembers when it was made, so that a test can list only the blobs that were last stored or used before that
+    moment."""
 
     APART = 0.5
     """Seconds that a test waits before it makes a `Stopwatch`, so that blobs stored before and after can be told apart
     even if calls are slow."""
 
     TRIES = 20
-    """How often a test asks again because the store answered too late."""
+    """How many times a test asks the store, at most, if its answer comes too late to prove anything."""
 
     def __init__(self) -> None:
         self._start = self._asked = time.monotonic()
 
     def before_start(self) -> timedelta:
-        """Return the age to pass as `untouched_for` so that it matches only blobs that were last stored or used before
-        this object was made. Age is counted back from now."""
+        """Return the value for `untouched_for` that matches only blobs which were last stored or used before this
+        object was made. The value is an age, counted back from now."""
         self._asked = time.monotonic()
         return timedelta(seconds=self._asked - self._start + self.APART / 2)
 

@@ -162,8 +162,8 @@ class ConcurrencyContract:
 
 
 async def _counts(store: Checkpointer) -> int:
-    """Return how many appends the thread's head counts. In these tests, each append adds one turn and three frames;
-    fails the test if the head does not have exactly three times as many frames as turns."""
+    """Return how many appends the thread's head counts. In these tests, each append adds one turn and three frames. So
+    this fails the test unless the head has exactly three times as many frames as turns."""
     head = await store.head("thread")
     if head is None:
         return 0

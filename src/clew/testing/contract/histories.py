@@ -81,8 +81,11 @@ class Visitor:
 
     async def step(self) -> None:
         """Make a random call of the store on a random thread, with the calls that go with it, such as `head` before an
-        append and `get_blobs` after `refs`. `Conflict`, `MissingBlob` and `Unavailable` are ignored, because a store
-        may raise them here; `check_history` judges whether it was right to. Any other error is raised."""
+        append and `get_blobs` after `refs`.
+
+        `Conflict`, `MissingBlob` and `Unavailable` are ignored, because a store may raise them here; `check_history`
+        judges whether the store was right to do so. Any other error is raised.
+        """
         weights, kinds = zip(*self._kinds.values(), strict=True)
         kind = self._dice.choices(kinds, weights)[0]
         try:
@@ -113,8 +116,8 @@ class Visitor:
             await self._send(thread_id, [], [], self._next_head(thread_id, head, 0))
 
     async def _send(self, thread_id: str, frames: list[bytes], refs: list[str], head: Head) -> None:
-        """Append these frames, refs and head to a thread. If that raises `Unavailable`, so that it is not known whether
-        the append was written, chance decides whether the error is raised or the same append is made once more."""
+        """Append these frames, refs and head to a thread. If that raises `Unavailable`, it is not known whether the
+        append was written. Then `dice` decides whether the error is raised or the same append is made once more."""
         for _ in range(2):
             try:
                 await self._store.append(thread_id, frames, at=head.frames - len(frames), head=head, refs=refs)

@@ -22,7 +22,8 @@ _IDS = [
     "\U0001f9f5", "\U0001f9f5\ufe0f", "\U0001f469\u200d\U0001f680", "日本", "日本 ", "\U00010000", "\uffff", "\ue000",
     "l" * 1024, "l" * 1023, "l" * 1023 + "L", "é" * 512, "\U0001f9f5" * 256, "/" * 1024, "\n" * 1024,
 ]  # fmt: skip
-"""Thread ids that some file system, database or Unicode normalization would take for the same."""
+"""Thread ids that are hard for some stores: a file system, a database or a Unicode normalization could treat several of
+them as the same id, or refuse them."""
 
 _BAD_IDS: list[Any] = [
     "",

@@ -23,7 +23,8 @@ from clew.threads.leases import wait_until_free
 _LASTS = 0.2
 """Seconds that the leases of these tests last."""
 _APART = (-3600.0, 3600.0)
-"""By how many seconds the holder's clock is ahead of the taker's."""
+"""By how many seconds the clock of the process that holds the lease is ahead of the clock of the process that wants to
+take it. The tests run with each of these values."""
 _ELSEWHERE = Owner(host="elsewhere", boot="of another machine", pid=7, started="then", label="")
 
 

@@ -142,7 +142,7 @@ def _in_forked_child(store: Checkpointer) -> dict[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning
-        )  # forking with threads about: the child only asks and leaves
+        )  # of a fork beside other OS threads: this child only makes calls and exits
         child = os.fork()
     if child == 0:
         try:

@@ -356,10 +356,11 @@ class _Changing:
         some time and matches the query, and the heads are in order. `moved` has the ids of the threads that were
         written while the listing or page was read.
 
-        Pass `all_of_one_moment=True` for a page, which must show all threads as they were at one moment. For a listing,
-        pass False. Then threads in `moved` may be out of order if the query orders by time of change. But no thread may
-        be listed twice, and none may be missing that matches the query both with its newest head and with the head
-        before it.
+        Pass `all_of_one_moment=True` for a page, which must show all threads as they were at one moment.
+
+        Pass False for a listing. Its threads in `moved` may be out of order if the query orders by time of change. But
+        no thread may be listed twice. None may be missing that matches the query with its newest head and also with the
+        head before it.
         """
         for head in found:
             assert head in self._versions[head.thread_id], f"never written: {head}"
@@ -383,8 +384,9 @@ class _Changing:
 
 
 _MANY, _MOVED, _AT_ONCE = 640, 96, 64
-"""How many threads a long listing has, how many of them are written meanwhile, and how many are made at once. Stores
-that read heads in parts may do so with parts of up to 500."""
+"""`_MANY`: how many threads a long listing has. `_MOVED`: how many of them are written while it is read. `_AT_ONCE`:
+how many are made at the same time. A long listing has more than 500 threads, because some stores read heads in parts of
+up to 500."""
 _ORDERS: tuple[Literal["updated"], Literal["created"]] = ("updated", "created")
 
 

@@ -19,8 +19,8 @@ __all__ = ["FreezableStore", "SilenceContract"]
 T = TypeVar("T")
 
 GUARD = 120.0
-"""Seconds after which a call counts as one that never ends. It is far above the time without progress with which the
-store is opened, because no test passes or fails by how fast the machine is."""
+"""Seconds after which a test decides that a call never ends. This is much longer than the `timeout` with which the
+store is opened, so that the speed of the machine does not decide whether a test passes."""
 
 
 class FreezableStore(Protocol):
@@ -41,8 +41,8 @@ class FreezableStore(Protocol):
 
 
 class SilenceContract:
-    """Tests that no call of a checkpointer waits for ever if its server is silent, which means that it accepts
-    connections and does not answer. After a time without progress the call must raise `Unavailable`."""
+    """Tests that no call of a checkpointer waits for ever if its server is silent: the server accepts connections and
+    does not answer. The call must raise `Unavailable` after a time without progress."""
 
     @pytest.mark.parametrize("count", [1, 2, 20])
     async def test_calls_to_a_silent_server_all_end_and_lose_nothing(

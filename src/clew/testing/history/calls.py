@@ -42,7 +42,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     process: str
     """The name of the process that made the call."""
     number: int
-    """Number of the call in the journal it was written to."""
+    """The number of the call among the calls in the same journal."""
     method: Method
     began: int
     """When the call began, by `time.monotonic_ns`, which all processes of a machine share."""
@@ -57,9 +57,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     log_id: str = ""
     """For an append and for `head`: the log id in the head."""
     at: int = 0
-    """For an append: the position that was given. For `read`: the start."""
+    """For an append: the position at which the frames were to be appended. For `read`: the number of the first frame
+    that was asked for."""
     stop: int | None = None
-    """For `read`: the number of the first frame that was not asked for."""
+    """For `read`: the number of the frame before which the read was to end. None: it was to read to the end of the log.
+    """
     frames: tuple[str, ...] = ()
     """The frames that were appended or read."""
     head: str = ""
@@ -71,7 +73,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     prefix: str = ""
     """For `heads`: the prefix that was asked for."""
     is_whole: bool = False
-    """For `heads`: whether the listing went to its end and had no condition but a prefix."""
+    """For `heads`: True if the listing was read to its end and had no condition except a prefix."""
     blobs: tuple[str, ...] = ()
     """The digests of the blobs that were put, asked for or deleted."""
     found: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Say in words what is wrong with the answer of a call, if no order of the calls on its thread explains that answer."""
+"""Explains an answer that no order of the calls on a thread can explain: says in words what is wrong with it."""
 
 from __future__ import annotations
 

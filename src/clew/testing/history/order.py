@@ -68,12 +68,13 @@ class _Course(NamedTuple):
 
     state: State
     changed: frozenset[int]
-    """Changes under way that have taken effect, and whose caller will learn it. `~index` stands for an append that has
-    taken effect although it is sent again."""
+    """Appends and deletions that have taken effect but have not ended, and whose caller learns that they succeeded.
+    `~index` stands for an effect of an append that the store sends once more, so that its answer is not decided yet."""
     lost: frozenset[int]
-    """Changes with an unknown outcome that have taken effect."""
+    """Appends and deletions with an unknown outcome that have taken effect."""
     seen: frozenset[int]
-    """Calls under way that change nothing and whose answer was right at some moment since they began."""
+    """Calls that have not ended and change nothing, and whose recorded answer was right at some moment since they
+    began."""
 
 
 def order_calls(calls: Sequence[Call], *, resends: bool = False) -> Unexplained | None:
@@ -92,17 +93,19 @@ class _Search:
         self._resends = resends
         self._logs = Logs()
         self._looks: set[int] = set()
-        """Calls under way that change nothing."""
+        """Calls that have begun and not ended, and that change nothing."""
         self._appends: dict[tuple[str, int], list[int]] = {}
         """Appends that may take effect, by log id and position."""
         self._first: list[int] = []
-        """Those of them that may make the thread."""
+        """Those of the calls in `_appends` that may create the thread."""
         self._repeats: set[int] = set()
-        """Appends under way that succeed: each may be a repetition, which changes nothing."""
+        """Appends that have begun and not ended, and that succeed. Each may be a repetition of an earlier append, which
+        changes nothing."""
         self._deletes: list[int] = []
         self._lost_deletes: list[int] = []
         self._resent: set[int] = set()
-        """Appends under way that may take effect more often than their answers say."""
+        """Appends that have begun and not ended, and that may have been sent again. So they may take effect more often
+        than their answers say."""
 
     def run(self) -> Unexplained | None:
         courses = [_Course(ABSENT, frozenset(), frozenset(), frozenset())]
@@ -152,9 +155,9 @@ class _Search:
                 self._first.remove(index)
 
     def _look(self, course: _Course) -> _Course:
-        """Return the course with more calls in `seen`: the unfinished calls that change nothing, and whose recorded
-        answer was right at some moment. Adds those whose answer is right in the present state of the course. Nothing is
-        missed by doing these calls at once, because they change nothing."""
+        """Return the course with these calls added to `seen`: the unfinished calls that change nothing, and whose
+        recorded answer is right in the present state of the course. They can be done at once without missing an order,
+        because they change nothing."""
         right = {index for index in self._looks - course.seen if self._is_right(self._calls[index], course.state)}
         return course._replace(seen=course.seen | right) if right else course
 
@@ -179,20 +182,22 @@ class _Search:
         return frames[call.at : call.at + len(call.frames)] == call.frames
 
     def _end(self, index: int, courses: Iterable[_Course]) -> list[_Course]:
-        """Go on to the moment at which the call with this index ends, and return the courses in which the store has
-        done the call. A course is one possible order in which the store did the calls up to now. Each of `courses` is
-        continued in all possible ways: the store may first do other unfinished changes."""
+        """Go on to the moment at which the call with this index ends. Return the courses in which the store has done
+        the call by then; a course is one possible order in which the store did the calls.
+
+        Each of `courses` is continued in all possible ways: the store may first do other unfinished changes.
+        """
         kept, reached = _Best(), _Best()
         waiting: list[_Course] = []
         is_resent = (
             index in self._resent
-        )  # then this is the last moment at which it may have been there before its answer
+        )  # an append that was sent again may have an additional effect up to this moment
         for course in courses:
             if has_ended := index in course.changed or index in course.seen:
                 kept.add(_without(course, index))
             if (is_resent or not has_ended) and reached.add(course):
                 waiting.append(course)
-        for course in waiting:  # grows meanwhile: what takes fewest steps comes first
+        for course in waiting:  # the list grows meanwhile, so courses with the fewest steps come first
             for step in self._steps(course):
                 following = self._look(step)
                 has_ended = index in following.changed or index in following.seen
@@ -219,7 +224,7 @@ class _Search:
             is_first = state == ABSENT and call.at == 0 and bool(call.frames)
             if is_first or (state.log_id, len(frames)) == (call.log_id, call.at):
                 after = State(call.log_id, self._logs.extended(state.log, call, index), call.head)
-                # What it answers is decided after that, when it is sent again.
+                # Its answer is decided later, when the store sends it once more.
                 yield course._replace(state=after, changed=course.changed | {~index}, seen=course.seen - {index})
         for index in self._repeats - taken:
             call = self._calls[index]
@@ -232,7 +237,7 @@ class _Search:
             for index in self._lost_deletes:
                 if index not in taken:
                     yield self._taken(course, index, ABSENT)
-                    break  # they are all alike
+                    break  # all of them have the same effect
 
     def _taken(self, course: _Course, index: int, state: State) -> _Course:
         if _is_lost(self._calls[index]):
@@ -242,8 +247,11 @@ class _Search:
 
 class _Best:
     """A set of courses (possible orders of the calls up to now) without superfluous ones, to keep the search short.
-    Course A is superfluous if a course B has the same `state` and `changed`, and has done no call in `lost` that A has
-    not done, and all calls in `seen` that A has done. Then all that can follow A can also follow B."""
+
+    A course is superfluous if another one can be continued in all the same ways. This is so if both have the same
+    `state` and `changed`, and the other one has all calls in `seen` that this one has, and no call in `lost` that this
+    one has not.
+    """
 
     def __init__(self) -> None:
         self._found: dict[tuple[State, frozenset[int]], list[_Course]] = {}

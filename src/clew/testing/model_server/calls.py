@@ -45,7 +45,7 @@ def read_body(body: bytes) -> Body:
 
 
 class CallResponder:
-    """Answers model calls from a test's script, which is a list of responses or a function. Has the options of a
+    """Answers model calls from a test's script, which is a list of responses or a function. Takes the same options as
     `ModelServer`."""
 
     def __init__(
@@ -68,8 +68,8 @@ class CallResponder:
         self._strict = strict
         self._answered = 0
         self._stored: dict[str, list[Any]] = {}
-        """Earlier conversations, by response id, as lists of the API's items. A request can continue one by its
-        `previous_response_id`."""
+        """Earlier conversations by the id of their last response, as lists of the API's items. A request continues one
+        of them by naming this id as `previous_response_id`."""
 
     async def answer(self, wire: Wire, record: RecordedRequest, connection: Connection) -> None:
         try:

@@ -41,8 +41,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """Send all content of a stream but not its end, and wait until the client hangs up. Without a stream, send nothing.
     """
     saying: str = ""
-    """The text that the response would have said. It is used if this fault stands in a script in place of a response.
-    """
+    """The text of the response that goes wrong. It is used if this fault stands in a script in place of a response."""
 
     @property
     def problem(self) -> Problem | None:
@@ -59,7 +58,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answers(self) -> bool:
-        """Whether the client still gets a complete and correct response, even if it comes slowly."""
+        """Whether the client still gets a complete and correct response in spite of this fault, even if it comes
+        slowly."""
         spoiled = self.reset or self.drop_after is not None or self.malformed or self.hang
         return self.problem is None and not spoiled
 

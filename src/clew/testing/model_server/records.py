@@ -36,9 +36,9 @@ class RecordedRequest(msgspec.Struct, kw_only=True):
     request: ModelRequest | None = None
     """The model request in Clew's own form. None if the request is not a model call or cannot be read."""
     outcome: Literal["", "answered", "refused", "failed", "hanging", "abandoned"] = ""
-    """How the request ended. `answered`: completely. `refused`: it was a bad request, or the test's script has no
-    response left for it. `failed`: a fault stopped it. `hanging`: a fault has all words sent and the client still
-    waits. `abandoned`: the client hung up first. Empty while the request is being answered."""
+    """How the request ended. `answered`: it got its whole answer. `refused`: it was a bad request, or the test's script
+    has no response left for it. `failed`: a fault stopped it. `hanging`: a fault keeps the answer from ending, and the
+    client still waits. `abandoned`: the client hung up first. Empty while the request is being answered."""
     reason: str = ""
     """Why the request was refused."""
 

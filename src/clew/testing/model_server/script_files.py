@@ -78,7 +78,8 @@ class _Rule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     contains: str = ""
     """A text that the system prompt or a message must contain."""
     repeat: bool = False
-    """Whether a request past the end of the rule's responses gets the last one again. If False, it gets an error."""
+    """Whether the last of the rule's responses is given again when there are no more. If False, such a request gets an
+    error."""
 
 
 class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -214,7 +214,7 @@ class ServerThread:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # handed to whoever started it
+        except BaseException as error:  # raised again in `start`
             if self._ready.done():
                 raise
             self._ready.set_exception(error)
@@ -228,7 +228,7 @@ class ServerThread:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        await asyncio.sleep(0)  # connections that were just closed say so to the loop
+        await asyncio.sleep(0)  # let asyncio finish the connections that were just closed
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._connection(reader, writer))

@@ -39,7 +39,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    """Random letters for those ids that vendors make anew for every response."""
+    """Random letters from which the ids are made that a vendor makes anew for every response."""
     number: int
     """The index of the response in the test's script, from 0. Ids that must be the same when a run is resumed are made
     from it."""
@@ -58,8 +58,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     overflow: bool = False
     """Whether the error is that the request is longer than the model's context window."""
     window: int | None = None
-    """The model's context window in tokens, and in `size` the length of the request in tokens. Both are for the error
-    message."""
+    """The model's context window in tokens, for the error message. The message also gives `size`, the length of the
+    request in tokens."""
     size: int | None = None
     retry_after: float | None = None
 
