@@ -34,11 +34,12 @@ __all__ = [
 
 T = TypeVar("T")
 _PAUSE = 0.02
-"""Seconds after which it is tried again to tell callers what came of their calls, if there was no memory to do so."""
+"""Seconds to wait after an attempt to pass results to their callers failed for lack of memory. Then it is made again.
+"""
 
 
 class _UncancelledTask(asyncio.Task[T]):
-    """An asyncio task that `asyncio.run` waits for when it ends, instead of cancelling it.
+    """An asyncio task that `asyncio.run` does not cancel when it ends. It waits for the task instead.
 
     When `asyncio.run` ends, for example after a second Ctrl+C, it cancels every task and then runs the loop until all
     tasks have ended. It calls `cancel` while the loop is not running; this class ignores such a call. A call of
@@ -50,7 +51,8 @@ class _UncancelledTask(asyncio.Task[T]):
 
 
 def settling(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start this coroutine as an asyncio task that `asyncio.run` waits for when it ends, instead of cancelling it."""
+    """Start this coroutine as an asyncio task, and return the task. When `asyncio.run` ends, it waits for the task
+    instead of cancelling it."""
     return _UncancelledTask(work, loop=asyncio.get_running_loop())
 
 
@@ -146,8 +148,8 @@ class Job(asyncio.Future[Any]):
 
 
 def new_job(work: Any, loop: asyncio.AbstractEventLoop) -> Job:
-    """Make a job: this work for another OS thread, to be awaited on this event loop. This is a function because a
-    `Job.__init__` would take twice as long (measured)."""
+    """Make a `Job`: the function `work`, which another OS thread runs, and whose result is awaited on the event loop
+    `loop`. This is a function because a `Job.__init__` would take twice as long (measured)."""
     job = Job(loop=loop)
     job.work = work
     job.error = job.outcome = None
@@ -156,9 +158,11 @@ def new_job(work: Any, loop: asyncio.AbstractEventLoop) -> Job:
 
 def deliver(jobs: Collection[Job]) -> None:
     """Pass the results of finished jobs to the callers that wait for them, each on the event loop of its caller. Called
-    from the OS thread that did the jobs. Wakes each event loop once, however many of the jobs belong to it. Jobs of a
-    closed event loop are dropped. If there is not enough memory for this, tries again until there is: otherwise the
-    callers would wait for ever."""
+    from the OS thread that did the jobs.
+
+    Each event loop is woken once, even if several of the jobs belong to it. Jobs of a closed event loop are dropped. If
+    there is not enough memory for this, it is tried again until there is: otherwise the callers would wait for ever.
+    """
     while True:
         try:
             _deliver(jobs)
@@ -296,8 +300,8 @@ class Calls:
         return await settle(self._keep(settling(work)))
 
     async def hear(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this coroutine as an asyncio task, and return its result. If the caller is cancelled, it stops waiting at
-        once, and the task goes on in the background. `drain` waits for the task."""
+        """Run this coroutine as an asyncio task, and return its result. If the caller is cancelled, the caller goes on
+        at once, and the task runs to its end in the background. `drain` waits for the task."""
         return await asyncio.shield(self.start(work))
 
     async def drain(self) -> None:
@@ -328,9 +332,9 @@ async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class Locks:
-    """One asyncio lock for each key: `async with locks[key]`. Stores hold the lock while they change the object with
-    that key on a server. So the asyncio tasks of one process never compete for an object, where a conflict would cost a
-    slow retry."""
+    """One asyncio lock for each key: `async with locks[key]`. A store holds the lock while it changes the object with
+    that key on a server. So two asyncio tasks of one process never change the same object at the same time, which would
+    cause a conflict and a slow retry."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

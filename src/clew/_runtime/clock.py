@@ -34,7 +34,10 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def age(self) -> float:
         """Return how many seconds have passed since this moment. If the two clocks disagree, return the larger number:
-        one of them may have stood still. Return infinity if one of them shows an earlier time now than it did then: it
-        was set back or began anew, so nobody can say how much time has passed."""
+        one of them may have stood still.
+
+        Return infinity if one of the clocks shows an earlier time now than it did then. That clock was set back or
+        started anew, so it cannot be known how much time has passed.
+        """
         wall, steady = time.time() - self.wall, time.monotonic() - self.steady
         return max(wall, steady) if min(wall, steady) >= 0 else math.inf

@@ -73,7 +73,8 @@ def sync_folder(path: Path) -> None:
 
 
 _NO_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP}
-"""What the operating system says of a folder that this process may not open, or whose file system cannot sync folders."""
+"""Error numbers (`errno`) that mean that this process may not open a folder, or that its file system cannot sync
+folders."""
 
 
 def sync_path(folder: Path) -> None:
@@ -155,7 +156,7 @@ def write_beside(path: Path, data: bytes, *, durable: bool) -> Path:
 
 
 def size(path: str | Path) -> int:
-    """Return the size of a file in bytes, 0 if there is no such file."""
+    """Return the size of a file in bytes, or 0 if there is no such file."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
@@ -163,8 +164,8 @@ def size(path: str | Path) -> int:
 
 
 def special_kind(path: Path) -> str | None:
-    """Return what is at this path, such as "named pipe", if it is neither a file nor a folder. Otherwise, and if there is
-    nothing, return None. Does not open it: that could wait for ever."""
+    """Return a word for what is at this path, such as "named pipe", if it is neither a file nor a folder. Return None
+    if it is a file or a folder, or if nothing is there. Does not open it: that could wait for ever."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -267,7 +268,7 @@ NO_MEMORY = (
     "this process got no memory; nothing stored was harmed. End other work on this machine, or give the process more "
     "memory, then try again"
 )
-"""What the `Unavailable` for a call that ran out of memory says."""
+"""The message of the `Unavailable` that is raised if a call runs out of memory."""
 
 
 def explain(error: OSError | MemoryError, path: Path) -> ClewError:

@@ -1,6 +1,6 @@
-"""Lets objects notice that this process is a forked child: the number `generation` is another one in each child, and
-functions registered with `in_child` are called there. This avoids `getpid`, which takes microseconds on some
-machines."""
+"""Lets objects notice that this process is a forked child. The number `generation` is different in each child, and
+functions registered with `in_child` are called there. This avoids `getpid`, which takes microseconds on some machines.
+"""
 
 from __future__ import annotations
 

@@ -87,9 +87,9 @@ def plural(number: int, noun: str) -> str:
 
 
 UNSEEN = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-"""A pattern that matches the characters that a terminal or a browser obeys instead of showing them: control characters
-(C0 and C1), and those that break lines or change the direction of writing, which can make a text look like another.
-Halves of a surrogate pair, which cannot be printed at all, are matched too. Line breaks and tabs are not."""
+"""A pattern for the characters that a terminal or a browser obeys instead of showing them: control characters (C0 and
+C1), and characters that break lines or change the direction of writing, which can make a text look like another. It
+also matches halves of a surrogate pair, which cannot be printed at all. It does not match line feeds and tabs."""
 _UNSEEN = re.compile(UNSEEN)
 
 
