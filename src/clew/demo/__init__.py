@@ -1,4 +1,5 @@
-"""`clew demo`: kill an agent inside a tool, resume it in a new process, and compare it with an undisturbed run."""
+"""`clew demo`: kill an agent inside a tool, resume it in a new process, and compare the result with that of a run that
+was not disturbed."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ class Places:
 
 
 def make_agent(places: Places, *, slow_at: int = 0, effect: Effect = "once") -> Agent:
-    """Make the agent of the demo. In the turn number `slow_at` the bank takes the money at once and answers late; 0
-    means that it is never late.
+    """Make the agent of the demo. In the turn number `slow_at` the bank takes the money at once and answers late; with
+    0, it never answers late.
 
     `effect` is what the payment tool declares about running twice. Any value but "once" is wrong for a payment, and
     makes the demo show repeated payments.
