@@ -1,5 +1,5 @@
-"""The same names as in `clew`, but blocking: for scripts, notebooks and code that runs in OS threads. Their types are
-in the stub file `__init__.pyi`."""
+"""The same names as in `clew`, but with functions and methods that block until they are done. They are for scripts,
+notebooks and code that runs in OS threads. Their types are in the stub file `__init__.pyi`."""
 
 from __future__ import annotations
 

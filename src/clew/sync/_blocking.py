@@ -158,8 +158,8 @@ def _member(cls: type, name: str) -> Any:
 
 
 def _class_level(function: Callable[..., Any], original: Any) -> Callable[..., Any]:
-    """Return a blocking form of a function that is not called on an object. If the function is async it runs on the
-    event loop, otherwise right where it is called. `original` provides name, docstring and signature."""
+    """Return the blocking form of a plain function, a static method or a class method. If the function is async it runs
+    on the event loop, otherwise in the OS thread of the caller. `original` provides name, docstring and signature."""
     through_loop = inspect.iscoroutinefunction(function)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -190,7 +190,8 @@ def _method(name: str, original: Callable[..., Any], *, attribute: bool = False)
 
 def _finishing(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a wrapper around a method of the async object. If the method returns a run, the wrapper returns a
-    coroutine that waits for the end of the run and gives its result. Any other value is returned as it is."""
+    coroutine that waits for the end of the run and gives its result. Any other value that the method returns is passed
+    on as it is."""
 
     def begin(*args: Any, **kwargs: Any) -> Any:
         result = method(*args, **kwargs)
@@ -204,8 +205,9 @@ async def _finished(run: Run[Any]) -> Any:
 
 
 def _entered(origin: Any) -> Any:
-    """Enter the async context of this object and return its value. If the caller is interrupted (Ctrl+C) just after
-    that, leave the context again, because nobody else would."""
+    """Enter the async context of this object, and return what entering gives. If the caller is interrupted (Ctrl+C)
+    just after that, leave the context again, because the caller's `with` block has not begun and so would not leave it.
+    """
     entered = False
 
     async def enter() -> Any:

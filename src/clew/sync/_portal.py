@@ -31,7 +31,7 @@ EXIT_TIME = 1.0
 tasks that are left, and to close stores."""
 
 _PATIENCE = 0.1 if sys.platform == "win32" else None
-"""How many seconds an OS thread that waits for a call sleeps at most before it looks again; None for no limit. On
+"""For how many seconds at most an OS thread that waits for a call sleeps before it checks again; None for no limit. On
 Windows the time has to be short, because a signal such as Ctrl+C does not interrupt a sleeping thread."""
 
 _INTERRUPTED_AGAIN = (
@@ -62,8 +62,8 @@ def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def close_at_exit(resource: Closes) -> None:
-    """Close this object when the interpreter exits, if it still exists then: registering it here does not keep it
-    alive. It may have been closed before, so closing it twice must not be an error."""
+    """Close this object when the interpreter exits, if the object still exists then. Registering the object here does
+    not keep it alive. It may be closed before by its user, so closing it twice must not be an error."""
     _to_close.add(resource)
 
 
@@ -122,7 +122,7 @@ class _Operation:
                 raise self._error
             return self._result
         finally:
-            self._error = None  # an error holds its frames, and this one's frame holds the error
+            self._error = None  # break the reference cycle: the error holds this frame, and this frame holds the error
 
 
 class _Portal:
@@ -177,7 +177,7 @@ class _Portal:
         self.stopping = asyncio.Event()
         self._ready.set()
         await self.stopping.wait()
-        await _cancelled(self.running.copy())  # first, as these may wait for other tasks that settle what they began
+        await _cancelled(self.running.copy())  # first: these may wait for other tasks, which finish their work
         await _ended([asyncio.ensure_future(worker.aclose()) for worker in list(_to_stop)])
         await _cancelled(asyncio.all_tasks() - self.running - {asyncio.current_task()})
         await _ended([asyncio.ensure_future(resource.close()) for resource in list(_to_close)])
@@ -194,7 +194,7 @@ async def _ended(futures: Collection[asyncio.Future[Any]]) -> None:
         done, _ = await asyncio.wait(futures, timeout=EXIT_TIME)
         for future in done:
             if not future.cancelled():
-                future.exception()  # mark it as seen: nobody is left to report it to
+                future.exception()  # mark it as retrieved, so that asyncio does not log it
 
 
 _lock = threading.Lock()
@@ -239,8 +239,8 @@ def _forget() -> None:
 
 
 _inherited: list[object] = []
-"""The parent's portal and objects. A forked child process keeps references to them, so that they are never finalized
-there."""
+"""What a forked child process has from its parent: the portal (an event loop and its OS thread), and the sets of
+objects to stop or close at exit. These references keep the child from finalizing them."""
 
 atexit.register(_stop)
 if hasattr(os, "register_at_fork"):
