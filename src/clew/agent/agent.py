@@ -286,8 +286,8 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `run` does, with its arguments, and return a run to iterate: `async for event in agent.stream("…")`.
-        It has its `result` after the last event. Without a prompt, go on as `resume` does, with `answer` if given."""
+        """Ask as `run` does, and return a run to iterate: `async for event in agent.stream("…")`. The run's `result` is
+        there after the last event. Without a prompt, go on as `resume` does, with `answer` if given."""
         if prompt is None:
             return self.resume(
                 thread_id=thread_id, prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout

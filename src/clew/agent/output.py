@@ -37,8 +37,8 @@ class Output:
             ) from error
 
     def read(self, text: str) -> tuple[Any, str]:
-        """Read the model's text as JSON of the wanted type. Returns the value and "". If it does not fit, returns None
-        and a text that asks the model to correct it."""
+        """Read the model's text as JSON of the wanted type. Returns the value and "". If the text does not fit the
+        type, returns None and a text that asks the model to correct its answer."""
         fenced = _FENCED.fullmatch(text)
         words = fenced[1] if fenced else text
         if self._adapter is not None:

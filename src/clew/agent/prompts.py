@@ -166,8 +166,9 @@ def prompts_waiting(state: Checkpoint) -> list[WaitingPrompt]:
 
 
 def waiting_prompts(prompts: list[WaitingPrompt]) -> list[Logged]:
-    """Return the entries that record these prompts as waiting until tool calls have ended. When recorded, they replace
-    the list of waiting prompts in the log. Ids are stored apart from the texts, because only texts are redacted."""
+    """Return the entries that record these prompts as waiting until tool calls have ended. Once recorded, this list
+    replaces the earlier list of waiting prompts. Ids are stored apart from the texts, because only texts are redacted.
+    """
     texts, ids = [prompt.text for prompt in prompts], [prompt.id for prompt in prompts]
     return [StateSet(_PROMPTS, texts or None), StateSet(PROMPT_IDS, ids or None)]
 

@@ -37,8 +37,8 @@ class Left(msgspec.Struct, frozen=True):
         return bool(self.prompt or self.in_doubt or self.words)
 
     def with_calls(self, calls: Sequence[ToolCall]) -> Left:
-        """Return a copy of this object with these calls added to `in_doubt`. A call is not added if one with the same
-        name and arguments is already there."""
+        """Return a copy of this object with these calls added to `in_doubt`. Leaves out each call for which a call with
+        the same name and arguments is already there."""
         known = [(call.name, call.arguments) for call in self.in_doubt]
         more = [call for call in calls if (call.name, call.arguments) not in known]
         return msgspec.structs.replace(self, in_doubt=(*self.in_doubt, *more))
