@@ -77,7 +77,7 @@ class _OpenSpan:
         if kind is not None:
             self._span.set_attribute("error.type", kind.__qualname__)
             if issubclass(kind, Exception):
-                from opentelemetry.trace import StatusCode  # an extra
+                from opentelemetry.trace import StatusCode  # an optional dependency
 
                 self._span.set_status(StatusCode.ERROR)
         self._current.__exit__(kind, error, trace)

@@ -326,8 +326,8 @@ class _ResultConverter:
 def _is_list(value: Any) -> bool:
     """Return whether an object is shown to the model as a list of its members, and not by its `str`.
 
-    True for a sequence or a set. For any other collection it is True only if the type has no `str` of its own. A table
-    or an e-mail has one: iterating over it would give only the names of its columns or headers.
+    True for a sequence or a set. For any other collection it is True only if the type does not define a `str` of its
+    own. A table or an e-mail defines one: iterating over it would give only the names of its columns or headers.
     """
     if isinstance(value, Sequence | Set | ValuesView):
         return True

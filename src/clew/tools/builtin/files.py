@@ -198,7 +198,7 @@ def _text(place: Place, data: bytes) -> str:
 
 
 def _is_edited(text: str, old: str, new: str) -> bool:
-    """Return whether this edit, which replaces `old` by `new`, seems to have been made in the text already: the text
+    """Return whether the edit that replaces `old` by `new` seems to have been made in the text already: the text
     contains `new`, and `old` only inside `new`.
 
     This is true after every edit that `edit_file` makes. So when the tool runs again after a crash, it can tell that
