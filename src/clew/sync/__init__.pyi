@@ -226,8 +226,8 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `run` does, with its arguments, and return a run to iterate: `for event in agent.stream("…")`.
-        It has its `result` after the last event. Without a prompt, go on as `resume` does, with `answer` if given."""
+        """Ask as `run` does, and return a run to iterate: `for event in agent.stream("…")`. The run's `result` is
+        there after the last event. Without a prompt, go on as `resume` does, with `answer` if given."""
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
         """Return the thread id that `session(resume=True)` makes for a session whose first prompt is `task`. Runs nothing.
@@ -239,8 +239,9 @@ class Agent:
         """Read what was done on a thread, prompt by prompt. Raises `ThreadNotFound` if the store does not have it."""
 
 class Checkpointer:
-    """A store of threads. Each thread is a log of opaque frames with one head; blobs are stored by their digest.
-    A ref is the digest of a blob that a thread refers to.
+    """A store of threads. Each thread has a log, which is a list of frames (bytes that the store never looks inside),
+    and a head, which is a small summary. Blobs are larger values, each stored under its digest. A ref is the digest of
+    a blob that a thread refers to.
 
     Every store keeps these promises, and `clew.testing.CheckpointerContract` tests them:
 
@@ -278,8 +279,8 @@ class Checkpointer:
         - **No frames** is a legal append to a thread that exists: it replaces only the head, under the same condition.
         - **A broken connection**: the store may repeat the append by itself within the call. So `Conflict` says that the
           append is not in the log when the call ends. It may have been there until another call deleted the thread or
-          replaced the head. The head alone may be replaced twice, and a thread that was deleted before the append that
-          creates it has ended may be created again.
+          replaced the head. An append without frames may replace the head twice. An append that creates a thread may
+          create it again if another call deletes the thread before the append has ended.
         - A ref to a blob that the store does not have raises `MissingBlob`, and nothing is written. Each ref touches its
           blob: the blob's time of last use is set to now.
         - **Cancelling** an awaited append does not abandon it: the append finishes first, then the cancellation is raised."""
@@ -288,9 +289,9 @@ class Checkpointer:
         """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
         given as a ref to an append, or asked for with `missing_blobs`.
 
-        Garbage collection reads `heads` after this, and deletes those of these blobs that no listed thread refers to.
-        So a store that keeps its listing of threads apart from the threads first makes sure that the listing has every
-        thread. It raises an error if it cannot."""
+        Garbage collection then reads `heads`, and deletes the yielded blobs to which no listed thread refers. So a
+        store that keeps its listing of threads apart from the threads first makes sure that the listing has every
+        thread. If the store cannot make sure of that, this raises an error."""
 
     def close(self) -> None:
         """Wait for calls under way, then close files and connections. Closing twice does nothing."""
@@ -338,8 +339,8 @@ class Checkpointer:
         before they are given to the store, which never looks inside them. `SealedCheckpointer` gives a store its keys."""
 
     def missing_blobs(self, digests: Collection[str]) -> set[str]:
-        """Return those of the given digests whose blobs the store does not have. The blobs that it has are touched:
-        their time of last use is set to now, so that garbage collection spares them for its grace period."""
+        """Return the digests of the given blobs that the store does not have. The blobs that it has are touched: their
+        time of last use is set to now, so that garbage collection spares them for its grace period."""
 
     @property
     def own_files(self) -> tuple[Path, ...]: ...
@@ -382,8 +383,8 @@ class HTTPCheckpointer(Checkpointer):
     also be an option of the URL. `tls` replaces the default TLS settings, which trust the authorities that the system
     trusts.
 
-    What a server sends is bounded by what was asked for: a blob by `max_blob` bytes, everything else by the limits of
-    every store. A server that sends more is `Unavailable`.
+    The size of an answer is limited: a blob may have `max_blob` bytes, everything else what the limits of every store
+    allow. If a server sends more, the call raises `Unavailable`.
     """
 
     def __init__(
@@ -625,8 +626,8 @@ class RedisCheckpointer(Checkpointer):
       makes the thread permanent. Blobs do not expire, because an append cannot renew blobs that it does not name, such as
       those that other blobs point at. gc removes the blobs that expired threads leave behind.
     - `cluster=true`: the server is part of a cluster. Clew asks it for the addresses of the others.
-    - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it, and
-      is `Unavailable` if they do not confirm that in time.
+    - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it, and raises
+      `Unavailable` if they do not confirm that in time.
     - `timeout`: seconds without progress after which a call raises `Unavailable`, default 10.
 
     How durable an append is depends on the server's settings. `appendonly yes` and `appendfsync always` keep the promise
@@ -636,9 +637,9 @@ class RedisCheckpointer(Checkpointer):
     blobs live in other slots of a cluster. gc cannot delete such a blob in between, as long as the append takes less time
     than the grace of gc, which is a day by default.
 
-    The listings of threads are keys of their own. One that was lost is made again by the next listing, from the keys of
-    the threads. gc does not rely on listings alone: before it deletes blobs, all keys of the server are looked through
-    for threads.
+    The lists by which threads are listed are Redis keys of their own. If one is lost, the next call of `heads` makes it
+    again from the keys of the threads. gc (garbage collection of blobs) does not rely on these lists alone: before it
+    deletes blobs, all keys of the server are looked through for threads.
     """
 
     def __init__(
@@ -714,12 +715,12 @@ class SealedCheckpointer(Checkpointer):
 
     The caller encrypts and decrypts frames and blobs, with `keys`. This class signs heads: each head carries a seal (a
     signature) over all its fields, among them the thread's id, the number of frames, the digest of the last one, the
-    log's id and the lease. Every head that is read is checked. One that was changed without a key raises `Corrupt`; one
-    without a seal raises `NotSealed`, unless the keys allow plain data.
+    log's id and the lease. Every head that is read is checked. A head that was changed without a key raises `Corrupt`;
+    a head without a seal raises `NotSealed`, unless the keys allow plain data.
 
-    An older head of the same thread has a right seal too. So somebody who can write to the store, and kept a copy of it,
-    can put back a thread as it once was. Only a memory outside the store shows that: `marks`, the newest state that this
-    machine has seen of each thread. A thread that is older than its mark raises `Corrupt`.
+    An older head of the same thread has a valid seal too. So somebody who can write to the store, and kept a copy of
+    it, can put back a thread as it once was. Only a record outside the store shows that: `marks`, the newest state that
+    this machine has seen of each thread. A thread that is older than its mark raises `Corrupt`.
 
     Closing this closes `store`.
     """
@@ -975,9 +976,9 @@ class Thread:
         4. If more than the grace period passes between a touch and its append, the blob may be gone. Then the append raises
            `MissingBlob` and writes nothing. So every writer in Clew puts values again before it appends them elsewhere.
         5. A tree protects the blobs below it; they are read from the tree without any key. A writer that points at a tree
-           that it did not just write must touch all blobs below it (`missing_blobs` of `below`) before it appends. Trees
-           are deleted before the blobs they point at, and a tree that was touched meanwhile keeps them. So every tree in
-           the store is complete.
+           that it did not just write must touch all blobs below it before it appends (`missing_blobs` touches the blobs
+           that `below` returns). Trees are deleted before the blobs they point at, and a tree that was touched meanwhile
+           keeps them. So every tree in the store is complete.
 
         A store must show an append in listings within the grace period after touching its refs. In the stores in memory, in
         SQLite and in files, the two are one step. If a single `delete_blobs` takes longer than the grace period,
@@ -1205,9 +1206,9 @@ class Thread:
         """Make this checkpoint the state of the thread, by appending entries for what differs.
 
         If the checkpoint lacks messages of the conversation, the thread is rewound first. Raises `InvalidInput`, and
-        saves nothing, if a part of the checkpoint cannot be recorded; the error names that part. What the record holds
-        beyond the checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If the
-        checkpoint's status is `running`, the thread's status becomes `interrupted` once it is closed."""
+        saves nothing, if a part of the checkpoint cannot be recorded; the error names that part. What the log has in
+        addition to the checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If
+        the checkpoint's status is `running`, the thread's status becomes `interrupted` once it is closed."""
 
     @property
     def thread_id(self) -> str: ...
@@ -1293,7 +1294,7 @@ class Workspace:
         point, make the same call again: it completes the restore. `progress` is called with the number of files
         written so far and the number of files to write.
 
-        Setuid and setgid bits are not restored, because with them a program runs with its owner's rights, whoever
+        Setuid and setgid bits are not restored, because with them a program runs with its owner's rights, no matter who
         starts it. For a snapshot that you trust, pass `setuid=True`."""
 
     def snapshot(self, progress: Progress | None = None) -> SnapshotRef:
