@@ -18,7 +18,8 @@ from clew.errors import UsageError
 from clew.log import Usage
 from clew.messages import Image, Text, ToolCall, ToolResult, assistant, plain_text, tool, user
 from clew.models.base import ModelRequest, ToolSpec
-from clew.testing import ModelServer, Response, call, reply, say, think, turns_in
+from clew.testing import Fault, ModelServer, Response, call, reply, say, think, turns_in
+from clew.testing.model_server.http import Connection
 from tests.limits import PATIENCE
 from tests.testing.raw import ask
 
@@ -79,6 +80,32 @@ async def test_anthropic_messages_whole_and_streamed_by_both_clients() -> None:
             async with later.messages.stream(model="claude", max_tokens=99, messages=HI) as flow:
                 check_message(await flow.get_final_message())
     assert [record.outcome for record in server.requests] == ["answered"] * 4
+
+
+def test_a_client_that_has_the_whole_answer_finds_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = Connection._flush
+
+    async def slow(connection: Connection) -> None:
+        await flush(connection)
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(Connection, "_flush", slow)
+    faults = {3: Fault(status=400), 4: Fault(drop_after=3)}
+    ask: Any = {"model": "claude", "max_tokens": 99, "messages": HI}
+    outcomes: list[str] = []
+    with ModelServer(["One.", "Two."], faults=faults) as server, anthropic_client(server) as client:
+        client.messages.create(**ask)
+        outcomes.append(server.requests[-1].outcome)
+        with client.messages.stream(**ask) as stream:
+            stream.get_final_message()
+        outcomes.append(server.requests[-1].outcome)
+        with pytest.raises(anthropic.BadRequestError):
+            client.messages.create(**ask)
+        outcomes.append(server.requests[-1].outcome)
+        with pytest.raises(Exception, match="peer closed"), client.messages.stream(**ask) as stream:
+            stream.get_final_message()
+        outcomes.append(server.requests[-1].outcome)
+    assert outcomes == ["answered", "answered", "failed", "failed"]
 
 
 def test_anthropic_counts_tokens_and_lists_models() -> None:

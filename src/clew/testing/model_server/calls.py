@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -44,6 +44,17 @@ def read_body(body: bytes) -> Body:
         raise Refused(Problem(status=400, message="the body is not a JSON object")) from None
 
 
+class _Ending(NamedTuple):
+    """How the answer to a request ends. It is written into the record right before the last bytes are sent: a test whose
+    client has the whole answer then finds the outcome in the record."""
+
+    record: RecordedRequest
+    outcome: Literal["answered", "failed"]
+
+    def tell(self) -> None:
+        self.record.outcome = self.outcome
+
+
 class CallResponder:
     """Answers model calls from a test's script, which is a list of responses or a function. Takes the same options as
     `ModelServer`."""
@@ -73,7 +84,7 @@ class CallResponder:
 
     async def answer(self, wire: Wire, record: RecordedRequest, connection: Connection) -> None:
         try:
-            record.outcome = "answered" if await self._answer(wire, record, connection) else "failed"
+            await self._answer(wire, record, connection)
         except Refused as refused:
             record.outcome, record.reason = "refused", refused.problem.message
             await _send_problem(wire, refused.problem, connection)
@@ -81,9 +92,10 @@ class CallResponder:
             record.outcome = "abandoned"
             raise
 
-    async def _answer(self, wire: Wire, record: RecordedRequest, connection: Connection) -> bool:
-        """Answer one model call. `wire` has the functions of the vendor's API, `record` is the request. Return whether
-        the client got a complete and correct answer. Raises `Refused` for a request that the vendor would refuse."""
+    async def _answer(self, wire: Wire, record: RecordedRequest, connection: Connection) -> None:
+        """Answer one model call, and write into `record`, the request, whether the client got a complete and correct
+        answer. `wire` has the functions of the vendor's API. Raises `Refused` for a request that the vendor would
+        refuse."""
         body = self._continued(wire, record.body or {})
         record.request = request = _read(wire, body)
         self._check(wire, request)
@@ -97,21 +109,23 @@ class CallResponder:
             else:
                 reply = said
         await connection.pause(self._delay + reply.delay + fault.first_byte)
+        ending = _Ending(record, "answered" if fault.answers else "failed")
         if fault.reset:
+            ending.tell()
             await connection.reset()
         elif fault.stops and fault.problem is not None:
+            ending.tell()
             await _send_problem(wire, fault.problem, connection)
         else:
             answer = self._written(wire, reply, request, number, body)
+            if fault.answers:
+                self._store(wire, answer, body)
             if fault.hang:
                 await _send_words(wire, answer, body, fault, connection)
                 record.outcome = "hanging"
                 await connection.pause(math.inf)
             else:
-                await _send(wire, answer, body, fault, connection)
-            if fault.answers:
-                self._store(wire, answer, body)
-        return fault.answers
+                await _send(wire, answer, body, fault, connection, ending)
 
     async def _say(self, request: ModelRequest, number: int) -> Reply | Fault:
         """Return the response number `number`, from 0, of the test's script. If the script is a function, call it with
@@ -195,10 +209,11 @@ async def _send_problem(wire: Wire, problem: Problem, connection: Connection) ->
     await connection.send(problem.status, {**JSON, **wait}, msgspec.json.encode(wire.error(problem)))
 
 
-async def _send(wire: Wire, answer: Answer, body: Body, fault: Fault, connection: Connection) -> None:
+async def _send(wire: Wire, answer: Answer, body: Body, fault: Fault, connection: Connection, ending: _Ending) -> None:
     if body.get("stream"):
-        await _send_events(wire, answer, body, fault, connection)
+        await _send_events(wire, answer, body, fault, connection, ending)
         return
+    ending.tell()
     whole = msgspec.json.encode(wire.whole(answer, body))
     if fault.error_after is not None and fault.problem is not None:
         await _send_problem(wire, fault.problem, connection)
@@ -223,17 +238,25 @@ async def _send_words(wire: Wire, answer: Answer, body: Body, fault: Fault, conn
         await connection.chunk(event.encoded())
 
 
-async def _send_events(wire: Wire, answer: Answer, body: Body, fault: Fault, connection: Connection) -> None:
+async def _send_events(
+    wire: Wire, answer: Answer, body: Body, fault: Fault, connection: Connection, ending: _Ending
+) -> None:
     await connection.start(EVENTS)
-    for sent, event in enumerate(wire.events(answer, body)):
+    events = wire.events(answer, body)
+    for sent, event in enumerate(events):
         if sent:
             await connection.pause(fault.between)
         if sent == fault.error_after and fault.problem is not None:
+            ending.tell()
             await connection.chunk(wire.stream_error(fault.problem, answer, body, sent).encoded())
             break
         if sent == fault.drop_after:
+            ending.tell()
             await connection.cut()
             return
+        if sent == len(events) - 1:
+            ending.tell()
         broken = fault.malformed and sent == 1
         await connection.chunk((Event(event.name, _NOT_JSON) if broken else event).encoded())
+    ending.tell()
     await connection.end()
