@@ -30,9 +30,13 @@ from tests.servers.clis import cli_path
 
 BEFORE = {
     "resume": "clew rm trip --yes && clew run 'Plan a trip to Rome.' --thread trip",
+    "move": "clew rm trip --yes && clew run 'Plan a trip to Rome.' --thread trip",
     "import": "clew export trip trip.clew",
+    "rekey": "CLEW_KEY=old clew rekey --allow-plain",
 }
 """What an example needs that is done first."""
+KEYS = {"old": "0" * 64, "new": "1" * 64, "key": "1" * 64}
+"""Real keys for the words that stand for keys in the examples."""
 SESSION = "0199c0de-7a1b-7c2d-8e3f-000000000001"
 NARROW = {"COLUMNS": "80"}
 
@@ -91,6 +95,7 @@ class Shell:
 
     @contextmanager
     def start(self, line: str) -> Iterator[subprocess.Popen[str]]:
+        line = re.sub(r"(?<=^CLEW_KEY=)\S+", lambda named: ",".join(KEYS[word] for word in named[0].split(",")), line)
         process = subprocess.Popen(
             ["/bin/sh", "-c", line],
             cwd=self.samples.folder,
