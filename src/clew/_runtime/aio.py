@@ -34,8 +34,8 @@ __all__ = [
 
 T = TypeVar("T")
 _PAUSE = 0.02
-"""Seconds to wait after an attempt to pass results to their callers failed for lack of memory. Then it is made again.
-"""
+"""Seconds to wait before another attempt to pass the results of jobs to the callers that wait for them, after an
+attempt failed for lack of memory."""
 
 
 class _UncancelledTask(asyncio.Task[T]):
@@ -242,8 +242,8 @@ class WorkerPool:
             raise
 
     async def run(self, work: Callable[[Any], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Run this function on an OS thread of the pool, which passes it its resource. Return the result of the function,
-        or raise its error. `loop` is the event loop of the caller."""
+        """Run this function on an OS thread of the pool, and return its result or raise its error. The function gets
+        one argument: the resource that the OS thread has, such as a connection. `loop` is the caller's event loop."""
         job = new_job(work, loop)
         self._queue.put(job)
         box: list[T] = await job

@@ -229,8 +229,8 @@ class Reserve:
         self._size = size
 
     def hold(self) -> None:
-        """Create the file, unless it exists or the disk has too little free space (see `is_short`). Raises no error if
-        the file cannot be created: only a deletion on a full disk needs it."""
+        """Create the reserve file, unless it exists or the disk has too little free space (see `is_short`). Raises no
+        error if it cannot be created: only a deletion on a full disk needs the space that this file reserves."""
         with suppress(OSError):
             if self.is_short():
                 return
@@ -246,12 +246,12 @@ class Reserve:
                 os.close(fd)
 
     def is_short(self) -> bool:
-        """Return whether the disk has less free space than twice the size of the reserve file."""
+        """Return whether the disk has less free space than twice the size of the file that reserves space on it."""
         return shutil.disk_usage(self._path.parent).free < 2 * self._size
 
     def release(self) -> bool:
-        """Remove the file, so that its space can be used. Returns False if there is no such file, or if it cannot be
-        removed."""
+        """Remove the reserve file, so that a deletion on a full disk can use its space. Returns False if there is no
+        such file, or if it cannot be removed."""
         try:
             os.unlink(self._path)
         except OSError:
