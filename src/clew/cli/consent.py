@@ -38,9 +38,10 @@ class Review(NamedTuple):
 
     thread_id: str
     setup: Setup
-    """The setup that the agent would be made from."""
+    """The setup (the options) from which the agent would be made."""
     changed: tuple[str, ...]
-    """How `setup` differs from the last setup in the record that this user agreed to; empty if there is none."""
+    """How `setup`, the options for the agent, differs from the last setup in the record that this user agreed to. Empty
+    if the user agreed to none."""
     calls: tuple[tuple[str, str], ...]
     """The tool calls that would be run at once, because they have no result yet: name, and arguments as JSON."""
     author: str

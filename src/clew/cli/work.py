@@ -69,8 +69,9 @@ def resumed_job(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
 
 
 def work_on(job: Job, store: str | None, json: bool) -> None:
-    """Run the job on the store at the URL `store`, show its events (as JSON if `json` is set), and then exit the
-    command: with 0 if the work is done, with 1 if it stopped before.
+    """Run the job (a thread, the options for its agent, and the prompt or answer to go on with) on the store at the URL
+    `store`. Show the agent's events, as JSON if `json` is set, and then exit the command: with 0 if the work is done,
+    with 1 if it stopped before.
 
     On a terminal, questions of the agent are put to the user at once, and the work goes on with the answers. With
     `json` nothing is asked.
@@ -151,8 +152,8 @@ async def _keep(store: Checkpointer, thread_id: str, job: Job) -> None:
 
 
 class _Watched:
-    """Runs the job's session and passes its events to the view. If a signal stops the run, the method `stopped` is
-    called and returns the command that resumes the thread."""
+    """Runs a session of the agent with the prompt or answer of a job, and passes the events to the view. If a signal
+    stops the run, the method `stopped` is called and returns the command that resumes the thread."""
 
     def __init__(self, view: View, job: Job, url: str | None) -> None:
         self._view = view
@@ -245,8 +246,8 @@ async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job
 
     The text holds a command that resumes the thread. If the job's prompt was not stored, the command repeats it. If the
     thread could not be taken to the provider that the job names, the command names that provider. If the conversation
-    is too long for the model, the command has a placeholder for a larger model. If the thread cannot be read, it is the
-    plain command.
+    is too long for the model, the command has a placeholder for a larger model. If the thread cannot be read, the
+    command has only the thread's id and, if needed, the URL of the store.
     """
     at = shown_store(url)
     try:
@@ -266,8 +267,8 @@ async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job
 
 
 def _is_still_to_move(job: Job, now: Checkpoint | None) -> bool:
-    """Tell whether the job was to take the thread to another provider, but is still at its old provider in its present
-    state, `now`."""
+    """Tell whether the job was to take the thread to another provider, but the thread is still at its old provider.
+    `now` is the thread's present state."""
     if not job.setup.provider or job.before is None or now is None or not job.before.limits:
         return False
     was, is_now = job.before.limits.get("provider"), now.limits.get("provider")

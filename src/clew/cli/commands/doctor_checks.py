@@ -214,8 +214,8 @@ def _is_open(place: str) -> bool | None:
 
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Opens URLs directly, without a proxy that the environment names: a proxy would send the request from another machine.
-"""
+"""Opens URLs directly, without a proxy that the environment names. A proxy would send the request from another machine,
+and so might reach another service or none."""
 _LONGEST_PROBE = 2.0
 """Seconds to wait for a service that may not be there."""
 _SLOW = 0.5

@@ -57,8 +57,8 @@ def rekey(
 
 async def _rekey(store: Checkpointer) -> Rekeyed:
     """Encrypt every thread of the store again with the first key, and return which threads were encrypted. This gives a
-    thread a new log. What this user has agreed to is recorded for the old log, so it is then recorded for the new one
-    too, and a resume does not ask again."""
+    thread a new log. If it is recorded for the old log that this user made or agreed to the thread's setup (the options
+    for its agent), this is then recorded for the new log too, so that a resume does not ask again."""
     before = {head.thread_id: head async for head in store.heads()}
     with working("Sealing") as tick:
         done = await clew.Thread.rekey(store, tick)

@@ -181,7 +181,8 @@ class _Found(NamedTuple):
     """What is needed to go on with the thread, such as an answer or a higher limit. For a sub-agent's thread, this is
     what its parent's thread needs, because the two go on together."""
     review: Review | None = None
-    """What the user has to agree to before the job is run; None if there is nothing."""
+    """What the user has to agree to before the agent goes on with the thread, such as the options for the agent; None
+    if there is nothing."""
 
 
 async def _find(

@@ -116,9 +116,10 @@ def _new(asked: Asked) -> Job:
 
 
 async def _job(store: Checkpointer, thread_id: str, asked: Asked) -> tuple[Job, Review | None]:
-    """Return the job of `clew run` for the thread with this id, which need not exist, and what the user has to agree to
-    before it is run. `asked` has the options that the user gave for the agent. If the thread exists, options that are
-    not given keep their stored values, so the same command can be repeated after a crash."""
+    """Return the job of `clew run`, which has the thread with this id and the options for its agent. The thread need
+    not exist. Also return what the user has to agree to before the agent runs, such as these options; None if there is
+    nothing. `asked` has the options that the user gave. If the thread exists, options that are not given keep their
+    stored values, so the same command can be repeated after a crash."""
     from clew.cli.work import resumed_job
 
     try:

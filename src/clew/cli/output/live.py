@@ -52,13 +52,13 @@ class Ended(NamedTuple):
     seconds: float = 0.0
     drift: dict[str, Any] = {}  # noqa: RUF012 - never changed
     prompts: tuple[str, ...] = ()
-    """Stored prompts that the agent gets after the questions are answered."""
+    """Stored prompts that the agent gets after the user has answered its `questions`."""
     program_budget: dict[str, Any] | None = None
-    """The budget that the agent must be given if the thread goes on in a Python program: its limits by name. None if
-    the call in `resume` is enough."""
+    """The larger budget that a Python program must give the agent to go on with the thread, because the recorded one is
+    used up: its limits by name. None if no larger budget is needed, or if a shell command goes on with the thread."""
     go_on: str = ""
     """The text to print after the words `To go on`, or `To answer` if there are questions. If it is empty, a colon and
-    `resume` are printed instead."""
+    the command in the field `resume` are printed instead."""
 
 
 class View(Protocol):
@@ -82,7 +82,7 @@ class View(Protocol):
 
 @contextmanager
 def live_view(json: bool) -> Iterator[View]:
-    """Yield the view that fits the output: JSON if `json` is set, otherwise one for a terminal or one for a pipe.
+    """Yield the object that shows a run: as JSON if `json` is set, otherwise in the form for a terminal or for a pipe.
 
     Except on a terminal, whatever tools print during the block goes to the standard error, so that it does not mix with
     the answer.
