@@ -73,8 +73,9 @@ def run_worker(
 
 
 def _is_in_doubt(lines: list[Line]) -> bool:
-    """Return whether a worker has made its slow payment without storing the outcome, while the outcome of the turn's
-    other call is stored. `lines` are the events that the worker has printed."""
+    """Return whether a worker is at the worst moment for a kill: it has made the payment to which the bank answers
+    late, and has not stored its outcome, while the outcome of the turn's other call is stored. `lines` are the events
+    that the worker has printed."""
     in_bank = next((line for line in lines if isinstance(line, InBank)), None)
     return in_bank is not None and any(
         isinstance(line, ToolFinished) and line.call_id.startswith(f"call_{in_bank.turn}_") for line in lines
