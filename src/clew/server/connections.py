@@ -114,8 +114,8 @@ class Connections:
 
     def entry_of(self, connection: Connection, transport: asyncio.BaseTransport) -> _Entry | None:
         """Return the entry under which a new connection is counted, and link the entry to the connection. `transport`
-        is that of the connection. Returns None if the connection is not counted, because no `Listener` accepted it, as
-        on a unix socket."""
+        is that of the connection. Returns None if the connection is not counted, because no `Listener` (a socket that
+        counts the connections that it accepts) accepted it, as on a unix socket."""
         found = transport.get_extra_info("socket")
         entry = None if found is None else self._entries.get(found.fileno())
         if entry is not None:

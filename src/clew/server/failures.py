@@ -1,4 +1,4 @@
-"""Turns errors into HTTP responses: a status code, and a `Failure` as the body."""
+"""Turns errors into HTTP responses: a status code, and a `Failure` (an error code and a message) as the body."""
 
 from __future__ import annotations
 

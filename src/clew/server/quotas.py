@@ -29,7 +29,8 @@ CREATE TABLE IF NOT EXISTS totals (
 ) WITHOUT ROWID;
 """
 _ROW = 64
-"""Bytes that a frame or a reference to a blob is counted with beside its content, so that empty ones are not free."""
+"""Bytes that are counted for each frame and each reference to a blob, beside its content, so that empty ones are not
+free."""
 _BUSY = 5000
 """Milliseconds to wait for another process that writes to the file."""
 

@@ -35,7 +35,7 @@ class Request:
         """The function of ASGI that waits for the next part of the request's body and returns it."""
         self.settings = settings
         self.room: Room | None = None
-        """The `Room` in which the memory that the body takes is counted. None if it is not counted."""
+        """Counts the memory that the request takes for its body and for a large response. None if it is not counted."""
         self.is_secure = scope.get("scheme") == "https"
         """Whether the client uses TLS, to this service or to a proxy in front of it that the settings name."""
         self.address: str = (scope.get("client") or ("",))[0]

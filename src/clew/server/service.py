@@ -33,7 +33,8 @@ from clew.server.settings import Settings
 __all__ = ["Server", "serve"]
 
 _ENDING = 3.0
-"""Seconds of the grace that are kept for closing connections and the store, after the requests under way."""
+"""The most seconds of the grace (the time in which the service must have ended) that are kept for closing connections
+and the store, after the requests under way."""
 
 logger = logging.getLogger("clew.server")
 

@@ -15,14 +15,14 @@ from clew.server.auth import Token
 __all__ = ["CONNECTION", "MAX_APPEND_BODY", "MAX_QUERY_BODY", "MAX_SMALL_BODY", "Settings"]
 
 CONNECTION = "clew.connection"
-"""The key under which the ASGI scope of a request has its `Connection`."""
+"""The key under which the ASGI scope of a request has the `Connection`, the object for the client's connection."""
 MAX_APPEND_BODY = MAX_APPEND + 8 * 2**20
 """The largest request body, in bytes, that appends frames or uploads several blobs. Besides the frames there is room
-for a head and many refs."""
+for a head and many refs (digests of blobs)."""
 MAX_SMALL_BODY = 8 * 2**20
 """The largest request body, in bytes, that has a list of digests."""
 MAX_QUERY_BODY = 4 * MAX_HEAD
-"""The largest request body, in bytes, that has a query."""
+"""The largest request body, in bytes, that has a query for the heads of threads."""
 
 _COUNTS = ("max_connections", "max_connections_per_address", "max_connections_per_token", "max_streams")
 _TIMES = ("header_timeout", "body_timeout", "send_timeout", "idle_timeout")

@@ -93,8 +93,8 @@ class Tokens:
         return found if is_known and found is not None and not found.has_expired else None
 
     def current(self, token: Token) -> Token | None:
-        """Return this token with the rights that it has now, because the token file may have changed since it was
-        found. None if it was revoked or has expired."""
+        """Return this token with the rights that it has now, because the token file may have changed since the
+        token was looked up. None if the token was revoked or has expired."""
         if token is ANYBODY:
             return token
         self._refresh()

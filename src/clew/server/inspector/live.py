@@ -49,7 +49,7 @@ async def thread_events(
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events with the pieces of a thread's page that change. The page already shows the thread's
     first `known` frames; `viewer` is the person who looks at it. `open_store` opens the store for one read. `readers`
-    is the cache of timelines, in which `namespace` is the namespace of that store.
+    caches the turns that were read from logs, by the namespace of the store (`namespace`) and the id of the thread.
 
     The stream ends when `stopping` returns True, when the thread is gone, or when the store is unreachable. In the last
     case the browser connects again by itself.

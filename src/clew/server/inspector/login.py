@@ -133,5 +133,6 @@ def cookie_for(browser: str, *, secure: bool) -> str:
 
 
 def no_cookie(*, secure: bool) -> str:
-    """Return the value of the `Set-Cookie` header that deletes the cookie. `secure` says that it was set for TLS only."""
+    """Return the value of the `Set-Cookie` header that deletes the cookie with the browser's id. `secure` says that the
+    cookie was set for TLS only."""
     return f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"

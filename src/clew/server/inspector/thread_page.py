@@ -36,7 +36,8 @@ __all__ = [
 WINDOW = 50
 """The most turns that are sent to the browser at a time."""
 _STRIP = 1_000
-"""The most turns that have a cell in the strip at the top of the page: those around the ones on the page."""
+"""The most turns that have a cell in the strip, the row at the top of a thread's page with a small cell for each turn.
+If the thread has more turns, only those around the turns on the page have a cell."""
 
 
 class _Facts(NamedTuple):

@@ -1,5 +1,5 @@
-"""A cache of timelines. With it, showing more of a long thread, or the changes of one that is running, does not read
-the whole log again."""
+"""A cache of timelines: the turns and events that were read from a thread's log. With it, showing more of a long
+thread, or the changes of one that is running, does not read the whole log again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class _Kept:
         self.log_id = log_id
         self.reader = TimelineReader(thread_id, Window(newest=_NEWEST))
         self.older: TimelineReader | None = None
-        """A reader that keeps older turns; None if no older turns were looked at."""
+        """A reader of the log that keeps older turns than `reader`, which keeps the newest. None if no older turns were
+        looked at."""
         self.lock = asyncio.Lock()
 
 
@@ -69,8 +70,9 @@ class Readers:
     async def read_at(
         self, store: Checkpointer, namespace: str, thread_id: str, start: int, stop: int
     ) -> tuple[TimelineReader, Head]:
-        """Do as `read`, and return a reader that has the turns at the positions from `start` up to, but not including,
-        `stop`: not more than `_NEWEST`.
+        """Return a reader that has read the whole log of a thread, and the thread's head at that moment. The reader has
+        the turns at the positions from `start` up to, but not including, `stop`: at most `_NEWEST` turns. `namespace`
+        is the namespace of `store`. Raises the same errors as `read`.
 
         If these turns are not in the cache, the whole log is read again, and turns around them are kept too.
         """

@@ -77,7 +77,7 @@ class Shared:
 
 
 class Visit:
-    """One request for a page, together with what all pages share."""
+    """One request for a page, together with what all pages of the service share, such as its settings and logins."""
 
     def __init__(self, shared: Shared, request: Request) -> None:
         self.shared = shared
