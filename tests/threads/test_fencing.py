@@ -203,3 +203,28 @@ async def test_who_took_over_from_a_live_holder_can_wait_for_the_end_of_its_leas
         first.abandon()
         async with Thread.open(store, "t", takeover=True) as third:
             assert not await third.outwait_predecessor()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_who_goes_on_after_a_takeover_can_wait_for_the_end_of_the_lease_that_was_taken(
+    is_killed: bool, clock: Clock
+) -> None:
+    """The process that took over was stopped at once. The process from which it took the thread may still be at work."""
+    async with MemoryCheckpointer() as store:
+        await Thread.open(store, "t").__aenter__()
+        second = await Thread.open(store, "t", takeover=True).__aenter__()
+        if is_killed:
+            second.abandon()
+        else:
+            await second.__aexit__(None, None, None)
+        async with Thread.open(store, "t") as third:
+            began = time.monotonic()
+            waiting = asyncio.ensure_future(third.outwait_predecessor())
+            while not waiting.done():
+                await asyncio.sleep(0.001)
+                clock.advance(1)
+            assert await waiting
+            assert LASTS <= time.monotonic() - began < LASTS + 5
+        async with Thread.open(store, "t") as fourth:
+            assert not await fourth.outwait_predecessor()
+            assert fourth.checkpoint.state == {"clew:replaced": None}

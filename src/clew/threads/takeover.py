@@ -13,11 +13,16 @@ import msgspec
 
 from clew.checkpointers import Head
 from clew.errors import LeaseLost
-from clew.threads.leases import is_over, lease_time
+from clew.log import Checkpoint, StateSet
+from clew.threads.leases import LEASE_TIME, is_over, lease_time
 
 __all__ = ["Predecessor", "until_lost"]
 
 log = logging.getLogger("clew.threads")
+
+_REPLACED = "clew:replaced"
+"""The key in a thread's state under which the predecessor's name is kept until its lease has ended. So a process that
+goes on after the one that took over was stopped knows of it too."""
 
 
 class Predecessor(msgspec.Struct, frozen=True):
@@ -39,6 +44,36 @@ class Predecessor(msgspec.Struct, frozen=True):
         if head.lease is None or is_over(head.lease):
             return None
         return cls(head.thread_id, str(head.lease.owner), time.monotonic() + lease_time(head))
+
+    @classmethod
+    def recorded(cls, thread_id: str, state: Checkpoint) -> Predecessor | None:
+        """Return the process from which an earlier holder took the thread over, if it may still be at work according to
+        the thread's state.
+
+        Nobody knows how much of its lease is left, because no clock of another machine is believed. So it ends a whole
+        `LEASE_TIME` from now at the latest.
+        """
+        owner = state.state.get(_REPLACED)
+        return cls(thread_id, str(owner), time.monotonic() + LEASE_TIME.total_seconds()) if owner else None
+
+    def record(self) -> StateSet:
+        """Return the entry that keeps this predecessor in the thread's state. It belongs into the append that takes the
+        lease."""
+        return StateSet(_REPLACED, self.owner)
+
+    def forget(self) -> StateSet:
+        """Return the entry that takes this predecessor out of the thread's state, once its lease has ended."""
+        return StateSet(_REPLACED, None)
+
+    def counted_from_now(self, head: Head) -> Predecessor:
+        """Return this predecessor, with its lease in `head` counted from now. It may have renewed the lease until the
+        append that took the thread over."""
+        return msgspec.structs.replace(self, ends=time.monotonic() + lease_time(head))
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its lease has ended."""
+        return time.monotonic() >= self.ends
 
     async def outwait(self) -> bool:
         """Wait until the predecessor's lease has ended. Return True then, or False at once if it has ended already."""

@@ -198,6 +198,7 @@ class Thread:
         try:
             if writer.fold.status == "running":
                 writer.accept([StatusChanged("interrupted")])
+            self._forget_predecessor()
             await settle(writer.release())
         except LeaseLost:
             self._end()
@@ -308,14 +309,24 @@ class Thread:
         await self._open_writer().fence()
 
     async def outwait_predecessor(self) -> bool:
-        """If this process took the thread from another one by `takeover`, wait until the lease of that other process
-        must have ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a
-        wait.
+        """If the thread was taken from another process by `takeover`, wait until the lease of that process must have
+        ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a wait.
 
-        Returns False at once if the thread was not taken by `takeover`, if it had no lease, if its holder was certainly
+        It does not matter whether this process took the thread over, or a holder before it that was stopped since.
+        Returns False at once if there was no takeover, if the thread had no lease then, if its holder was certainly
         gone, or if that lease must have ended by now.
         """
-        return self._predecessor is not None and await self._predecessor.outwait()
+        if self._predecessor is None:
+            return False
+        waited = await self._predecessor.outwait()
+        self._forget_predecessor()
+        return waited
+
+    def _forget_predecessor(self) -> None:
+        """Record with the next append that the lease of the predecessor has ended, if it has."""
+        if self._predecessor is not None and self._predecessor.is_gone:
+            self._open_writer().accept([self._predecessor.forget()])
+            self._predecessor = None
 
     def hold(self, *entries: Logged) -> None:
         """Take these entries into the thread's state now, and write them to the store with the next append or flush.
@@ -393,16 +404,24 @@ class Thread:
                 await wait_until_free(self._checkpointer, loaded.head, self._wait)
             lease = new_lease(self._label)
             writer = LogWriter(self._checkpointer, loaded.head, Fold(loaded.state), lease, loaded.size)
+            replaced = Predecessor.of(loaded.head) if self._takeover else None
+            taken: list[Logged] = [
+                LeaseTaken(str(lease.owner), lease.token),
+                *([replaced.record()] if replaced else []),
+            ]
             try:
-                await writer.flush(writer.accept([LeaseTaken(str(lease.owner), lease.token)]))
+                await writer.flush(writer.accept(taken))
             except LeaseLost:
                 loaded = await or_new(catch_up(self._checkpointer, loaded), self._thread_id, "running")
                 continue
             except asyncio.CancelledError:
                 await settle(self._give_back(writer))
                 raise
-            self._predecessor = Predecessor.of(loaded.head) if self._takeover else None
-            self._tell_of_lease(loaded.head, writer)
+            if replaced:
+                self._predecessor = replaced.counted_from_now(loaded.head)
+            else:
+                self._predecessor = Predecessor.recorded(self._thread_id, loaded.state)
+            self._tell_of_lease(loaded.head, writer, is_takeover=replaced is not None)
             return writer
         raise Unavailable(
             f"thread {self._thread_id!r} was changed by others {TRIES} times while its lease was requested. Try again."
@@ -420,13 +439,13 @@ class Thread:
         except (LeaseLost, Unavailable) as error:
             log.info("thread %r: %s", self._thread_id, error)
 
-    def _tell_of_lease(self, before: Head, writer: LogWriter) -> None:
+    def _tell_of_lease(self, before: Head, writer: LogWriter, *, is_takeover: bool) -> None:
         turn = writer.fold.turns
         if not before.frames:
             log.debug("thread %r: new", self._thread_id)
         elif before.lease is None:
             log.info("thread %r: resumed at turn %d", self._thread_id, turn)
-        elif self._predecessor:
+        elif is_takeover:
             log.warning("thread %r: taken over from %s at turn %d", self._thread_id, before.lease.owner, turn)
         else:
             owner = before.lease.owner
