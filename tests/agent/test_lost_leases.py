@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from clew.checkpointers import Head, MemoryCheckpointer
 from clew.errors import LeaseLost
 from clew.log import MessageAdded, ToolIntent
 from clew.messages import ToolCall, assistant, user
+from clew.models import retry
 from clew.testing import ScriptedModel
 from clew.threads import Thread
 from clew.threads.leases import LEASE_TIME, RENEW_AFTER
@@ -128,6 +130,46 @@ async def test_no_model_is_asked_once_the_lease_is_lost(clock: Clock) -> None:
                 assert -1 not in asked
             else:
                 return
+
+
+class APIError(Exception):
+    """An error of a vendor's SDK: the vendor is overloaded, charges nothing, and says when to try again."""
+
+    status_code = 429
+    response = SimpleNamespace(headers={"retry-after": "60"})
+
+
+@pytest.mark.parametrize("what", ["response", "summary"])
+async def test_no_request_is_repeated_once_the_lease_is_lost(
+    what: str, store: MemoryCheckpointer, clock: Clock
+) -> None:
+    """The process is frozen in the pause that the vendor asks for, and another process takes the thread."""
+    tried: list[int] = []
+
+    class Overloaded(ScriptedModel):
+        def stream(self, request: Any) -> Any:
+            is_summary = "Sum it up" in str(request.messages[-1])
+            if is_summary != (what == "summary"):
+                return super().stream(request)
+            return retry.call(lambda thinking: self._attempt(), request, model=self.name)
+
+        async def _attempt(self) -> Any:
+            tried.append(1)
+            raise APIError("too many requests")
+            yield
+
+    script = [call("look"), call("look"), call("look"), "Done."]
+    look = tool(name="look", description="Look.", effect="none")(lambda: "x" * 1000)
+    agent = Agent(Overloaded(script), tools=[look], checkpointer=store, context_window=10, compact_at=0.5)
+    running = asyncio.ensure_future(agent.run("Go.", thread_id="t")._finish())
+    while not (tried or running.done()):
+        await asyncio.sleep(0)
+    async with Thread.open(store, "t", takeover=True, label="other"):
+        pass
+    clock.advance(61)
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(running, PATIENCE)
+    assert tried == [1]
 
 
 async def test_a_run_whose_thread_is_taken_leaves_its_tool_at_once(store: MemoryCheckpointer, clock: Clock) -> None:

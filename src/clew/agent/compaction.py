@@ -123,8 +123,7 @@ async def _summary_of(
         request = ModelRequest(messages=(user("\n\n".join([_ASK, *told])),), max_tokens=settings.max_tokens)
         await journal.ask_again(settings.model.name)
         try:
-            with journal.asking():
-                return await ask(settings, request, lambda event: None)
+            return await ask(settings, journal, request, lambda event: None)
         except ContextTooLong:
             longest //= 4
             if longest < _SHORTEST:

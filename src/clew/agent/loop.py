@@ -279,8 +279,7 @@ class Loop:
             output_schema=None if output is None or self._settings.finish is not None else output.schema,
             options=dict(self._settings.options),
         )
-        with self._journal.asking():
-            return await ask(self._settings, request, self._emit)
+        return await ask(self._settings, self._journal, request, self._emit)
 
     def _turn_is_settled(self, turn: int) -> None:
         self._journal.follow([asyncio.ensure_future(self._tell_when_saved(turn))])

@@ -1,4 +1,4 @@
-"""Call the model once: send a request, and return the response and its cost."""
+"""Ask the model for one response: send a request, and return the response and its cost."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from clew._runtime.telemetry import span
+from clew.agent.journal import Journal
 from clew.agent.run import Emit
 from clew.agent.settings import Settings
 from clew.errors import ModelError
@@ -16,14 +17,21 @@ from clew.models import ModelRequest, ModelResponse, cost_of
 __all__ = ["ask"]
 
 
-async def ask(settings: Settings, request: ModelRequest, emit: Emit) -> tuple[ModelResponse, float | None]:
+async def ask(
+    settings: Settings, journal: Journal, request: ModelRequest, emit: Emit
+) -> tuple[ModelResponse, float | None]:
     """Ask the model. Return its response and the cost in dollars, which is None if it is unknown.
 
-    The events that the model streams before its response go to `emit`.
+    The events that the model streams before its response go to `emit`. The start of the model call must be on record.
+    If the lease has ended since, it is renewed before the request is sent. Before each further attempt, the store is
+    asked whether this process still holds the thread: it may have been taken over in the pause. Raises `LeaseLost` if
+    another process has taken the thread, because that process asks the model now.
     """
     model = settings.model
+    request = msgspec.structs.replace(request, before_retry=journal.fence)
     response: ModelResponse | None = None
-    with span("clew.model_call", model=model.name, messages=len(request.messages)) as current:
+    await journal.keep_lease()
+    with journal.asking(), span("clew.model_call", model=model.name, messages=len(request.messages)) as current:
         try:
             async for event in model.stream(request):  # read to the end, so that the connection is released now
                 if isinstance(event, ModelResponse):

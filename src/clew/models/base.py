@@ -3,7 +3,7 @@ method, `stream`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -37,6 +37,9 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON schema that the text of the response must follow. It is used only with vendors that support it."""
     options: dict[str, Any] = {}
     """Other arguments of the vendor's call, by the vendor's own names: temperature, reasoning effort, service tier."""
+    before_retry: Callable[[], Awaitable[None]] | None = None
+    """A function to await right before each further attempt at this call. The agent checks in it that this process still
+    holds the thread, and raises `LeaseLost` if not. A model that retries by itself has to call it too."""
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text"):

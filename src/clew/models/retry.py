@@ -69,6 +69,9 @@ async def call(
     A vendor may refuse thinking of earlier turns because the model, the account or the conversation before it changed.
     Then the next attempt leaves the thinking out, which is reported as a `Retrying` but not counted as a retry.
 
+    Each further attempt begins only after `request.before_retry` has returned. If that raises, the call ends with its
+    error.
+
     Errors are raised as `ModelError`, which names the `model`. Its `is_free` is True only if every attempt was
     certainly refused, so that none was charged. Its text has no quotations from the `request`, and none of the keys
     that `secrets` returns. `advice` returns what the user should check after an HTTP status. The SDK's error is not
@@ -99,6 +102,8 @@ async def call(
         number += 1
         yield Retrying(number, pause, reason)
         await asyncio.sleep(pause)
+        if request.before_retry is not None:
+            await request.before_retry()
 
 
 def _again(failure: Failure, retries: int, max_retries: int) -> bool:

@@ -1083,11 +1083,11 @@ class Thread:
         replaced. It is applied before anything is recorded."""
 
     def outwait_predecessor(self) -> bool:
-        """If this process took the thread from another one by `takeover`, wait until the lease of that other process
-        must have ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a
-        wait.
+        """If the thread was taken from another process by `takeover`, wait until the lease of that process must have
+        ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a wait.
 
-        Returns False at once if the thread was not taken by `takeover`, if it had no lease, if its holder was certainly
+        It does not matter whether this process took the thread over, or a holder before it that was stopped since.
+        Returns False at once if there was no takeover, if the thread had no lease then, if its holder was certainly
         gone, or if that lease must have ended by now."""
 
     @property

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 from blake3 import blake3
 
@@ -18,6 +19,7 @@ from clew.agent.journal import CallJournal, Journal
 from clew.agent.loop import Loop
 from clew.checkpointers import Checkpointer, Head
 from clew.log import Logged, ModelCallStarted, StepIntent, ToolIntent
+from clew.models import ModelRequest, retry
 from clew.threads import leases
 from clew.threads import thread as thread_module
 from clew.threads.takeover import Predecessor, until_lost
@@ -109,6 +111,16 @@ def test_it_finds_a_tool_that_begins_after_the_lease_was_lost(monkeypatch: pytes
 @pytest.mark.slow
 def test_it_finds_a_request_to_the_model_after_the_lease_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     unguarded(monkeypatch, ModelCallStarted)
+    assert re.search(r"begins request \d+ on .* without its lease", found())
+
+
+@pytest.mark.slow
+def test_it_finds_a_request_that_is_repeated_after_the_lease_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(attempt: retry.Attempt, request: ModelRequest, **given: Any) -> Any:
+        return sound(attempt, msgspec.structs.replace(request, before_retry=None), **given)
+
+    sound = retry.call
+    monkeypatch.setattr(retry, "call", call)
     assert re.search(r"begins request \d+ on .* without its lease", found())
 
 

@@ -8,7 +8,8 @@ yet, or not again, the world notes which promise is broken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from clew.agent.prompts import is_prompt
 from clew.errors import ModelRefused, ModelUnavailable
 from clew.log import StepOutcome, Usage
 from clew.messages import Assistant, Block, Message, Text, ToolCall, plain_text
+from clew.models import retry
 from clew.models.base import ModelEvent, ModelRequest, ModelResponse, TextDelta
 from clew.tools import NOT_DONE, AnyTool, NotDone, ToolContext, tool
 from tests.simulation.agents.store import Lease, Server
@@ -234,6 +236,14 @@ class World:
         helper = Agent(Model(self), name=HELPER, system_prompt="Help.", tools=self.tools(), max_turns=9)
         return Agent(Model(self), name="agent", tools=[*self.tools(), helper], **settings)
 
+    def take_request(self) -> None:
+        """Let a request in, or raise `APIError` if the vendor is overloaded."""
+        if self.dice.random() < self.trouble:
+            after = round(self.dice.choice((1.0, 20.0, 60.0)) * self.dice.random() * self.slowness, 3)
+            self.loop.say("overloaded: try again after %.3f s", after)
+            self.hit("before a retry")
+            raise APIError(after)
+
     async def respond(self, request: ModelRequest) -> ModelResponse:
         """Sell a response to a request, after a while and if nothing goes wrong."""
         dice, origin = self.dice, plain_text(request.messages[0])
@@ -280,8 +290,20 @@ class World:
         return (said, *calls)
 
 
+class APIError(Exception):
+    """The vendor's server is overloaded: it takes no request now, charges nothing, and says when to try again. The name
+    is that of the SDKs' errors, by which a call that failed is known."""
+
+    status_code = 429
+
+    def __init__(self, after: float) -> None:
+        super().__init__("too many requests")
+        self.response = SimpleNamespace(headers={"retry-after": str(after)})
+
+
 class Model:
-    """The model as an agent sees it."""
+    """The model as an agent sees it. A call that fails because the vendor is overloaded is tried again after a pause, as
+    the models of Clew do."""
 
     name = "simulated"
     context_window = None
@@ -289,7 +311,11 @@ class Model:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        return retry.call(lambda thinking: self._attempt(request), request, model=self.name)
+
+    async def _attempt(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        self._world.take_request()
         response = await self._world.respond(request)
         yield TextDelta("response")
         await asyncio.sleep(0)
