@@ -1,21 +1,26 @@
-"""Make the head of a thread (the summary that is stored beside its log) from the thread's state, and tell from a head
-what kind of thread it belongs to."""
+"""Make the head of a thread (the summary that is stored beside its log) from the thread's state, tell from a head what
+kind of thread it belongs to, and list the heads of a store."""
 
 from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from clew._runtime.clock import now
-from clew.checkpointers import Head
+from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.checkpointers.heads import UNSEALED, Status
 from clew.log import Checkpoint, Fold
+from clew.threads.leases import is_crashed
 
-__all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "is_unsealed", "new_head", "without_lease"]
+__all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "is_unsealed", "listed", "new_head", "without_lease"]
+
+_PAGE = 50
+"""The fewest heads to ask the store for at a time, because a listing leaves some of them out."""
 
 _LONGEST_TITLE = 4096
 """The most characters of a title that a head has. Heads are small; the log has the whole title."""
@@ -100,3 +105,40 @@ def is_child(head: Head) -> bool:
     if head.parent is None:
         return False
     return _CHILD.fullmatch(head.thread_id.removeprefix(head.parent[0])) is not None
+
+
+async def listed(checkpointer: Checkpointer, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+    """Yield the heads of the threads that match the query, newest first.
+
+    A thread that was running when its process died is shown as interrupted.
+    """
+    statuses = query.statuses()
+    asked = query
+    if statuses is not None and "interrupted" in statuses:
+        asked = msgspec.structs.replace(asked, status=tuple({*statuses, "running"}))
+    left = query.limit
+    if left == 0:
+        return
+    async for stored in _paged(checkpointer, asked):
+        head = msgspec.structs.replace(stored, status="interrupted") if is_crashed(stored) else stored
+        if query.matches(head) and not is_hidden(head):
+            yield head
+            left = None if left is None else left - 1
+            if left == 0:  # before the next step, which might fetch another page
+                return
+
+
+async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[Head]:
+    """Yield all heads that match the query, read from the store page by page. The query's `limit` does not end the
+    listing, because the caller skips some heads and stops when it has enough. A `limit` larger than `_PAGE` is used as
+    the size of a page."""
+    if query.limit is not None:
+        query = msgspec.structs.replace(query, limit=max(query.limit, _PAGE))
+    while True:
+        last, count = None, 0
+        async for head in checkpointer.heads(query):
+            last, count = head, count + 1
+            yield head
+        if last is None or query.limit is None or count < query.limit:
+            return
+        query = query.after(last)

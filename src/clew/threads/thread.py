@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -12,7 +12,7 @@ import msgspec
 
 from clew._runtime.aio import settle
 from clew._runtime.clock import now
-from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.checkpointers import Checkpointer, Head
 from clew.errors import InvalidInput, LeaseLost, Unavailable, UsageError
 from clew.log import (
     Checkpoint,
@@ -34,8 +34,8 @@ from clew.log import (
 from clew.log.trees import NAMING, named_trees
 from clew.messages import Assistant
 from clew.threads.diff import difference
-from clew.threads.heads import is_hidden
-from clew.threads.leases import RENEW_AFTER, give_up, is_crashed, is_live, new_lease, wait_until_free
+from clew.threads.heads import listed
+from clew.threads.leases import RENEW_AFTER, give_up, is_live, new_lease, wait_until_free
 from clew.threads.ops import fork as forking
 from clew.threads.ops.copy import copy, copy_all
 from clew.threads.ops.export import export, import_
@@ -57,7 +57,6 @@ log = logging.getLogger("clew.threads")
 
 Durability = Literal["sync", "async", "exit"]
 
-PAGE = 50
 TRIES = 200
 """How often to try to take a lease, at most, while other processes write. Each try starts from the current end of the
 log."""
@@ -148,27 +147,7 @@ class Thread:
         forking.check_turn(thread_id, state, at_turn)
         return fold([Rewound(turn=at_turn)], state)
 
-    @staticmethod
-    async def list(checkpointer: Checkpointer, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
-        """Yield the heads of the threads that match the query, newest first.
-
-        A thread that was running when its process died is shown as interrupted.
-        """
-        statuses = query.statuses()
-        asked = query
-        if statuses is not None and "interrupted" in statuses:
-            asked = msgspec.structs.replace(asked, status=tuple({*statuses, "running"}))
-        left = query.limit
-        if left == 0:
-            return
-        async for stored in _paged(checkpointer, asked):
-            head = msgspec.structs.replace(stored, status="interrupted") if is_crashed(stored) else stored
-            if query.matches(head) and not is_hidden(head):
-                yield head
-                left = None if left is None else left - 1
-                if left == 0:  # before the next step, which might fetch another page
-                    return
-
+    list = staticmethod(listed)
     verify = staticmethod(verify)
     verify_all = staticmethod(verify_all)
     repair = staticmethod(repair)
@@ -491,22 +470,6 @@ class Thread:
         if self._writer is None:
             raise UsageError(f"thread {self._thread_id!r} is not open. Write: async with Thread.open(...) as thread")
         return self._writer
-
-
-async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[Head]:
-    """Yield all heads that match the query, read from the store page by page. The query's `limit` does not end the
-    listing, because the caller skips some heads and stops when it has enough. A `limit` larger than `PAGE` is used as
-    the size of a page."""
-    if query.limit is not None:
-        query = msgspec.structs.replace(query, limit=max(query.limit, PAGE))
-    while True:
-        last, count = None, 0
-        async for head in checkpointer.heads(query):
-            last, count = head, count + 1
-            yield head
-        if last is None or query.limit is None or count < query.limit:
-            return
-        query = query.after(last)
 
 
 def _is_barrier(entry: Logged) -> bool:
