@@ -22,10 +22,11 @@ LAYERS = [
     {"agent"},
     {"providers"},
     {"testing"},
+    {"sync"},
+    {"compat"},
     {"server"},
     {"demo"},
     {"cli"},
-    {"sync"},
 ]
 """A package imports only from its own row and the rows above it: the table of CONTRIBUTING.md, in its order."""
 
