@@ -15,13 +15,15 @@ import pytest
 from _pytest.terminal import TerminalReporter
 
 from tests.sampling import FULL, IS_FIXED, SEED
+from tests.tally import taken
 
-__all__ = ["SLOW", "install_hint", "skip_line", "slow_lines"]
+__all__ = ["SLOW", "install_hint", "skip_line", "slow_lines", "tally_line"]
 
 SLOW = 5.0
 """A test that takes more seconds of processor time than this belongs to `make test-all`: mark it `slow`."""
 
 _CPU = "processor seconds"
+_TALLY = "tally"
 _HINT = re.compile(r"; install ([^;]+)$")
 _IN_FULL = "only with CLEW_CRASH=full"
 
@@ -79,6 +81,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     report.user_properties.append((_CPU, _spent() - item.stash[_began]))
+    report.user_properties.append((_TALLY, taken()))
     return report
 
 
@@ -91,10 +94,19 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     costs, unmarked = _costs(report for reports in stats.values() for report in reports)
     lines = slow_lines(unmarked)
     lines.append(f"{costs:.0f} s of processor time, running servers not counted. {_seed_line()}")
+    lines.append(tally_line(_tally(report) for reports in stats.values() for report in reports))
     lines.append(skip_line(_reason(report) for report in stats.get("skipped", ())))
     terminalreporter.ensure_newline()
     for line in filter(None, lines):
         terminalreporter.write_line(line)
+
+
+def tally_line(tallies: Iterable[dict[str, int]]) -> str:
+    """Return one line with the sums of what the tests counted; "" if they counted nothing."""
+    sums: Counter[str] = Counter()
+    for tally in tallies:
+        sums.update(tally)
+    return ", ".join(f"{number:,} {what}" for what, number in sorted(sums.items()))
 
 
 def _seed_line() -> str:
@@ -120,6 +132,12 @@ def _costs(reports: Iterable[Any]) -> tuple[float, dict[str, float]]:
 def _cost(report: Any) -> float:
     """Return the processor time from the start of this test to the end of this phase of it."""
     return float(dict(report.user_properties)[_CPU])
+
+
+def _tally(report: Any) -> dict[str, int]:
+    """Return what was counted in this phase of a test; nothing for an entry of the summary that is no test's report."""
+    found: dict[str, int] = dict(getattr(report, "user_properties", ())).get(_TALLY, {})
+    return found
 
 
 def _reason(report: Any) -> str:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.limits import PATIENCE
-from tests.report import install_hint, skip_line, slow_lines
+from tests.report import install_hint, skip_line, slow_lines, tally_line
 from tests.sampling import ON_SPEED, draw_seed
 
 ROOT = Path(__file__).parents[1]
@@ -147,3 +147,9 @@ def test_no_property_fails_because_the_machine_is_busy() -> None:
     assert settings.default.deadline is None
     assert set(ON_SPEED) <= set(settings.default.suppress_health_check)
     assert HealthCheck.too_slow in ON_SPEED
+
+
+def test_the_end_of_a_run_says_how_much_was_tried() -> None:
+    counted = [{"times SIGKILL": 1200, "seeds simulated": 3}, {}, {"times SIGKILL": 1}]
+    assert tally_line(counted) == "3 seeds simulated, 1,201 times SIGKILL"
+    assert tally_line([]) == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import msgspec
 from tests.crash.writer import Job
 from tests.limits import PATIENCE
 from tests.sampling import FULL
+from tests.tally import count
 
 __all__ = ["FULL", "PATIENCE", "ROOT", "STORES", "Speaker", "Writers", "url_of"]
 
@@ -64,6 +66,7 @@ class Speaker:
         return self.hear()
 
     def signal(self, number: int) -> None:
+        count(f"times {signal.Signals(number).name}")
         os.kill(self.pid, number)
 
     def wait(self) -> int:
@@ -104,6 +107,7 @@ class Writers:
         return self._parent.hear()
 
     def kill(self, number: int) -> None:
+        count(f"times {signal.Signals(number).name}")
         os.kill(self.pid, number)
 
     def rest(self) -> Iterator[str]:

@@ -12,6 +12,7 @@ from tests.crash.agent_points import LOOSE, PLACES
 from tests.crash.agent_runs import Desk, Place, Undisturbed, check_same, folder_in_memory
 from tests.crash.processes import FULL, STORES
 from tests.sampling import dice
+from tests.tally import count
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
@@ -42,6 +43,7 @@ def test_an_agent_killed_anywhere_and_run_again_ends_as_if_nothing_had_happened(
 def kill_and_go_on(desk: Desk, place: Place, point: str, wanted: Undisturbed) -> None:
     where = point.partition(":")[0]
     code, ended = desk.run(place.job(point=point))
+    count("times SIGKILL", code == -signal.SIGKILL)
     assert code == -signal.SIGKILL or (ended is not None and where in LOOSE), place.lines("stderr")
     left = place.left()
     if where == "between-outcomes":

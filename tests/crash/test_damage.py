@@ -22,6 +22,7 @@ from clew.messages import user
 from clew.threads.ops.verify import verify_all
 from tests.limits import PATIENCE
 from tests.sampling import FULL, dice, sampled
+from tests.tally import count
 from tests.threads.keeping import turn, with_turns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
@@ -182,6 +183,7 @@ async def try_all(kind: str, tmp_path: Path, made: Made, states: list[Damage], *
     wrong: list[str] = []
     right = named = 0
     for damage in sampled(states, STATES):
+        count("damaged states")
         done = await probe(kind, tmp_path / "damaged", made, damage, may_be_older=may_be_older)
         wrong += [f"{damage.name}: {what}" for what in done.wrong]
         right, named = right + done.counts["right"], named + done.counts["named"]

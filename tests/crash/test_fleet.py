@@ -26,6 +26,7 @@ from tests.limits import PATIENCE
 from tests.server.serving import a_token, serving
 from tests.servers.postgres import running_postgres
 from tests.servers.redis import a_server
+from tests.tally import count
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.anyio]
 
@@ -65,6 +66,7 @@ class Fleet:
     def kill_one(self) -> None:
         place = random.randrange(WORKERS)
         self._processes[place].kill()
+        count("times SIGKILL")
         self._processes[place].communicate()
         self._processes[place] = self._start()
 

@@ -16,6 +16,7 @@ import pytest
 from tests.crash.frozen_worker import POINTS, Ended, Job
 from tests.crash.processes import FULL, PATIENCE, Speaker
 from tests.servers.postgres import running_postgres
+from tests.tally import count
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.xdist_group("postgres")]
 
@@ -88,6 +89,7 @@ def test_a_payer_that_is_frozen_past_its_lease_pays_once_or_the_model_is_told_or
             job = Job(url=next(urls), bank=str(bank), reconcile=reconcile, fence=number % 4 != 3)
             frozen.start(msgspec.structs.replace(job, point=point, lease=LEASE))
             frozen.wait_until_frozen()
+            count("holders frozen past their lease")
             other.start(msgspec.structs.replace(job, takeover=number % 2 == 1))
             ended = other.end()
             paid_by_other = len(bank.read_text().split()) - (point == AFTER) if bank.exists() else 0

@@ -25,6 +25,7 @@ from tests.crash.history_worker import SABOTAGES, Job
 from tests.crash.processes import FULL, PATIENCE, Speaker
 from tests.sampling import dice
 from tests.servers.proxy import Proxy
+from tests.tally import count
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
 
@@ -141,9 +142,11 @@ class Faults:
                 await self._strike(planned.pop())
             await answers.wait_for_more()
         self.counts["connections cut"] = self._proxy.cuts if self._proxy else 0
+        count("connections cut", self.counts["connections cut"])
 
     async def _strike(self, kind: str) -> None:
         self.counts[kind] += 1
+        count({"kill": "times SIGKILL", "crash": "times a server killed"}.get(kind, f"times {kind} in histories"))
         match kind:
             case "kill":
                 self._crew.kill()

@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from clew.checkpointers import open_checkpointer
 from clew.checkpointers.heads import thread_key
+from tests import tally
 from tests.crash.processes import ROOT, STORES, url_of
 from tests.crash.strace import strace_program
 from tests.crash.work import Ledger, check, go_on
@@ -88,6 +89,7 @@ async def test_a_call_that_fails_once_harms_nothing_and_may_be_made_again(kind: 
     count = counted(kind, tmp_path)[call]
     chance = dice(f"errors of {call} on {kind}")
     places = sorted(chance.sample(range(1, count + 1), min(TRIES, count)))
+    tally.count("system calls failed", len(places))
     for place in places:
         error = "ENOSPC" if call in ("pwrite64", "write") and chance.random() < 0.3 else "EIO"
         assert hasattr(errno, error)

@@ -27,6 +27,7 @@ from tests.crash.work import Ledger, check, go_on
 from tests.limits import PATIENCE
 from tests.sampling import FULL, dice
 from tests.servers.running import lacking
+from tests.tally import count
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
 
@@ -83,6 +84,7 @@ async def test_a_call_without_memory_harms_nothing_and_may_be_made_again(
             shutil.rmtree(folder)
             failed += report.failed
     print(f"{kind}, {whose}, {length} at once: {failed} calls failed")
+    count("calls without memory", failed)
     assert failed
 
 

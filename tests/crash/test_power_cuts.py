@@ -12,6 +12,7 @@ from tests.crash.disk import Everything, Nothing, Some, Survival
 from tests.crash.power import Run, cut
 from tests.crash.processes import FULL, STORES
 from tests.sampling import dice
+from tests.tally import count
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
 
@@ -37,6 +38,7 @@ async def test_a_power_cut_loses_nothing_acknowledged(kind: str, tasks: int, tmp
     assert run.faithful()
     images, wrong = await cut(run, some_points(run), outcomes(dice(f"outcomes of {kind}")), tmp_path)
     print(f"{kind}, {tasks} at once: {images} images")
+    count("states after a power cut", images)
     assert wrong == []
     assert images >= 24
 
@@ -76,6 +78,7 @@ async def test_a_file_that_grew_before_all_of_its_bytes_arrived_opens_at_the_las
     chance = dice("survivors out of order")
     images, wrong = await cut(run, points, [lambda: Some(chance, in_order=False)] * 3, tmp_path)
     print(f"files, {tasks} at once: {images} images")
+    count("states after a power cut", images)
     assert wrong == []
 
 

@@ -22,6 +22,7 @@ from clew.workspace.folders import TEMPORARY
 from tests.crash.processes import FULL, STORES, Speaker, url_of
 from tests.crash.workspace_worker import THREAD, Job
 from tests.sampling import dice
+from tests.tally import count
 from tests.workspace.trees import change, facts, grow, remove
 
 pytestmark = [
@@ -74,6 +75,7 @@ class Workers:
         pid = self._start(msgspec.structs.replace(job, stay=True))
         time.sleep(delay)
         os.kill(pid, signal.SIGKILL)
+        count("times SIGKILL")
         said = self._parent.hear().split(" ")
         took = float(said[1]) if said[0] == "done" else None
         if said[0] == "done":

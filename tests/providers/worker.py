@@ -24,6 +24,7 @@ from clew.errors import ClewError
 from clew.providers import Place, ProviderAgent
 from tests.limits import PATIENCE
 from tests.providers.toys import with_toys
+from tests.tally import count
 
 __all__ = ["Worker", "descendants", "is_running", "wait_until", "worker"]
 
@@ -52,6 +53,7 @@ class Worker:
     def kill(self) -> list[int]:
         """SIGKILL, and all processes that were below it then."""
         below = descendants(self.pid)
+        count("times SIGKILL")
         os.kill(self.pid, signal.SIGKILL)
         self._process.wait()
         return below

@@ -24,36 +24,30 @@ from clew.threads import leases
 from clew.threads import thread as thread_module
 from clew.threads.takeover import Predecessor, until_lost
 from clew.threads.writer import LogWriter
-from tests.sampling import FULL, IS_FIXED, SEED, only_in_full
+from tests.sampling import only_in_full
 from tests.simulation.agents.history import Broken
 from tests.simulation.agents.work import simulate
+from tests.simulation.seeds import FIRST, PARTS, simulate_all, simulate_for_a_while
 
-FIRST = 0 if IS_FIXED else SEED * 1000
-"""The first seed of this run. `make test-all` takes others each time; the seed that failed is printed."""
 PART = 100
 MOST = 3000
 """How many seeds are tried, at most, to find a planted bug."""
 
 
-def simulate_all(seeds: range) -> None:
-    for seed in seeds:
-        simulate(seed)
-
-
 def test_agents_keep_their_promises() -> None:
-    simulate_all(range(FIRST, FIRST + 20))
+    simulate_all(simulate, range(FIRST, FIRST + 20))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_agents_keep_their_promises_under_a_thousand_seeds(part: int) -> None:
-    simulate_all(range(FIRST + part * PART, FIRST + (part + 1) * PART))
+    simulate_all(simulate, range(FIRST + part * PART, FIRST + (part + 1) * PART))
 
 
 @only_in_full
-@pytest.mark.parametrize("part", range(100 if FULL else 1))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_agents_keep_their_promises_under_as_many_seeds_as_there_is_time_for(part: int) -> None:
-    simulate_all(range(1_000_000_000 + part * 1000, 1_000_000_000 + (part + 1) * 1000))
+    simulate_for_a_while(simulate, part)
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 3))

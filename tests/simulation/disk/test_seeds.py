@@ -21,37 +21,31 @@ from clew.checkpointers.files.log import Log
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.files.store import FileCheckpointer
 from tests.crash.disk import Nothing
-from tests.sampling import FULL, IS_FIXED, SEED, only_in_full
+from tests.sampling import only_in_full
 from tests.simulation.disk.work import STORE, Run, simulate
 from tests.simulation.history import Broken
 from tests.simulation.loop import Machine
+from tests.simulation.seeds import FIRST, PARTS, simulate_all, simulate_for_a_while
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system calls are those of Linux")
 
-FIRST = 0 if IS_FIXED else SEED * 1000
-"""The first seed of this run. `make test-all` takes others each time; the seed that failed is printed."""
 PART = 100
 
 
-def simulate_all(seeds: range) -> None:
-    for seed in seeds:
-        simulate(seed)
-
-
 def test_the_store_keeps_its_promises() -> None:
-    simulate_all(range(FIRST, FIRST + 20))
+    simulate_all(simulate, range(FIRST, FIRST + 20))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_the_store_keeps_its_promises_under_a_thousand_seeds(part: int) -> None:
-    simulate_all(range(FIRST + part * PART, FIRST + (part + 1) * PART))
+    simulate_all(simulate, range(FIRST + part * PART, FIRST + (part + 1) * PART))
 
 
 @only_in_full
-@pytest.mark.parametrize("part", range(100 if FULL else 1))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_the_store_keeps_its_promises_under_as_many_seeds_as_there_is_time_for(part: int) -> None:
-    simulate_all(range(1_000_000_000 + part * 1000, 1_000_000_000 + (part + 1) * 1000))
+    simulate_for_a_while(simulate, part)
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 3))
