@@ -74,12 +74,12 @@ async def test_a_call_without_memory_harms_nothing_and_may_be_made_again(
     chance = dice(f"memory of {kind}, {whose}, {length}")
     failed = 0
     with worker(whose, shim) as speaker:
-        count = ask(speaker, Task(url_of(kind, tmp_path / "counted"), whose, 2**40, 2**40)).counted
-        assert count > 500
-        for place in sorted(chance.sample(range(1, count + 1), min(TRIES, count))):
+        places = ask(speaker, Task(url_of(kind, tmp_path / "counted"), whose, 2**40, 2**40)).counted
+        assert places > 500
+        for place in sorted(chance.sample(range(1, places + 1), min(TRIES, places))):
             folder = tmp_path / str(place)
             report = ask(speaker, Task(url_of(kind, folder), whose, place, place + length - 1))
-            assert report.wrong == [], f"number {place} of {count}"
+            assert report.wrong == [], f"number {place} of {places}"
             await check_in_a_new_process(kind, folder, report, chance)
             shutil.rmtree(folder)
             failed += report.failed

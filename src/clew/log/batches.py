@@ -96,7 +96,7 @@ def _decode_checked(frames: Sequence[bytes], bodies: Callable[[], Iterable[Any]]
     if (
         not {data[:2] for data in frames} <= _ORDINARY
         or min(map(len, frames), default=SMALLEST) < SMALLEST
-        or [blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) for data in frames] != [data[DIGEST] for data in frames]
+        or _digests(frames) != [data[DIGEST] for data in frames]
         or any(not data[1] and len(data) > compression.ALWAYS for data in frames)
     ):
         return None
@@ -104,6 +104,12 @@ def _decode_checked(frames: Sequence[bytes], bodies: Callable[[], Iterable[Any]]
         return cast(Decoded, [*map(decode_body, bodies())])
     except (compression.NotCompressed, *NONSENSE):
         return None
+
+
+def _digests(frames: Sequence[bytes]) -> list[bytes]:
+    hasher = blake3()  # one object for all digests takes less time than one for each (measured)
+    update, reset = hasher.update, hasher.reset  # `reset` returns None, `update` the object
+    return [reset() or update(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) for data in frames]
 
 
 def _start(frames: Sequence[bytes]) -> Callable[[], Iterable[Any]]:

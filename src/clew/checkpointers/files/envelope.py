@@ -180,7 +180,9 @@ def only_frames(data: bytes, bounds: Sequence[int]) -> list[bytes | None]:
     """
     found: list[bytes | None] = []
     fields_of, trailer_of, begin = _WHOLE.unpack_from, _TRAILER.unpack_from, bounds[0]
-    last = len(data) - TRAILER
+    size, last = _FIELDS.size, len(data) - TRAILER
+    sums = blake3()  # one object for all sums takes a tenth less time than one for each (measured)
+    update, reset = sums.update, sums.reset  # `reset` returns None, `update` the object
     for offset, end in pairwise(bounds):
         start, stop = offset - begin, end - begin - TRAILER
         if not start + HEADER <= stop <= last:
@@ -197,9 +199,9 @@ def only_frames(data: bytes, bounds: Sequence[int]) -> list[bytes | None]:
             and stated == offset
             and length == end - offset
             and place <= stop
-            and blake3(data[start : start + _FIELDS.size]).digest(_SUM) == mark
-            and blake3(data[start + HEADER : place]).digest(_SUM) == table_sum
-            and blake3(frame).digest(_SUM) == frames_sum
+            and (reset() or update(data[start : start + size]).digest(_SUM)) == mark
+            and (reset() or update(data[start + HEADER : place]).digest(_SUM)) == table_sum
+            and (reset() or update(frame).digest(_SUM)) == frames_sum
             and trailer_of(data, stop) == (length, mark)
         )
         found.append(frame if is_sound else None)

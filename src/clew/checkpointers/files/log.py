@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -213,8 +213,12 @@ class Log:
         needed any more: complete records never change and never move."""
         found: list[bytes] = []
         for bounds, data in _neighbours(fd, span.bounds):
-            for (offset, end), frame in zip(pairwise(bounds), envelope.only_frames(data, bounds), strict=True):
-                if frame is not None:  # the only frame of its record, so it is asked for
+            frames = envelope.only_frames(data, bounds)
+            if None not in frames:  # as in most files, whose records have one frame each; so all are asked for
+                found += cast(list[bytes], frames)
+                continue
+            for (offset, end), frame in zip(pairwise(bounds), frames, strict=True):
+                if frame is not None:
                     found.append(frame)
                 else:
                     record = memoryview(data)[offset - bounds[0] : end - bounds[0]]
