@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 from clew import Thread, open_checkpointer
 from clew.agent.settings import SETUP, Setup, keep_setup, kept_setup
 from clew.log import StateSet
-from tests.cli.command_line import objects
+from tests.cli.command_line import environment, objects
 from tests.cli.workshop import Workshop
 from tests.limits import PATIENCE
 
@@ -43,9 +46,9 @@ class Attacked(Workshop):
         async with open_checkpointer(self.url) as store:
             await keep_setup(store, "t", msgspec.structs.replace(before, **fields))
 
-    def is_refused(self, *arguments: str) -> str:
+    def is_refused(self, *arguments: str, **how: Any) -> str:
         """What is said where it is refused, with nothing run, in a process without a terminal."""
-        run = self.clew(*arguments)
+        run = self.clew(*arguments, **how)
         assert (run.returncode, run.stdout, self.ran_evil) == (2, "", False), run.stderr
         assert "Add --trust to agree" in run.stderr.splitlines()[-1]
         return run.stderr
@@ -60,6 +63,38 @@ async def test_a_setup_that_this_user_ran_goes_on_without_a_question(tmp_path: P
     file.unlink()
     shop.is_refused("resume", "t", "More.")
     shop.is_refused("run", "More.", "--thread", "t")
+
+
+async def test_a_module_of_the_same_name_where_the_command_is_given_does_not_run(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path, "--tool", "shop:price")
+    cloned = _cloned(tmp_path, "shop", "openai", "rich")
+    command = [Path(sys.executable).with_name("clew"), "resume", "t", "More."]
+    run = subprocess.run(command, cwd=cloned, env=environment(shop.url, shop.env), capture_output=True, text=True)
+    assert run.stdout == "Hello.\n", run.stderr
+    assert not (cloned / "evil-was-here").exists()
+
+
+async def test_code_that_would_run_in_another_folder_than_the_one_agreed_to_is_asked_about(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    project = tmp_path / "project"
+    shutil.copytree(shop.folder, project)
+    made = ("--model", "script:talk", "--tool", "shop:price", "--thread", "other")
+    assert shop.clew("run", "Hi.", *made, cwd=project).returncode == 0
+    shutil.rmtree(project)
+    cloned = _cloned(tmp_path, "shop")
+    said = shop.is_refused("resume", "other", "More.", cwd=cloned)
+    assert f"  folder:        {cloned}\n" in said
+    assert f"folder: {project} → {cloned}" in said
+    assert not (cloned / "evil-was-here").exists()
+
+
+def _cloned(folder: Path, *modules: str) -> Path:
+    """A folder whose modules of these names were written by somebody else."""
+    cloned = folder / "cloned"
+    cloned.mkdir()
+    for module in modules:
+        (cloned / f"{module}.py").write_text(EVIL)
+    return cloned
 
 
 async def test_a_setup_forged_with_this_users_name_and_host_is_asked_about(tmp_path: Path) -> None:

@@ -125,9 +125,9 @@ async def _tools(setup: Setup, stack: AsyncExitStack) -> dict[str, Any]:
     same name.
     """
     if setup.tools:
-        importing_from(os.getcwd(), setup.folder)
+        importing_from(setup.folder)
     found: dict[str, Any] = {}
-    sources = [(where, find_tools(where)) for where in setup.tools]
+    sources = [(where, find_tools(where, setup.folder)) for where in setup.tools]
     for server in setup.mcp:
         sources.append((server, list(await stack.enter_async_context(open_server(server, setup.folder)))))
     for where, tools in sources:
@@ -189,16 +189,17 @@ def own_tools(permissions: str) -> list[AnyTool]:
     return own[: _OWN[permissions or "edit"]]
 
 
-def importing_from(*folders: str) -> None:
-    """Put these folders in front of `sys.path`, so that modules named with --tool are found in them."""
-    for folder in reversed(folders):
-        if folder and folder not in sys.path:
-            sys.path.insert(0, folder)
+def importing_from(folder: str) -> None:
+    """Put this folder in front of `sys.path`, so that modules named with --tool are found in it. The current folder is
+    not searched: whose code runs must not depend on where the command is given."""
+    if folder and folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
-def find_tools(where: str) -> list[Any]:
+def find_tools(where: str, folder: str = "") -> list[Any]:
     """Import the object that `where` names, written `module:function`. Returns it as a list with one element; it may be
-    a function, a tool or an agent. If the object is itself a list or a tuple of these, returns its elements.
+    a function, a tool or an agent. If the object is itself a list or a tuple of these, returns its elements. `folder` is
+    where modules are looked for besides the installed packages; only errors need it.
 
     Raises `InvalidInput` with the reason if the object cannot be imported.
     """
@@ -211,7 +212,7 @@ def find_tools(where: str) -> list[Any]:
         if error.name and not module.startswith(error.name):
             why = f"{module} needs the module {error.name!r}, which is not installed. Install it first."
         else:
-            why = f"there is no module {error.name!r}, neither in {os.getcwd()} nor among the installed packages."
+            why = f"there is no module {error.name!r}, neither in {folder or os.getcwd()} nor among the installed packages."
         raise InvalidInput(f"--tool {where}: {why}") from None
     except Exception as error:  # whatever the user's module raises
         raise InvalidInput(f"--tool {where}: {module} cannot be imported: {type(error).__name__}: {error}") from error

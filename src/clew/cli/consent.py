@@ -78,14 +78,16 @@ async def review_of(store: Checkpointer, head: Head, state: Checkpoint, setup: S
     agent would be made: those in the thread's record, changed by the options that the user gave now. `state` is the
     thread's present state.
 
-    Returns None if there is nothing to agree to: this user made or agreed to the recorded setup or to `setup` on this
-    machine, or the record has neither a setup nor an unfinished tool call.
+    Returns None if there is nothing to agree to: this user made or agreed to `setup` on this machine, or to the recorded
+    setup and nothing of that runs in another folder now; or the record has neither a setup nor an unfinished tool call.
     """
     recorded = agent_settings.setup_of(state)
     calls = tuple((call.call.name, json_text(call.call.arguments)) for call in state.calls if call.result is None)
     if not agent_trust.setup_facts(recorded) and not calls:
         return None
-    if any(agent_trust.is_trusted(head.log_id, each) for each in (recorded, setup)):
+    if agent_trust.is_trusted(head.log_id, setup):
+        return None
+    if agent_trust.is_trusted(head.log_id, recorded) and not _runs_elsewhere(recorded, setup):
         return None
     agreed_to, author = None, ""
     async for line in entry_lines.read_lines(store, head):
@@ -96,6 +98,16 @@ async def review_of(store: Checkpointer, head: Head, state: Checkpoint, setup: S
             agreed_to = found
     changed = () if agreed_to is None else tuple(changes(agreed_to, setup, longest=None))
     return Review(head.thread_id, setup, changed, calls, author)
+
+
+def _runs_elsewhere(recorded: Setup, setup: Setup) -> bool:
+    """Return True if something that a user agreed to in the setup `recorded` would run in another folder with `setup`,
+    the options that are used now. There the same names can stand for other code: the modules of tools, commands of MCP
+    servers, and the files on which a provider works."""
+    if setup.folder == recorded.folder:
+        return False
+    is_kept = any(kept and kept == now for kept, now in ((recorded.tools, setup.tools), (recorded.mcp, setup.mcp)))
+    return is_kept or bool(setup.provider and not setup.workspace)
 
 
 def _setup_in(entry: Logged) -> Setup | None:

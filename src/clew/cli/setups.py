@@ -132,7 +132,7 @@ def merged(before: Setup, asked: Asked) -> Setup:
         before,
         provider=provider,
         model=asked.model or ("" if moved else before.model) or ("" if provider else os.environ.get("CLEW_MODEL", "")),
-        folder=before.folder if os.path.isdir(before.folder) else os.getcwd(),
+        folder=_folder(before, asked),
         **_given(asked),
     )
     if provider:
@@ -140,6 +140,13 @@ def merged(before: Setup, asked: Asked) -> Setup:
     else:
         _check_own(setup, asked)
     return setup
+
+
+def _folder(before: Setup, asked: Asked) -> str:
+    """Return the folder in which the tools' modules are looked for and MCP commands are started. It is the folder of
+    `before`, the options that are stored with the thread; the current one if that does not exist, or if the user names
+    tools now, and so means those at hand."""
+    return before.folder if asked.tool is None and os.path.isdir(before.folder) else os.getcwd()
 
 
 def _given(asked: Asked) -> dict[str, Any]:
