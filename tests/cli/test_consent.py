@@ -68,7 +68,7 @@ async def test_a_setup_that_this_user_ran_goes_on_without_a_question(tmp_path: P
 async def test_a_module_of_the_same_name_where_the_command_is_given_does_not_run(tmp_path: Path) -> None:
     shop = Attacked(tmp_path, "--tool", "shop:price")
     cloned = _cloned(tmp_path, "shop", "openai", "rich")
-    command = [Path(sys.executable).with_name("clew"), "resume", "t", "More."]
+    command = [str(Path(sys.executable).with_name("clew")), "resume", "t", "More."]
     run = subprocess.run(command, cwd=cloned, env=environment(shop.url, shop.env), capture_output=True, text=True)
     assert run.stdout == "Hello.\n", run.stderr
     assert not (cloned / "evil-was-here").exists()

@@ -114,6 +114,7 @@ NUMBERS: list[Logged] = [
     ToolOutcome(1, 0, ToolResult("c", (Json(CARD), Json({"k": (CARD, True, None, 7, 0.5)})))),
     StepOutcome(1, 0, "s", {"card": CARD}),
     StateSet("card", CARD),
+    StateSet("clew:answered", {"1:0:card": CARD, "1:1:other": {"cards": [CARD]}}),
     StateSet("clew:questions", [{"arguments": {"card": CARD}, "message": 3}]),
 ]
 

@@ -11,16 +11,12 @@ from clew.agent.events import QUESTIONS, Question
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, UsageError
 from clew.log import Checkpoint, Logged, StateSet, StatusChanged, StepOutcome, encode_entries
+from clew.log.checkpoint import ANSWERS
 from clew.threads import Thread
 from clew.threads.maintenance import upkeep
 
 __all__ = ["answers_to", "open_questions", "record_answer"]
 
-_ANSWERED = "clew:answered"
-"""The name of the value in the thread's state that holds the last answers, by question id.
-
-It lets a user give the same answers again after a stop without an error.
-"""
 _ID = re.compile(r"\d+:\d+:.+")
 
 
@@ -44,7 +40,7 @@ def answers_to(thread_id: str, state: Checkpoint, answer: Any) -> list[Logged]:
         isinstance(answer, dict) and bool(answer) and all(isinstance(key, str) and _ID.fullmatch(key) for key in answer)
     )
     if not questions:
-        return _given_again(thread_id, state.state.get(_ANSWERED) or {}, answer, by_id)
+        return _given_again(thread_id, state.state.get(ANSWERS) or {}, answer, by_id)
     if by_id and (unknown := answer.keys() - questions.keys()):
         raise InvalidInput(
             f"thread {thread_id!r} does not ask {', '.join(sorted(unknown))} any more. It asks {', '.join(questions)}."
@@ -58,7 +54,7 @@ def answers_to(thread_id: str, state: Checkpoint, answer: Any) -> list[Logged]:
         if key in answers
     ]
     encode_entries(entries)
-    return [*entries, StateSet(QUESTIONS, None), StateSet(_ANSWERED, dict(answers))]
+    return [*entries, StateSet(QUESTIONS, None), StateSet(ANSWERS, dict(answers))]
 
 
 async def record_answer(checkpointer: Checkpointer, thread_id: str, answer: Any) -> None:

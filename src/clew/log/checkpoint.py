@@ -82,6 +82,12 @@ PROMPT_IDS = "clew:prompt-ids"
 A prompt waits until the calls of the turn before it are done.
 """
 
+ANSWERS = "clew:answered"
+"""Key in a thread's state under which Clew keeps a person's last answers, by question id.
+
+It lets a user give the same answers again after a stop without an error.
+"""
+
 Kind = Literal["state", "turn", "workspace", "provider", "changing"]
 
 

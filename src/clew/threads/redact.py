@@ -24,7 +24,7 @@ from clew.log import (
     UnknownEntry,
     WorkspaceSnapshot,
 )
-from clew.log.checkpoint import PROMPT_IDS, TURN_MARK
+from clew.log.checkpoint import ANSWERS, PROMPT_IDS, TURN_MARK
 from clew.messages import Assistant, Json, Opaque, Thinking, ToolCall, ToolResult
 
 __all__ = ["REDACTED", "Redact", "both", "redactor"]
@@ -145,7 +145,7 @@ def _redacted(value: Any, change: Callable[[str], str], *, numbers: bool = False
         kept, free = (fields.get(type(value), frozenset[str]()) for fields in (_KEPT, _FREE))
         if type(value) is StateSet and value.key.startswith(_OWN):
             kept |= {"key", "value"} if value.key.startswith(_IDS) else {"key"}
-            free = frozenset()
+            free = free if value.key == ANSWERS else frozenset()
         for field in value.__struct_fields__:
             old = getattr(value, field)
             new = old if field in kept else _redacted(old, change, numbers=numbers or field in free)
