@@ -23,6 +23,7 @@ PLACES = {
     "a password with an @": "{scheme}://u:SECRET@x@{host}/db",
     "a password with a ?": "{scheme}://u:a?SECRET@{host}/db",
     "a password with a /": "{scheme}://u:a/SECRET@{host}/db",
+    "a password of digits and a /": "{scheme}://u:8/SECRET@{host}/db",
     "a password with a #": "{scheme}://u:a#SECRET@{host}/db",
     "a password with a [": "{scheme}://u:[SECRET@{host}/db",
     "a password and a wrong port": "{scheme}://u:SECRET@h:99999999/db",

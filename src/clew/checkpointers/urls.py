@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 from clew.errors import InvalidInput
 
 __all__ = [
+    "check_no_at_in_path",
     "connection_count",
     "count",
     "given_options",
@@ -52,6 +53,15 @@ def why_unparsed(error: ValueError) -> str:
     """Return in words why `urlsplit` refused a URL. `error` is the error that it raised. The result does not quote the
     URL, because what looks like a port may be part of a password."""
     return "its port is not a number up to 65535" if "ort" in str(error) else "its host does not parse"
+
+
+def check_no_at_in_path(parts: SplitResult, kind: str, form: str) -> None:
+    """Raise `InvalidInput` if the path in these parts of a URL has an @. Then a password probably has a / in it: what
+    stands before the / was taken for host and port, and the rest of the password for a path. The error does not quote
+    the URL. It calls the URL `kind` (such as "a Redis URL"), and ends with `form`, which says how to write such a URL.
+    """
+    if "@" in parts.path:
+        raise InvalidInput(f"{kind} has no @ after its host. In a password, write / as %2F and @ as %40. {form}")
 
 
 def split_server_url(url: str, scheme: str, kind: str, form: str) -> SplitResult:

@@ -29,7 +29,7 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros
 from clew.checkpointers.http.protocol import MSGPACK, OCTETS, Blobs, Digests, Sweep, encode_text, log_tag
 from clew.checkpointers.patience import TIMEOUT, timeout_seconds
-from clew.checkpointers.urls import given_options, without_password
+from clew.checkpointers.urls import check_no_at_in_path, given_options, without_password
 from clew.errors import Corrupt, InvalidInput, MissingExtra, Unavailable
 
 if TYPE_CHECKING:
@@ -294,6 +294,7 @@ def _parse(url: str) -> tuple[str, str, int, str, dict[str, str]]:
             "the URL of the HTTP store holds a user or a password, and URLs end up in logs. "
             "Give the token as token=… or in CLEW_TOKEN."
         )
+    check_no_at_in_path(parts, "the URL of the HTTP store", wanted)
     if parts.fragment:
         raise InvalidInput(f"the URL of the HTTP store must not have a fragment. {wanted}")
     options = given_options(parts.query, ("timeout", "socket"), "the URL of the HTTP store")

@@ -16,7 +16,16 @@ import msgspec
 
 from clew._runtime.aio import Calls
 from clew.checkpointers.patience import TIMEOUT, Patience, timeout_seconds
-from clew.checkpointers.urls import count, given_options, is_loopback, number, truth, why_unparsed, without_password
+from clew.checkpointers.urls import (
+    check_no_at_in_path,
+    count,
+    given_options,
+    is_loopback,
+    number,
+    truth,
+    why_unparsed,
+    without_password,
+)
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingExtra, Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -399,6 +408,7 @@ def parse_url(url: str) -> tuple[Address, Options]:
         raise InvalidInput(f"{shown} is not an OpenSearch URL. {_FORM}")
     if not parts.hostname:
         raise InvalidInput(f"{shown} does not name a host. {_FORM}")
+    check_no_at_in_path(parts, "an OpenSearch URL", _FORM)
     if parts.fragment:
         raise InvalidInput(f"{shown}: a # in a password is written %23. {_FORM}")
     given = given_options(parts.query, _KNOWN, shown)

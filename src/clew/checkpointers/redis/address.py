@@ -7,7 +7,15 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from clew.checkpointers.patience import TIMEOUT, timeout_seconds
-from clew.checkpointers.urls import count, given_options, number, truth, why_unparsed, without_password
+from clew.checkpointers.urls import (
+    check_no_at_in_path,
+    count,
+    given_options,
+    number,
+    truth,
+    why_unparsed,
+    without_password,
+)
 from clew.errors import InvalidInput
 
 __all__ = ["Address", "Options", "check_options", "parse_url"]
@@ -63,6 +71,7 @@ def parse_url(url: str) -> tuple[Address, Options]:
         raise InvalidInput(f"{shown} is not a Redis URL. {_FORM}")
     if not parts.hostname:
         raise InvalidInput(f"{shown} does not name a host. {_FORM}")
+    check_no_at_in_path(parts, "a Redis URL", _FORM)
     path = parts.path.strip("/")
     if path and not (path.isascii() and path.isdigit() and len(path) <= 6):
         raise InvalidInput(f"{shown}: {path!r} is not a database number. {_FORM}")
