@@ -236,6 +236,9 @@ async def test_a_server_of_a_later_protocol_is_told_as_that() -> None:
     async with talking_to(Fake(answer(200, clew_protocol="2"))) as store:
         with pytest.raises(NewerFormat, match="version 2"):
             await store.head("thread")
+    async with talking_to(Fake(answer(200, clew_protocol="9" * 5000))) as store:
+        with pytest.raises(NewerFormat, match="the protocol of"):
+            await store.head("thread")
 
 
 async def test_damage_behind_the_server_is_corrupt() -> None:
@@ -397,6 +400,9 @@ FLOODS: dict[str, tuple[bytes, Callable[[HTTPCheckpointer], Awaitable[object]]]]
     "a head": (endless(200, b"", MSGPACK), lambda store: store.head("thread")),
     "digests": (endless(200, b"", MSGPACK), lambda store: store.missing_blobs([DIGEST])),
     "an append": (endless(200, b"", MSGPACK), lambda store: append(store, "thread", b"frame")),
+    "records in place of a head": (endless(200, b"", RECORDS), lambda store: store.head("thread")),
+    "records in place of digests": (endless(200, b"", RECORDS), lambda store: store.missing_blobs([DIGEST])),
+    "records in place of an answer": (endless(200, b"", RECORDS), lambda store: append(store, "thread", b"frame")),
     "an error": (endless(500), lambda store: store.head("thread")),
 }
 

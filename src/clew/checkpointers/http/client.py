@@ -65,10 +65,11 @@ class Reply:
     bytes of any other body are in `body`.
 
     `largest` limits the bytes of the body of a successful answer, or of each record of a stream. `most` limits the
-    number of records; None is no limit. If the server sends more, `Broken` is raised and the rest is not kept.
+    number of records; None is no limit. If the server sends more, `Broken` is raised and the rest is not kept. A stream
+    that was not asked for (`in_records` is False) is a body like any other, with the limit of one.
     """
 
-    def __init__(self, answer: Answer, largest: int, most: int | None) -> None:
+    def __init__(self, answer: Answer, largest: int, most: int | None, *, in_records: bool) -> None:
         self.status = answer.status
         self.kind = answer.headers.get("content-type", "").partition(";")[0].strip()
         self.retry_after = _seconds(answer.headers.get("retry-after", ""))
@@ -76,6 +77,7 @@ class Reply:
         self.server = answer.headers.get("server", "")
         self.body = bytearray()
         self.reader = RecordReader(largest, most)
+        self.is_stream = in_records and self.kind == RECORDS and self.status == 200
         self._largest = largest if self.status == 200 else _LARGEST_FAILURE
         self.take: Callable[[bytes], None] = self.reader.feed if self.is_stream else self._extend
 
@@ -84,15 +86,11 @@ class Reply:
             raise Broken(f"it has more than the {self._largest} bytes that are the limit")
         self.body += data
 
-    @property
-    def is_stream(self) -> bool:
-        return self.kind == RECORDS and self.status == 200
-
 
 class _Asked(NamedTuple):
     """An HTTP request, and the limits for its answer. `safe` says that repeating the request does no harm. `largest` is
     the most bytes of the answer's body, or of each record of a stream; `most` is the most records, None for any
-    number."""
+    number. `in_records` says that the answer is to be a stream of records."""
 
     method: str
     path: str
@@ -101,6 +99,7 @@ class _Asked(NamedTuple):
     safe: bool
     largest: int
     most: int | None
+    in_records: bool
 
 
 class Client:
@@ -143,11 +142,13 @@ class Client:
         absent: bool = False,
         largest: int = LARGEST_ANSWER,
         most: int | None = None,
+        in_records: bool = False,
     ) -> Reply | None:
         """Make a call and return the server's reply, whose status is 200. Raises the error that the server reports.
         With `absent`, return None if the server says that the thread does not exist. `kind` is the content type of
         `body`; `headers` are sent in addition to those of every call; `thread_id` is named in errors. The body of the
-        reply may have at most `largest` bytes; a stream may have at most `most` records of `largest` bytes each.
+        reply may have at most `largest` bytes; with `in_records` it may be a stream, of at most `most` records of
+        `largest` bytes each.
 
         If no answer comes, or the server cannot serve the call for the moment, the call is repeated, at most `retries`
         times (an argument of the client). With `safe=False`, which says that repeating may do harm, this is done only
@@ -159,7 +160,7 @@ class Client:
         self._quiet.clear()
         try:
             reply = await self._patience.limit(
-                self._attempts(_Asked(method, path, all_headers, body, safe, largest, most))
+                self._attempts(_Asked(method, path, all_headers, body, safe, largest, most, in_records))
             )
             return self._settle(reply, thread_id, absent)
         finally:
@@ -198,7 +199,7 @@ class Client:
         replies: list[Reply] = []
 
         def begin(answer: Answer) -> Callable[[bytes], None]:
-            replies.append(Reply(answer, asked.largest, asked.most))
+            replies.append(Reply(answer, asked.largest, asked.most, in_records=asked.in_records))
             return replies[-1].take
 
         again = 0.0 if asked.safe else None
@@ -234,7 +235,7 @@ class Client:
                 f"{self._where} {_found(reply)}. Check the URL, and any proxy between here and the server."
             )
         if reply.protocol != str(PROTOCOL):
-            version = int(reply.protocol) if reply.protocol.isdecimal() else 0
+            version = int(reply.protocol) if reply.protocol.isdecimal() and len(reply.protocol) < 10 else 0
             raise NewerFormat(f"the protocol of {self._where}", version, PROTOCOL)
 
     def _settle(self, reply: Reply, thread_id: str | None, absent: bool) -> Reply | None:

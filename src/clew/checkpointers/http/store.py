@@ -234,8 +234,11 @@ class HTTPCheckpointer(Checkpointer):
         safe: bool = True,
         largest: int = _LARGEST_HEAD,
         most: int | None = None,
+        in_records: bool = False,
     ) -> Reply:
-        reply = await self._use().call(method, path, body, kind=kind, safe=safe, largest=largest, most=most)
+        reply = await self._use().call(
+            method, path, body, kind=kind, safe=safe, largest=largest, most=most, in_records=in_records
+        )
         assert reply is not None, "only a call that allows it is answered with absent"  # noqa: S101 - said before
         return reply
 
@@ -245,7 +248,7 @@ class HTTPCheckpointer(Checkpointer):
         """Make a call and return the records of its answer: up to `most`, each of up to `largest` bytes. Raises
         `Unavailable` if the answer is not a stream of records, so that a wrong answer is never taken for an empty
         list."""
-        reply = await self._ask(method, path, body, largest=largest, most=most)
+        reply = await self._ask(method, path, body, largest=largest, most=most, in_records=True)
         if not reply.is_stream:
             raise Unavailable(f"{self._where} sent {reply.kind or 'nothing'} where a stream of records was asked for")
         return reply.reader.records
