@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import os
@@ -13,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
+from clew import Thread, open_checkpointer
 from clew.cli.app import COMMANDS
+from clew.log import MessageAdded
 from clew.messages import assistant, user
 from clew.providers.base import Conversation, Place
 from clew.providers.registry import find_provider
@@ -160,14 +162,18 @@ def test_a_completion_script_can_be_printed(shell: str) -> None:
 
 def completed(shell: str, typed: str, samples: Samples) -> list[str]:
     """What this shell is offered for the last word."""
-    asked: dict[str, Any] = {
+    run = samples.clew(env={**_asked(shell, typed), "_CLEW_COMPLETE": f"complete_{shell}"})
+    assert run.stderr == ""
+    return re.findall(r"[\w-]+", run.stdout)
+
+
+def _asked(shell: str, typed: str) -> dict[str, str]:
+    asked = {
         "bash": {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))},
         "zsh": {"_TYPER_COMPLETE_ARGS": typed},
         "fish": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
     }
-    run = samples.clew(env={**asked[shell], "_CLEW_COMPLETE": f"complete_{shell}"})
-    assert run.stderr == ""
-    return re.findall(r"[\w-]+", run.stdout)
+    return asked[shell]
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +184,22 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_is_offered_the_threads_that_begin_so(shell: str, samples: Samples) -> None:
     assert {"trip", "trip-b"} <= {*completed(shell, "clew show tri", samples)}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_not_offered_an_id_that_it_could_run(shell: str, tmp_path: Path) -> None:
+    samples = Samples(tmp_path)
+    asyncio.run(_write_threads(samples.url, "a\\", "<(touch x)", "c\\", "$(touch x)", "two\nlines", "-x", "plain-1"))
+    run = samples.clew(env={**_asked(shell, "clew show "), "_CLEW_COMPLETE": f"complete_{shell}"})
+    assert "plain-1" in run.stdout
+    assert not re.search(r"touch|\\\\|lines", run.stdout), run.stdout
+
+
+async def _write_threads(url: str, *ids: str) -> None:
+    async with open_checkpointer(url) as store:
+        for thread_id in ids:
+            async with Thread.open(store, thread_id) as thread:
+                await thread.append(MessageAdded(user("Hello.")))
 
 
 def test_a_shell_is_offered_commands_options_and_nothing_from_a_store_that_is_not_there(samples: Samples) -> None:

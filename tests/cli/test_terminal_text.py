@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import clew, objects, terminal
+from tests.cli.workshop import Workshop
 from tests.hidden_text import OBEYED, write_everywhere
 
 pytestmark = [pytest.mark.slow]
@@ -46,6 +47,8 @@ COMMANDS = [
     ("unlock", HOSTILE),
     ("resume", HOSTILE, "Go.", "--model", "openai:none"),
     ("resume", f"{HOSTILE}?"),
+    ("diff", HOSTILE),
+    ("files", HOSTILE),
     ("fork", HOSTILE),
     ("rm", HOSTILE, "--yes"),
 ]
@@ -65,6 +68,13 @@ def test_at_a_terminal_only_colours_of_clew_are_left_and_all_text_is_shown(url: 
     plain = COLOUR.sub("", shown.shown)
     assert OBEYED.search(plain.replace("\r", "")) is None, repr(plain)
     assert "\\x1b]0;owned\\x07" in plain.replace("\n", "")
+
+
+def test_the_answer_of_a_run_in_a_pipe_is_not_obeyed_by_what_shows_it(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    run = shop.clew("run", "Hi.", "--model", shop.script("talk", HOSTILE))
+    assert OBEYED.search(run.stdout) is None, repr(run.stdout)
+    assert "\\x1b]0;owned\\x07" in run.stdout
 
 
 def test_json_stands_for_the_very_text(url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -12,10 +13,15 @@ from clew.cli.deferred import asyncio, checkpointers
 __all__ = ["Json", "Store", "ThreadId", "Yes", "complete_thread"]
 
 
+_OFFERED = re.compile(r"[\w./@:+%][\w./@:+=,%-]*", re.ASCII)
+
+
 def complete_thread(incomplete: str) -> list[str]:
     """Return the thread ids that a shell offers for the word `incomplete`: the newest that begin with it, at most 30.
 
-    Returns an empty list if the store cannot be read, because a shell cannot show an error while the user types.
+    Leaves out ids with characters that a shell could read as a command or as the end of a word: the shells' own
+    functions for completion evaluate what they are offered. Returns an empty list if the store cannot be read, because
+    a shell cannot show an error while the user types.
     """
     # here, because only the completion of an id needs it
     from clew.cli.stores import opened
@@ -26,6 +32,7 @@ def complete_thread(incomplete: str) -> list[str]:
             return [
                 head.thread_id
                 async for head in clew.Thread.list(store, checkpointers.HeadQuery(prefix=incomplete, limit=30))
+                if _OFFERED.fullmatch(head.thread_id)
             ]
 
     try:

@@ -151,7 +151,7 @@ class LiveView:
         if ended.output is not None and self._answer is not None:
             self._held = []
             self.pause()
-            self._answer.write(_plain(ended.output) + "\n")
+            self._answer.write(visible(_plain(ended.output)) + "\n")
             self._answer.flush()
         elif ended.output is not None and not self._said:
             self._text(_plain(ended.output))
