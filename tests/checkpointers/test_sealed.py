@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from clew.log import DIGEST, MessageAdded, StateSet, encode_entries, encode_fram
 from clew.log.keys import Keyring
 from clew.messages import assistant, user
 from clew.server.inspector.entries_page import read_stretch
+from clew.testing.contract.builders import a_head
 from clew.threads.appends import append_frames
 from clew.threads.ops.rekey import rekey
 from clew.threads.ops.verify import verify, verify_all
@@ -135,6 +137,29 @@ async def test_an_older_head_with_its_frames_is_noticed_only_by_a_mark_outside(u
             await marked.head("t")
         mark.unlink()
         assert (await head_of(marked)).frames == old.frames
+
+
+def test_a_slow_process_does_not_put_back_a_mark_that_another_has_moved_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, other = Marks(tmp_path), Marks(tmp_path)
+    assert slow.see("store", head_after(5))
+    moving = threading.Thread(target=other.see, args=("store", head_after(10)))
+    write = slow._write
+
+    def write_late(*mark: Any) -> None:
+        moving.start()
+        moving.join(0.5)
+        write(*mark)
+
+    monkeypatch.setattr(slow, "_write", write_late)
+    assert slow.see("store", head_after(6))
+    moving.join()
+    assert not other.see("store", head_after(6))
+
+
+def head_after(frames: int) -> Head:
+    return a_head("t", frames=frames, digest=f"{frames:032x}")
 
 
 async def test_a_log_that_was_replaced_does_not_come_back_unnoticed(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ somebody replaces a thread in the store by an older copy."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -47,8 +49,16 @@ class Marks:
         but ends in another frame, or is a log that was replaced by a newer one. `place` identifies the store.
         """
         path = self._path(place, head)
-        mark = self._read(path)
-        logs = {} if mark is None else mark.logs
+        logs = self._read(path)
+        if logs and next(reversed(logs.items())) == (head.log_id, (head.frames, head.digest)):
+            return True
+        with self._alone(path.parent):
+            return self._compare(path, head)
+
+    def _compare(self, path: Path, head: Head) -> bool:
+        """Do what `see` does, for the mark in the file `path`. The caller holds the lock, so that a process that read
+        an older head cannot put back a mark that another process has moved on meanwhile."""
+        logs = self._read(path)
         if head.log_id in logs:
             frames, digest = logs[head.log_id]
             is_replaced = next(reversed(logs)) != head.log_id
@@ -61,6 +71,21 @@ class Marks:
             del logs[next(iter(logs))]
         self._write(path, _Mark(logs))
         return True
+
+    @contextmanager
+    def _alone(self, folder: Path) -> Iterator[None]:
+        """Keep all other processes and threads from changing the marks in this folder. Raises `Unavailable` if the lock
+        cannot be had."""
+        try:
+            files.make_private_folder(folder)
+            fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Unavailable(f"the marks in {folder} cannot be locked: {error.strerror}") from error
+        try:
+            files.lock(fd, folder / "lock", shared=False)
+            yield
+        finally:
+            os.close(fd)
 
     def error(self, place: str, head: Head) -> Corrupt:
         """Return the error for a thread that is older than its mark (the newest state that this machine has seen).
@@ -75,23 +100,23 @@ class Marks:
         key = thread_key(head.thread_id)
         return self.folder / blake3(place.encode()).hexdigest()[:16] / key[:2] / f"{key}.mark"
 
-    def _read(self, path: Path) -> _Mark | None:
-        """Return the mark in this file, or None if the file does not exist. Raises `Unavailable` if the file cannot be
-        read, and `Corrupt` if it is damaged: without the mark, an older copy of the thread would not be noticed."""
+    def _read(self, path: Path) -> dict[str, tuple[int, str]]:
+        """Return the logs of the mark in this file; none if the file does not exist. Raises `Unavailable` if the file
+        cannot be read, and `Corrupt` if it is damaged: without the mark, an older copy of the thread would not be
+        noticed."""
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            return None
+            return {}
         except OSError as error:
             raise Unavailable(f"the mark of a thread, {path}, cannot be read: {error.strerror}") from error
         try:
-            return msgspec.msgpack.decode(data, type=_Mark)
+            return msgspec.msgpack.decode(data, type=_Mark).logs
         except msgspec.MsgspecError as error:
             raise Corrupt(f"the mark {path} is damaged. Delete it if you trust the thread as it is now.") from error
 
     def _write(self, path: Path, mark: _Mark) -> None:
         try:
-            files.make_private_folder(path.parent)
             os.replace(files.write_beside(path, msgspec.msgpack.encode(mark), durable=False), path)
         except OSError as error:
             raise Unavailable(f"the mark of a thread, {path}, cannot be written: {error.strerror}") from error

@@ -17,6 +17,7 @@ from clew.errors import Corrupt, InvalidInput
 from clew.providers.codex import Codex
 from clew.providers.codex.events import Meter
 from clew.providers.codex.rollout import meta_of
+from clew.providers.codex.storage import names
 from tests.providers.codex.kept import FIXTURES, at_home, keep, rollout_line
 
 OTHER_KEY = "01a1e046-0000-7000-8000-000000000002"
@@ -297,3 +298,8 @@ def test_the_first_line_of_a_rollout_is_looked_for_only_so_far(tmp_path: Path) -
     path.write_bytes(b"[" * 40 * 2**20)
     with memory(24 * 2**20), pytest.raises(Corrupt, match="is not a session of Codex"):
         meta_of(path)
+
+
+def test_an_index_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "session_index.jsonl")
+    assert names(tmp_path) == {}

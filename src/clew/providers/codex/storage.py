@@ -258,9 +258,9 @@ def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> N
 def names(home: Path) -> dict[str, str]:
     """Return the names that users gave to conversations in Codex's home folder `home`, as a dict from key to name. If a
     conversation was named several times, the last name counts."""
-    try:
-        data = (home / "session_index.jsonl").read_bytes()
-    except FileNotFoundError:
+    index = home / "session_index.jsonl"
+    if not index.is_file():  # absent; or a pipe, which would be waited for without end
         return {}
+    data = index.read_bytes()
     given = [record for row in data.split(b"\n") if (record := record_of(row)) is not None]
     return {str(record.get("id")): str(record["thread_name"]) for record in given if record.get("thread_name")}
