@@ -19,6 +19,7 @@ import msgspec
 import clew
 from clew._runtime.aio import settle
 from clew.agent import RunResult
+from clew.agent.arguments import check_tools
 from clew.checkpointers import Checkpointer, open_checkpointer
 from clew.checkpointers.base import is_absent
 from clew.compat.stirrup.cache import check_known, compute_task_hash, forget, thread_of
@@ -185,6 +186,8 @@ class Agent:
         """
         if not isinstance(name, str) or not name:
             raise InvalidInput(f"name is the name of the agent, a text that is not empty, and not {name!r}")
+        if tools is not None:
+            check_tools(tools)
         if checkpointer is None:
             raise InvalidInput("checkpointer=None keeps nothing, so nothing could be resumed. Give a store or its URL.")
         check_known("Agent", settings.keys() - (_CLEW - _NOT_HERE), _INSTEAD)

@@ -110,11 +110,13 @@ class CacheManager:
         `failed`, `waiting`, `running` or `done`.
         """
 
+        thread_id = thread_of(task_hash)
+
         async def info(store: Checkpointer) -> dict[str, Any] | None:
-            head = await store.head(thread_of(task_hash))
+            head = await store.head(thread_id)
             if head is None:
                 return None
-            state = await Thread.load(store, thread_of(task_hash))
+            state = await Thread.load(store, thread_id)
             return {
                 "task_hash": task_hash,
                 "turn": state.turns,
@@ -136,9 +138,11 @@ class CacheManager:
         """Return the state of a task, or None if the store does not have it. The state has the conversation in
         `messages`, and what tools recorded about each turn in `metadata`."""
 
+        thread_id = thread_of(task_hash)
+
         async def load(store: Checkpointer) -> Checkpoint | None:
             try:
-                return await Thread.load(store, thread_of(task_hash))
+                return await Thread.load(store, thread_id)
             except ThreadNotFound:
                 return None
 
