@@ -11,7 +11,7 @@ from clew import Thread, open_checkpointer
 from clew.compat.stirrup import Agent, CacheManager, compute_task_hash
 from clew.errors import InvalidInput, ThreadBusy
 from clew.log import MessageAdded, fold
-from clew.messages import assistant, plain_text, user
+from clew.messages import Message, assistant, plain_text, user
 from clew.testing import ScriptedModel, call
 
 PROMPT = "Analyze all datasets in the data folder"
@@ -110,7 +110,7 @@ def test_a_state_is_loaded_changed_saved_and_gone_on_with(caches: CacheManager, 
 
 
 def test_a_task_can_begin_with_a_saved_conversation(caches: CacheManager, url: str, tmp_path: Path) -> None:
-    said = [user("I am Ada."), assistant("Hello, Ada."), user(PROMPT)]
+    said: list[Message] = [user("I am Ada."), assistant("Hello, Ada."), user(PROMPT)]
     caches.save_state(HASH, fold([MessageAdded(message) for message in said]))
     assert (caches.get_cache_info(HASH) or {})["has_files"] is False
     asyncio.run(work(url, tmp_path / "output", turns=2, resume=True))
