@@ -242,6 +242,8 @@ def test_what_is_no_cache_is_refused_with_what_was_looked_for(tmp_path: Path) ->
         '{"msgs": [{"role": "user", "content": [{"kind": "image_content_block", "data": "?"}]}]}',
         '{"msgs": [{"role": "assistant", "blocks": [{}]}]}',
         '{"msgs": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}',
+        '{"msgs": [{"role": "assistant", "content": "", "tool_calls": [{"name": "a", "tool_call_id": 7}]}]}',
+        '{"msgs": [{"role": "assistant", "content": "", "token_usage": {"input": 1' + "0" * 30 + "}}]}",
         "[" * 100_000,
     ],
 )

@@ -98,6 +98,7 @@ def test_an_argument_that_an_agent_does_not_have_says_what_to_use(given: dict[st
         ({"workspace": "."}, "it is called output_dir here"),
         ({"clear": True}, "neither Stirrup's documents nor Clew know it"),
         ({"clear_on_success": True, "clear_cache_on_success": True}, "two names for the same"),
+        ({"output_dir": ""}, "output_dir is the path of a folder"),
         ({"resume": 1}, "resume is True or False"),
         ({"clear_on_success": "no"}, "clear_cache_on_success is True or False"),
     ],

@@ -28,6 +28,7 @@ from clew.log import (
     ToolOutcome,
     Usage,
 )
+from clew.log.entries import KnownEntry
 from clew.messages import (
     NOTE_MARK,
     Assistant,
@@ -115,7 +116,7 @@ class StirrupSource(Source):
         has_files = files.is_dir() and not files.is_symlink() and any(files.iterdir())
         try:
             return _Translation(key, state).conversation(files if has_files else None)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             what = f"{type(error).__name__}: {error}"
             raise Corrupt(f"the task {key!r} of Stirrup has messages of an unknown format: {what}") from None
 
@@ -152,6 +153,8 @@ class _Translation:
         self._losses: dict[str, None] = {}
 
     def conversation(self, files: Path | None) -> Conversation:
+        """Return the task as a conversation. Its entries are decoded once from their stored form, so that a value of a
+        wrong type in the cache is an error here, and not when the thread is read."""
         state = self._state
         system = "" if self._system is None else _words(self._system["content"])
         self._add(ThreadStarted(agent=state.agent_name, system_prompt=system))
@@ -168,7 +171,7 @@ class _Translation:
         self._add(StatusChanged("interrupted", "imported from Stirrup"))
         return Conversation(
             thread_id=thread_of(compute_task_hash(self._prompt) if self._is_task else self._key),
-            entries=self._entries,
+            entries=msgspec.msgpack.decode(msgspec.msgpack.encode(self._entries), type=list[KnownEntry]),
             files=files,
             losses=tuple(self._losses),
         )

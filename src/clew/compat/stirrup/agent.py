@@ -19,7 +19,7 @@ import msgspec
 import clew
 from clew._runtime.aio import settle
 from clew.agent import RunResult
-from clew.agent.arguments import check_tools
+from clew.agent.arguments import check_flags, check_folder, check_tools
 from clew.checkpointers import Checkpointer, open_checkpointer
 from clew.checkpointers.base import is_absent
 from clew.compat.stirrup.cache import check_known, compute_task_hash, forget, thread_of
@@ -31,6 +31,7 @@ from clew.threads.leases import is_live
 from clew.tools import DEFAULT_TOOLS as _DEFAULT_TOOLS
 from clew.tools import AnyTool, ToolContext, ToolError, tool
 from clew.tools.builtin.files import locate
+from clew.workspace.folders import absolute
 
 __all__ = ["DEFAULT_TOOLS", "Agent", "ChatCompletionsClient", "FinishParams", "Outcome", "Session", "default_tools"]
 
@@ -161,9 +162,11 @@ class Outcome(NamedTuple):
 class Agent:
     """An agent whose tasks go on where they were stopped: by Ctrl+C, an error, a kill or the limit of turns.
 
-    agent = Agent(client=ChatCompletionsClient(model="gpt-5"), name="researcher", tools=DEFAULT_TOOLS, max_turns=50)
-    async with agent.session(output_dir="./output", resume=True) as session:
-        await session.run("Analyze all datasets in the data folder")
+        agent = Agent(client=client, name="researcher", tools=DEFAULT_TOOLS, max_turns=50)
+        async with agent.session(output_dir="./output", resume=True) as session:
+            await session.run("Analyze all datasets in the data folder")
+
+    A task is one prompt and all the work for it. Each step is on record before the next one depends on it.
     """
 
     def __init__(
@@ -243,11 +246,11 @@ class Agent:
                 "clear_cache_on_success and clear_on_success are two names for the same. Give one of them."
             )
         clear = clear_on_success if clear_cache_on_success is None else clear_cache_on_success
-        for argument, value in (("resume", resume), ("clear_cache_on_success", True if clear is None else clear)):
-            if not isinstance(value, bool):
-                raise InvalidInput(f"{argument} is True or False, not {value!r}")
-        folder = None if output_dir is None else Path(os.path.abspath(os.fspath(output_dir)))
-        return Session(self, folder, resume=resume, clear=clear is not False)
+        clear = True if clear is None else clear
+        check_flags(resume=resume, clear_cache_on_success=clear)
+        check_folder("output_dir", output_dir)
+        folder = None if output_dir is None else absolute(output_dir)
+        return Session(self, folder, resume=resume, clear=clear)
 
     def _new_model(self) -> Model:
         if isinstance(self._client, ChatCompletionsClient):
