@@ -166,8 +166,8 @@ class _Translation:
         rest = {**self._metadata, **({"": state.run_metadata} if state.run_metadata else {})}
         if rest:
             self._add(StateSet(_METADATA, rest))
-        saved = {"stirrup_saved": state.timestamp} if state.timestamp else {}
-        self._add(Described(tags={"source": "stirrup", "stirrup_task": self._key, **saved}))
+        if state.timestamp:
+            self._add(Described(tags={"saved_at": state.timestamp}))
         self._add(StatusChanged("interrupted", "imported from Stirrup"))
         return Conversation(
             thread_id=thread_of(compute_task_hash(self._prompt) if self._is_task else self._key),
@@ -227,7 +227,7 @@ class _Translation:
         call_id = message.get("tool_call_id")
         found = next((one for one in self._open if not call_id or one[1] == call_id), None)
         if found is None:
-            self._losses["the result of a tool whose call is not in the conversation"] = None
+            self._losses["The result of a tool is left out, because its call is not in the conversation."] = None
             return
         self._open.remove(found)
         failed = message.get("success", message.get("args_was_valid", True)) is False
@@ -267,7 +267,9 @@ class _Translation:
         elif kind in _MEDIA:
             yield from self._content([block])
         else:
-            self._losses[f"blocks of the kind {kind!r}, which only the vendor of the model can read"] = None
+            self._losses[f"Blocks of the kind {kind!r} are left out: only the vendor of the model can read them."] = (
+                None
+            )
 
     def _call(self, call: Raw, number: int) -> ToolCall:
         given = call.get("arguments") or "{}"
@@ -290,7 +292,7 @@ class _Translation:
                 yield Image(media_type, data)
             else:
                 self._losses[
-                    f"{medium}s of a kind that models do not take; the conversation says how large they were"
+                    f"Each {medium} of a kind that models do not take is replaced by a line with its size."
                 ] = None
                 yield Text(f"[{medium} of {len(data)} bytes, not carried over]")
 
