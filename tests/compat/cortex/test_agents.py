@@ -18,6 +18,7 @@ from clew.models.base import ModelRequest
 from clew.providers import Place
 from clew.sync import MemoryCheckpointer, Thread, open_checkpointer
 from clew.testing import ScriptedModel, call
+from tests.limits import PATIENCE
 from tests.providers.toy import toy_place
 from tests.providers.toys import with_toys
 
@@ -60,6 +61,7 @@ def test_the_classes_have_the_names_and_parameters_of_the_document() -> None:
     assert {"resume_from", "test_session_resumption", "model_provider", "user_prompt"} <= settings.keys()
     assert (settings["resume_from"].default, settings["test_session_resumption"].default) == (None, False)
     assert {"result", "session_id"} <= {field.name for field in fields(AgentResponse)}
+    assert AgentResponse("Hi.", session_id="s").session_id == "s"
     assert AgentResponse().session_id is None
     assert GenericAgent(own("Hi."))._last_session_id is None
 
@@ -154,12 +156,20 @@ def test_a_session_whose_first_prompt_failed_is_resumed_too(place: Place) -> Non
     assert "I am Alice" in str(agent.resume("echo").result)
 
 
+@pytest.mark.slow
 def test_a_timeout_interrupts_and_the_session_goes_on(place: Place) -> None:
-    agent = GenericAgent(toy(place, "sleep 1000", timeout=0.3))
+    agent = GenericAgent(toy(place, "sleep 1000", timeout=10))
     first = agent.run()
-    assert (first.result, first.status) == (None, "interrupted")
-    assert first.reason == "timeout: 0.3 s"
-    assert agent.resume("say awake", timeout=60).result == "awake"
+    assert (first.result, first.status, first.reason) == (None, "interrupted", "timeout: 10 s")
+    assert agent.resume("say awake", timeout=PATIENCE).result == "awake"
+
+
+def test_a_fork_of_a_session_is_not_taken_for_the_session(place: Place) -> None:
+    first = GenericAgent(toy(place, "say one")).run()
+    with open_checkpointer(f"sqlite:///{place.home}/clew.db") as store, Thread.open(store, first.thread_id) as thread:
+        thread.fork("a fork")
+    again = GenericAgent(toy(place, "echo", resume_from=first.session_id)).run()
+    assert (again.thread_id, again.session_id) == (first.thread_id, first.session_id)
 
 
 def test_what_was_asked_is_on_record_and_the_id_is_a_tag(place: Place) -> None:

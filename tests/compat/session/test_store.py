@@ -280,7 +280,22 @@ def test_a_file_that_the_go_package_has_written_is_read_where_it_is(json_files: 
     assert not (tmp_path / "run-7.json").exists()
 
 
-@pytest.mark.parametrize("json_files", [False, True])
+@EITHER
+def test_times_without_a_zone_and_gos_zero_time_are_kept(json_files: bool, tmp_path: Path) -> None:
+    zero = GO.replace("2026-03-02T13:00:00.123456789+01:00", "0001-01-01T00:00:00Z")
+    (tmp_path / "run-7.json").write_text(zero)
+    (tmp_path / "run-8.json").write_text(zero.replace("run-7", "run-8").replace("00Z", "00"))
+    with Store(tmp_path, json_files=json_files) as store:
+        local = datetime(2026, 3, 2, 12)
+        store.save(Checkpoint("local", created_at=local))
+        assert store.load("local").created_at == local.astimezone(UTC)
+        assert [run.run_id for run in store.list()].index("local") == 0
+        for name in ("run-7", "run-8"):
+            store.save(store.load(name))
+            assert store.load(name).created_at.year == 1
+
+
+@EITHER
 def test_a_damaged_file_is_named_and_not_taken_for_an_absent_one(json_files: bool, tmp_path: Path) -> None:
     (tmp_path / "run-7.json").write_text(GO[:200])
     with Store(tmp_path, json_files=json_files) as store:

@@ -91,7 +91,9 @@ class GenericAgent:
         self.config.check()
         self.config.check_turns(max_turns)
         if not isinstance(prompt, str) or not prompt.strip():
-            raise InvalidInput("the user_prompt is empty. Give one: AgentConfig('…'), or resume('…').")
+            raise InvalidInput(
+                f"user_prompt is a text that is not empty, and not {prompt!r}. Give one: AgentConfig('…'), or resume('…')."
+            )
         if session_id is not None and (not isinstance(session_id, str) or not session_id.strip()):
             raise InvalidInput(f"resume_from is the session_id of an earlier response, and not {session_id!r}.")
         ask = self._ask_model if self.config.provider == BUILT_IN else self._ask_program
@@ -164,8 +166,10 @@ class GenericAgent:
     def _session(self, agent: Agent, store: Checkpointer, session_id: str) -> Session:
         """Return the session with the provider's own id `session_id`: from the store if it has the session's thread,
         else from what the provider's program keeps on this machine."""
-        for head in Thread.list(store, HeadQuery(tags={_TAG: session_id}, limit=1)):
-            return agent.resume_session(head.thread_id)
+        found = Thread.list(store, HeadQuery(tags={_TAG: session_id}))
+        thread = min(found, key=lambda head: (head.parent is not None, head.created_at), default=None)
+        if thread is not None:  # and not a fork of it, which has the same tags until it is used
+            return agent.resume_session(thread.thread_id)
         return agent.resume_session(write_handle(self.config.provider, session_id, session_id))
 
     def _key(self, store: Checkpointer, session: Session) -> str:

@@ -28,7 +28,7 @@ class ResumptionReport:
         return f"{self.provider}: resuming a session {works}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AgentResponse:
     """The answer to one prompt, and the session in which it was given."""
 

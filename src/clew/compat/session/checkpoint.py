@@ -127,8 +127,16 @@ def checked(checkpoint: Checkpoint) -> Checkpoint:
         checkpoint.system_prompt,
         checkpoint.input_tokens,
         checkpoint.output_tokens,
-        checkpoint.created_at.astimezone(UTC),
+        _in_utc(checkpoint.created_at),
     )
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """Return the moment in UTC. One without a zone is taken as local time."""
+    try:
+        return moment.astimezone(UTC)
+    except (OverflowError, ValueError, OSError):  # at the very edge of the calendar
+        return moment.replace(tzinfo=UTC)
 
 
 def _param(message: Any, where: str) -> Param:
@@ -184,7 +192,7 @@ class Summary(msgspec.Struct, frozen=True):
             system_prompt,
             self.input_tokens,
             self.output_tokens,
-            self.created_at.astimezone(UTC),
+            _in_utc(self.created_at),
         )
 
 

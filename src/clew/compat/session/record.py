@@ -8,7 +8,7 @@ read back from there would differ from the one that was given, it is kept beside
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
@@ -271,6 +271,4 @@ def _spent(old: State, mark: _Mark | None, new: Checkpoint) -> Usage:
 
 
 def _summary(new: Checkpoint) -> Summary:
-    return Summary(
-        new.run_id, new.task_name, new.iteration, new.input_tokens, new.output_tokens, new.created_at.astimezone(UTC)
-    )
+    return Summary(new.run_id, new.task_name, new.iteration, new.input_tokens, new.output_tokens, new.created_at)
