@@ -281,6 +281,20 @@ def test_a_file_that_the_go_package_has_written_is_read_where_it_is(json_files: 
 
 
 @EITHER
+def test_a_file_goes_from_go_to_here_and_back_with_the_same_content(json_files: bool, tmp_path: Path) -> None:
+    """The file was written by a program in Go, with anthropic-sdk-go 1.19.0 and the fields of its document."""
+    written = (Path(__file__).parent / "fixtures" / "written-by-go.json").read_text()
+    (tmp_path / "run-go.json").write_text(written)
+    with Store(tmp_path, json_files=json_files) as store, Store(tmp_path / "again", json_files=True) as again:
+        store.save(store.load("run-go"))
+        again.save(store.load("run-go"))
+    kept, given = (json.loads(text) for text in ((tmp_path / "again" / "run-go.json").read_text(), written))
+    assert list(kept) == list(given)
+    assert kept.pop("created_at")[:26] == given.pop("created_at")[:26], "to the microsecond"
+    assert kept == given
+
+
+@EITHER
 def test_times_without_a_zone_and_gos_zero_time_are_kept(json_files: bool, tmp_path: Path) -> None:
     zero = GO.replace("2026-03-02T13:00:00.123456789+01:00", "0001-01-01T00:00:00Z")
     (tmp_path / "run-7.json").write_text(zero)
