@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clew.compat.session import Checkpoint, Store
@@ -216,7 +216,17 @@ params = st.builds(
 )
 
 
+NEW = {"type": "something_new", "value": [1]}
+RESURFACING = [
+    [{"role": "user", "content": []}, {"role": "user", "content": []}],
+    [{"role": "assistant", "content": [NEW]}],
+    [{"role": "user", "content": [NEW]}],
+]
+"""After the second rewind, what the first save kept would be there again if it were not taken away."""
+
+
 @given(st.lists(st.lists(params, max_size=5), min_size=1, max_size=3), st.booleans())
+@example(RESURFACING, False)
 def test_any_conversation_is_loaded_as_it_was_saved(saves: list[list[dict[str, Any]]], remembers: bool) -> None:
     state, known = EMPTY, None
     for number, messages in enumerate(saves):

@@ -38,11 +38,13 @@ from clew.messages.dialects import from_dialect, to_dialect
 __all__ = ["TAG", "Known", "changes", "check_messages", "checkpoint_of", "summary_of"]
 
 TAG = "session"
-"""The tag of a thread's head that holds a `_Saved` as JSON, so that a list reads heads alone. The thread's state has a
-`_Mark` under the same name."""
+"""The tag of a thread that holds a `_Saved` as JSON. It is in the thread's head, so that a list reads heads alone."""
 _AS_GIVEN = f"{TAG}:message:"
 """Prefix of the names in the thread's state under which messages are kept as they were given. After it comes the index
 that the message has in the conversation of the thread."""
+_ALL_AS_GIVEN = f"{TAG}:messages"
+"""The name in the thread's state under which all messages are kept as they were given, if they cannot be told from those
+of the thread one by one."""
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -52,27 +54,26 @@ class _Saved(msgspec.Struct, frozen=True):
     turns: int = 0
     usage: tuple[int, int] = (0, 0)
     """The input and output tokens of the thread."""
+    messages: int = -1
+    """How many messages of the thread's conversation the checkpoint covers."""
+    last: int = -1
+    """The index in the thread's history of the last of these messages; -1 if there is none."""
+    is_plain: bool = True
+    """Whether the messages can be told from those of the thread one by one."""
 
     def grown(self, turns: int, input_tokens: int, output_tokens: int) -> Summary:
         """Return the summary of the run once its thread has these turns and tokens."""
         return msgspec.structs.replace(
             self.summary,
-            iteration=self.summary.iteration + turns - self.turns,
+            iteration=max(0, self.summary.iteration + turns - self.turns),
             input_tokens=self.summary.input_tokens + input_tokens - self.usage[0],
             output_tokens=self.summary.output_tokens + output_tokens - self.usage[1],
         )
 
-
-class _Mark(msgspec.Struct, frozen=True):
-    """What the thread's state holds about the checkpoint that was saved last."""
-
-    saved: _Saved
-    messages: int
-    """How many messages of the thread's conversation the checkpoint covers."""
-    last: int
-    """The index in the thread's history of the last of these messages; -1 if there is none."""
-    whole: list[Param] | None = None
-    """All messages as they were given, if they cannot be told from those of the thread one by one."""
+    def covers(self, state: State) -> bool:
+        """Return whether the conversation is still the one that was saved."""
+        seen = len(state.messages)
+        return self.messages == seen and self.last == _place(state, seen)
 
 
 class _Kept(NamedTuple):
@@ -86,7 +87,7 @@ class _Kept(NamedTuple):
 class Known(NamedTuple):
     """What is known of a thread since the last save, so that the next one need not read it all again."""
 
-    mark: _Mark
+    saved: _Saved
     kept: _Kept
 
 
@@ -103,14 +104,16 @@ def changes(old: State, new: Checkpoint, known: Known | None = None) -> tuple[li
         running.add(
             ThreadStarted(new.task_name, old.model, new.system_prompt, old.tools, old.limits, old.parent),
         )
-    mark = _mark(old)
-    kept = known.kept if known is not None and known.mark == mark and _covers(mark, old) else _kept(old, mark)
+    before = _saved(old.tags)
+    is_known = known is not None and known.saved == before and before.covers(old)
+    kept = known.kept if known is not None and is_known else _kept(old, before)
     ends = kept.ends or []
     same = _common(kept.params, new.messages) if ends else 0
     start = at = ends[same - 1] if same else 0
     if start < len(old.messages):
         running.add(Rewound(messages=start))
-    stale = {name for name, value in old.state.items() if value is not None and _index(name) >= start}
+    values = running.state().state
+    stale = {name for name, value in values.items() if value is not None and _is_stale(name, start)}
     ends = ends[:same]
     added: list[Message] = []
     for number, param in enumerate(new.messages[same:], same):
@@ -123,20 +126,22 @@ def changes(old: State, new: Checkpoint, known: Known | None = None) -> tuple[li
         at += len(messages)
         ends.append(at)
         added += messages
+    is_plain = running.state().messages[start:] == tuple(added)
+    if not is_plain:
+        running.add(StateSet(_ALL_AS_GIVEN, new.messages))
+        stale.discard(_ALL_AS_GIVEN)
     running.add(*(StateSet(name, None) for name in sorted(stale)))
     state = running.state()
     running.add(*(ToolIntent(call.message, call.index) for call in state.calls if call.status == "not_started"))
-    if (spent := _spent(old, mark, new)) != Usage():
+    spent = _spent(old, before, new)
+    if spent != Usage():
         running.add(Spend(spent, None))
     usage = (old.usage.input_tokens + spent.input_tokens, old.usage.output_tokens + spent.output_tokens)
-    saved = _Saved(_summary(new), state.turns, usage)
     covers = len(state.messages)
-    is_plain = state.messages[start:] == tuple(added)
-    now = _Mark(saved, covers, _place(state, covers), None if is_plain else new.messages)
-    tags = {**old.tags, TAG: msgspec.json.encode(saved).decode()}
-    running.add(StateSet(TAG, msgspec.to_builtins(now)), Described(tags=tags))
+    saved = _Saved(_summary(new), state.turns, usage, covers, _place(state, covers), is_plain)
+    running.add(Described(tags={**old.tags, TAG: msgspec.json.encode(saved).decode()}))
     running.add(StatusChanged("interrupted", f"saved at iteration {new.iteration}"))
-    return running.entries, Known(now, _Kept(new.messages, ends if is_plain else None))
+    return running.entries, Known(saved, _Kept(new.messages, ends if is_plain else None))
 
 
 def check_messages(new: Checkpoint, known: Known | None) -> None:
@@ -170,40 +175,42 @@ def checkpoint_of(state: State, run_id: str, created_at: datetime) -> Checkpoint
     messages are in the form in which Clew sends them. If nothing was ever saved, all is read from the thread, and the
     time is `created_at`.
     """
-    mark = _mark(state)
-    saved = mark.saved if mark is not None else _Saved(Summary(run_id, state.agent, created_at=created_at))
+    saved = _saved(state.tags)
     summary = saved.grown(state.turns, state.usage.input_tokens, state.usage.output_tokens)
-    return summary.checkpoint(_kept(state, mark).params, state.system_prompt)
+    found = summary.checkpoint(_kept(state, saved).params, state.system_prompt)
+    found.run_id = run_id
+    if TAG not in state.tags:
+        found.task_name, found.created_at = state.agent, created_at
+    return found
 
 
 def summary_of(head: Head) -> Summary:
     """Return the summary of a run's checkpoint from the head of its thread. If nothing was ever saved for the run, it
     has what an agent of Clew has done."""
+    found = _saved(head.tags).grown(head.turns, head.input_tokens, head.output_tokens)
+    if TAG in head.tags:
+        return msgspec.structs.replace(found, run_id=head.thread_id)
+    return msgspec.structs.replace(found, run_id=head.thread_id, task_name=head.agent, created_at=head.created_at)
+
+
+def _saved(tags: dict[str, str]) -> _Saved:
+    """Return what the tags of a thread say about the checkpoint that was saved last; an empty one if there is none."""
     try:
-        saved = msgspec.json.decode(head.tags.get(TAG, ""), type=_Saved)
+        return msgspec.json.decode(tags.get(TAG, ""), type=_Saved)
     except msgspec.DecodeError:
-        saved = _Saved(Summary(head.thread_id, head.agent, created_at=head.created_at))
-    return saved.grown(head.turns, head.input_tokens, head.output_tokens)
+        return _Saved(Summary(""))
 
 
-def _mark(state: State) -> _Mark | None:
-    value = state.state.get(TAG)
-    try:
-        return None if value is None else msgspec.convert(value, _Mark)
-    except msgspec.ValidationError:
-        return None
-
-
-def _kept(state: State, mark: _Mark | None) -> _Kept:
+def _kept(state: State, saved: _Saved) -> _Kept:
     """Return the messages of a thread's conversation as the checkpoint had them. If an agent has gone on with it or
     changed it, they are in the form in which Clew sends them to Anthropic."""
     seen = state.messages
-    if mark is None and not seen:
+    if not seen:
         return _Kept([], [])
-    if mark is None or not _covers(mark, state):
+    if not saved.covers(state):
         return _Kept(to_dialect(seen, "anthropic")["messages"], None)
-    if mark.whole is not None:
-        return _Kept(mark.whole, None)
+    if not saved.is_plain:
+        return _Kept(state.state.get(_ALL_AS_GIVEN) or [], None)
     params: list[Param] = []
     ends: list[int] = []
     values = state.state
@@ -212,12 +219,6 @@ def _kept(state: State, mark: _Mark | None) -> _Kept:
         params.append(_written(seen[at : at + 1]) or {} if param is None else param)
         ends.append(at + count)
     return _Kept(params, ends)
-
-
-def _covers(mark: _Mark | None, state: State) -> bool:
-    """Return whether the conversation is still the one that was saved last."""
-    seen = len(state.messages)
-    return mark is not None and mark.messages == seen and mark.last == _place(state, seen)
 
 
 def _place(state: State, count: int) -> int:
@@ -230,9 +231,10 @@ def _place(state: State, count: int) -> int:
     return -1
 
 
-def _index(name: str) -> int:
-    """Return the index in the name of a message that is kept as it was given; -1 for any other name."""
-    return int(name.removeprefix(_AS_GIVEN)) if name.startswith(_AS_GIVEN) else -1
+def _is_stale(name: str, start: int) -> bool:
+    """Return whether a name in the thread's state is that of a message which is kept as it was given, and which is not
+    among the first `start` messages of the conversation, or that of all messages."""
+    return name == _ALL_AS_GIVEN or (name.startswith(_AS_GIVEN) and int(name.removeprefix(_AS_GIVEN)) >= start)
 
 
 def _common(one: Sequence[Param], other: Sequence[Param]) -> int:
@@ -263,9 +265,8 @@ def _written(messages: Sequence[Message]) -> Param | None:
     return sent[len(before)] if len(sent) > len(before) else None
 
 
-def _spent(old: State, mark: _Mark | None, new: Checkpoint) -> Usage:
+def _spent(old: State, saved: _Saved, new: Checkpoint) -> Usage:
     """Return the tokens of the run that the thread's totals do not have yet."""
-    saved = mark.saved if mark is not None else _Saved(Summary(new.run_id))
     before = saved.grown(old.turns, old.usage.input_tokens, old.usage.output_tokens)
     return Usage(max(0, new.input_tokens - before.input_tokens), max(0, new.output_tokens - before.output_tokens))
 
