@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from clew import tool
+from clew import checkpointers, tool
 from clew.compat.cortex import AgentConfig, AgentResponse, GenericAgent, check_session_resumption
 from clew.errors import InvalidInput, ProviderMissing, SessionNotFound, ThreadNotFound, UsageError
 from clew.messages import plain_text
@@ -180,12 +180,23 @@ def test_what_was_asked_is_on_record_and_the_id_is_a_tag(place: Place) -> None:
     assert first.session_id in head.tags.values()
 
 
-def test_a_store_of_the_users_is_used_and_left_open(place: Place) -> None:
-    with MemoryCheckpointer() as store:
-        agent = GenericAgent(toy(place, "say one", checkpointer=store))
-        agent.run()
-        agent.close()
-        assert len(list(Thread.list(store))) == 1
+@pytest.mark.parametrize("kind", [MemoryCheckpointer, checkpointers.MemoryCheckpointer])
+def test_a_store_of_the_users_is_used_and_left_open(kind: type[Any], place: Place) -> None:
+    store = kind()
+    agent = GenericAgent(toy(place, "say one", checkpointer=store))
+    first = agent.run()
+    agent.close()
+    (head,) = Thread.list(store)
+    assert head.thread_id == first.thread_id
+    again = GenericAgent(toy(place, "echo", checkpointer=store, resume_from=first.session_id)).run()
+    assert again.thread_id == first.thread_id
+    (place.home / "toy-is-not-installed").touch()
+    with pytest.raises(ProviderMissing):
+        GenericAgent(toy(place, "say two", checkpointer=store)).run()
+    assert len(list(Thread.list(store))) == 1
+
+
+def test_a_folder_keeps_everything(place: Place) -> None:
     kept = GenericAgent(toy(place, "say one", checkpointer=..., data_dir=place.home / "kept"))
     kept.run()
     assert (place.home / "kept" / "clew-store").is_file()

@@ -15,7 +15,7 @@ from clew.compat.importers.base import Conversation
 from clew.compat.importers.session import SessionSource
 from clew.compat.session import Checkpoint, Store
 from clew.errors import Corrupt, InvalidInput
-from clew.log import Described, StatusChanged, ThreadStarted
+from clew.log import Described, Spend, StatusChanged, ThreadStarted
 from clew.messages import plain_text, tool_calls
 from clew.testing import ScriptedModel, call
 from clew.tools import tool
@@ -108,6 +108,21 @@ async def test_runs_are_listed_oldest_first_and_never_changed(tmp_path: Path) ->
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
     saved(tmp_path, "b", iteration=2)
     assert [source.version(key) == was for key, was in zip(keys, versions, strict=True)] == [False, True, True]
+
+
+async def test_a_run_that_has_grown_begins_with_the_entries_that_it_had(tmp_path: Path) -> None:
+    """Its totals and its summary alone differ, so that a thread can be extended by what is new."""
+    facts = (Described, Spend, StatusChanged, ThreadStarted)
+    before: list[object] = []
+    for length, tokens in ((1, 10), (3, 200), (5, 3000)):
+        more = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "three"}]}]
+        saved(tmp_path, "r", iteration=length, messages=[*TALK, *more][:length], input_tokens=tokens)
+        entries = SessionSource.open(tmp_path).read("r.json").entries
+        now = [entry for entry in entries if not isinstance(entry, facts)]
+        assert now[: len(before)] == before
+        assert len(now) > len(before)
+        assert [entry.usage.input_tokens for entry in entries if isinstance(entry, Spend)] == [tokens]
+        before = list(now)
 
 
 async def test_what_is_no_run_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from clew.agent import RunResult
 from clew.checkpointers import Checkpointer as AsyncCheckpointer
-from clew.checkpointers import HeadQuery
+from clew.checkpointers import Head, HeadQuery
 from clew.compat.cortex.config import BUILT_IN, AgentConfig
 from clew.compat.cortex.response import AgentResponse, ResumptionReport
 from clew.errors import ClewError, InvalidInput, ProviderError, UsageError
@@ -206,7 +206,7 @@ def _open(config: AgentConfig) -> Checkpointer:
 
 def _note(store: Checkpointer, thread_id: str, key: str) -> None:
     """Put the provider's own id of a session on its thread, so that the thread is found by it."""
-    head = store.head(thread_id)
+    head = _head(store, thread_id)
     if head is None or head.tags.get(_TAG) != key:
         with Thread.open(store, thread_id) as thread:
             thread.append(Described(tags={**thread.checkpoint.tags, _TAG: key}))
@@ -215,10 +215,17 @@ def _note(store: Checkpointer, thread_id: str, key: str) -> None:
 def _discard_if_empty(store: Checkpointer, thread_id: str) -> bool:
     """Delete a thread in which nothing was asked, because its provider is not installed, for example. Returns whether
     there was such a thread."""
-    if store.head(thread_id) is None or Thread.load(store, thread_id).history:
+    if _head(store, thread_id) is None or Thread.load(store, thread_id).history:
         return False
-    store.delete(thread_id)
+    with Thread.open(store, thread_id) as thread:
+        thread.delete()
     return True
+
+
+def _head(store: Checkpointer, thread_id: str) -> Head | None:
+    """Return the head of a thread; None if there is none. Works with a store of `clew` too, whose methods are async."""
+    found = Thread.list(store, HeadQuery(prefix=thread_id))
+    return next((head for head in found if head.thread_id == thread_id), None)
 
 
 def _response(result: RunResult, session_id: str, status: str = "", reason: str = "") -> AgentResponse:
