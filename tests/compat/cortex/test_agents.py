@@ -164,6 +164,18 @@ def test_a_timeout_interrupts_and_the_session_goes_on(place: Place) -> None:
     assert agent.resume("say awake", timeout=PATIENCE).result == "awake"
 
 
+def test_a_session_that_was_written_anew_is_found_by_its_former_id_too(place: Place) -> None:
+    first = GenericAgent(toy(place, "say one\nforget all")).run()  # what the program keeps lacks the answer
+    agent = GenericAgent(toy(place, "say two", resume_from=first.session_id))
+    second = agent.run()
+    assert second.session_id != first.session_id
+    assert agent.session_id == second.session_id
+    for session_id in (first.session_id, second.session_id):
+        again = GenericAgent(toy(place, "echo", resume_from=session_id)).run()
+        assert again.thread_id == first.thread_id
+        assert "assistant=two" in str(again.result)
+
+
 def test_a_fork_of_a_session_is_not_taken_for_the_session(place: Place) -> None:
     first = GenericAgent(toy(place, "say one")).run()
     with open_checkpointer(f"sqlite:///{place.home}/clew.db") as store, Thread.open(store, first.thread_id) as thread:
@@ -177,7 +189,7 @@ def test_what_was_asked_is_on_record_and_the_id_is_a_tag(place: Place) -> None:
     with open_checkpointer(f"sqlite:///{place.home}/clew.db") as store:
         (head,) = Thread.list(store)
     assert (head.thread_id, head.agent, head.status) == (first.thread_id, "tracer", "done")
-    assert first.session_id in head.tags.values()
+    assert head.tags == {f"cortex:{first.session_id}": "toy"}
 
 
 @pytest.mark.parametrize("kind", [MemoryCheckpointer, checkpointers.MemoryCheckpointer])
@@ -207,6 +219,12 @@ def test_a_session_that_is_nowhere_is_an_error_and_leaves_nothing_behind(place: 
     for ask in (agent.run, lambda: agent.resume("echo")):
         with pytest.raises(SessionNotFound, match="0123456789abcdef"):
             ask()
+    good = GenericAgent(toy(place, "say one", checkpointer=None))
+    first = good.run()
+    good.config.resume_from = "0123456789abcdef"
+    with pytest.raises(SessionNotFound):
+        good.run()
+    assert good.resume("echo").session_id == first.session_id
     (place.home / "toy-is-not-installed").touch()
     with pytest.raises(ProviderMissing, match="make toy"):
         GenericAgent(toy(place, "say one")).run()

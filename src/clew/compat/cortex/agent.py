@@ -25,8 +25,9 @@ __all__ = ["GenericAgent", "check_session_resumption", "get_claude_session_id"]
 
 log = logging.getLogger("clew.compat.cortex")
 
-_TAG = "cortex.session"
-"""The tag of a thread that holds the provider's own id of the session, by which `resume_from` finds the thread."""
+_TAG = "cortex:"
+"""Prefix of the tags of a thread by which `resume_from` finds it. After it comes a provider's own id of the session. There
+are several if the session had to be written anew: each of its ids stands for the same conversation."""
 _NAMES = ("Alice", "Bruno", "Chiara", "Dmitri", "Esther", "Femi", "Greta", "Hamid")
 
 
@@ -147,16 +148,16 @@ class GenericAgent:
         ) as agent:
             if session_id is None:
                 session = agent.start_session()
-                self._last_session_id = read_handle(session.resume_handle).resume_key
-                _note(store, session.thread_id, self._last_session_id)
+                session_id = read_handle(session.resume_handle).resume_key
+                _note(store, session.thread_id, config.provider, session_id)
             else:
                 session = self._session(agent, store, session_id)
-                self._last_session_id = session_id
+            before, self._last_session_id = self._last_session_id, session_id
             try:
                 result = session.send(prompt, timeout=timeout)
             except ProviderError as error:
                 if _discard_if_empty(store, session.thread_id):
-                    self._last_session_id = None
+                    self._last_session_id = before
                 if max_turns is None or not _is_out_of_turns(error):
                     raise
                 last = session.trajectory().exchanges[-1]
@@ -166,7 +167,7 @@ class GenericAgent:
     def _session(self, agent: Agent, store: Checkpointer, session_id: str) -> Session:
         """Return the session with the provider's own id `session_id`: from the store if it has the session's thread,
         else from what the provider's program keeps on this machine."""
-        found = Thread.list(store, HeadQuery(tags={_TAG: session_id}))
+        found = Thread.list(store, HeadQuery(tags={f"{_TAG}{session_id}": self.config.provider}))
         thread = min(found, key=lambda head: (head.parent is not None, head.created_at), default=None)
         if thread is not None:  # and not a fork of it, which has the same tags until it is used
             return agent.resume_session(thread.thread_id)
@@ -176,7 +177,7 @@ class GenericAgent:
         """Return the id that the provider has for the session now, and remember it. It changes if the session had to be
         written anew, on another machine for example."""
         key = read_handle(session.resume_handle).resume_key
-        _note(store, session.thread_id, key)
+        _note(store, session.thread_id, self.config.provider, key)
         self._last_session_id = key
         return key
 
@@ -204,18 +205,20 @@ def _open(config: AgentConfig) -> Checkpointer:
     return open_checkpointer(None if config.checkpointer is ... else config.checkpointer)
 
 
-def _note(store: Checkpointer, thread_id: str, key: str) -> None:
+def _note(store: Checkpointer, thread_id: str, provider: str, key: str) -> None:
     """Put the provider's own id of a session on its thread, so that the thread is found by it."""
     head = _head(store, thread_id)
-    if head is None or head.tags.get(_TAG) != key:
+    if head is None or f"{_TAG}{key}" not in head.tags:
         with Thread.open(store, thread_id) as thread:
-            thread.append(Described(tags={**thread.checkpoint.tags, _TAG: key}))
+            thread.append(Described(tags={**thread.checkpoint.tags, f"{_TAG}{key}": provider}))
 
 
 def _discard_if_empty(store: Checkpointer, thread_id: str) -> bool:
     """Delete a thread in which nothing was asked, because its provider is not installed, for example. Returns whether
-    there was such a thread."""
-    if _head(store, thread_id) is None or Thread.load(store, thread_id).history:
+    there is no thread now."""
+    if _head(store, thread_id) is None:
+        return True
+    if Thread.load(store, thread_id).history:
         return False
     with Thread.open(store, thread_id) as thread:
         thread.delete()
