@@ -1,0 +1,18 @@
+"""Run checkpoints by the names of the Go package `session`: `Checkpoint` and `Store`, kept in Clew's threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clew._runtime.lazy import exports
+
+if TYPE_CHECKING:
+    from clew.compat.session.checkpoint import Checkpoint
+    from clew.compat.session.store import Store
+
+__all__ = ["Checkpoint", "Store"]
+
+__getattr__, __dir__ = exports(
+    __name__,
+    {"Checkpoint": "clew.compat.session.checkpoint", "Store": "clew.compat.session.store"},
+)

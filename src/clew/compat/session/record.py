@@ -1,0 +1,275 @@
+"""Translate a run checkpoint into the entries of a thread's log, and the state of a thread into a run checkpoint. Pure:
+no I/O.
+
+The messages become messages of the thread, so that every part of Clew can show them and go on with them. If a message
+read back from there would differ from the one that was given, it is kept beside it as it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from clew.checkpointers import Head
+from clew.compat.session.checkpoint import Checkpoint, Param, Summary
+from clew.errors import InvalidInput
+from clew.log import (
+    Checkpoint as State,
+)
+from clew.log import (
+    Described,
+    Fold,
+    Logged,
+    MessageAdded,
+    Rewound,
+    Spend,
+    StateSet,
+    StatusChanged,
+    ThreadStarted,
+    ToolIntent,
+    Usage,
+)
+from clew.messages import Assistant, Message, ToolCall, ToolResult, user
+from clew.messages.dialects import from_dialect, to_dialect
+
+__all__ = ["TAG", "Known", "changes", "check_messages", "checkpoint_of", "summary_of"]
+
+TAG = "session"
+"""The tag of a thread that holds a `_Saved` as JSON. It is in the thread's head, so that a list reads heads alone."""
+_AS_GIVEN = f"{TAG}:message:"
+"""Prefix of the names in the thread's state under which messages are kept as they were given. After it comes the index
+that the message has in the conversation of the thread."""
+_ALL_AS_GIVEN = f"{TAG}:messages"
+"""The name in the thread's state under which all messages are kept as they were given, if they cannot be told from those
+of the thread one by one."""
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """The checkpoint that was saved last, and what the thread had then. What it has in addition is work of an agent."""
+
+    summary: Summary
+    turns: int = 0
+    usage: tuple[int, int] = (0, 0)
+    """The input and output tokens of the thread."""
+    messages: int = -1
+    """How many messages of the thread's conversation the checkpoint covers."""
+    last: int = -1
+    """The index in the thread's history of the last of these messages; -1 if there is none."""
+    is_plain: bool = True
+    """Whether the messages can be told from those of the thread one by one."""
+
+    def grown(self, turns: int, input_tokens: int, output_tokens: int) -> Summary:
+        """Return the summary of the run once its thread has these turns and tokens."""
+        return msgspec.structs.replace(
+            self.summary,
+            iteration=max(0, self.summary.iteration + turns - self.turns),
+            input_tokens=self.summary.input_tokens + input_tokens - self.usage[0],
+            output_tokens=self.summary.output_tokens + output_tokens - self.usage[1],
+        )
+
+    def covers(self, state: State) -> bool:
+        """Return whether the conversation is still the one that was saved."""
+        seen = len(state.messages)
+        return self.messages == seen and self.last == _place(state, seen)
+
+
+class _Kept(NamedTuple):
+    """The messages of a checkpoint as a thread has them. `ends` are, for each of them, how many messages of the
+    thread's conversation there are up to its end; None if they are not known one by one."""
+
+    params: list[Param]
+    ends: list[int] | None
+
+
+class Known(NamedTuple):
+    """What is known of a thread since the last save, so that the next one need not read it all again."""
+
+    saved: _Saved
+    kept: _Kept
+
+
+def changes(old: State, new: Checkpoint, known: Known | None = None) -> tuple[list[Logged], Known]:
+    """Return the entries that make `new`, a checkpoint that `checked` has returned, the state of its thread, and what
+    to give to the next call for this thread as `known`. `old` is the thread's state.
+
+    Messages that `old` has already are not recorded again. If the conversation parts from the one on record, the thread
+    is rewound to there first. Calls at the end that have no result are recorded as begun: the loop may have run them
+    before it was stopped.
+    """
+    running = _Draft(old)
+    if not old.history or (old.agent, old.system_prompt) != (new.task_name, new.system_prompt):
+        running.add(
+            ThreadStarted(new.task_name, old.model, new.system_prompt, old.tools, old.limits, old.parent),
+        )
+    before = _saved(old.tags)
+    is_known = known is not None and known.saved == before and before.covers(old)
+    kept = known.kept if known is not None and is_known else _kept(old, before)
+    ends = kept.ends or []
+    same = _common(kept.params, new.messages) if ends else 0
+    start = at = ends[same - 1] if same else 0
+    if start < len(old.messages):
+        running.add(Rewound(messages=start))
+    values = running.state().state
+    stale = {name for name, value in values.items() if value is not None and _is_stale(name, start)}
+    ends = ends[:same]
+    added: list[Message] = []
+    for number, param in enumerate(new.messages[same:], same):
+        messages = _read(param, f"messages[{number}]")
+        running.add(*map(MessageAdded, messages))
+        if len(messages) != 1 or _written(messages) != param:
+            name = f"{_AS_GIVEN}{at}"
+            running.add(StateSet(name, [len(messages), param]))
+            stale.discard(name)
+        at += len(messages)
+        ends.append(at)
+        added += messages
+    is_plain = running.state().messages[start:] == tuple(added)
+    if not is_plain:
+        running.add(StateSet(_ALL_AS_GIVEN, new.messages))
+        stale.discard(_ALL_AS_GIVEN)
+    running.add(*(StateSet(name, None) for name in sorted(stale)))
+    state = running.state()
+    running.add(*(ToolIntent(call.message, call.index) for call in state.calls if call.status == "not_started"))
+    spent = _spent(old, before, new)
+    if spent != Usage():
+        running.add(Spend(spent, None))
+    usage = (old.usage.input_tokens + spent.input_tokens, old.usage.output_tokens + spent.output_tokens)
+    covers = len(state.messages)
+    saved = _Saved(_summary(new), state.turns, usage, covers, _place(state, covers), is_plain)
+    running.add(Described(tags={**old.tags, TAG: msgspec.json.encode(saved).decode()}))
+    running.add(StatusChanged("interrupted", f"saved at iteration {new.iteration}"))
+    return running.entries, Known(saved, _Kept(new.messages, ends if is_plain else None))
+
+
+def check_messages(new: Checkpoint, known: Known | None) -> None:
+    """Raise `InvalidInput`, with the place, if a message is not as Anthropic's API takes it. Messages that the last save
+    had too are not looked at again."""
+    before = known.kept.params if known is not None else []
+    for number, param in enumerate(new.messages):
+        if number >= len(before) or before[number] != param:
+            _read(param, f"messages[{number}]")
+
+
+class _Draft:
+    """Entries, and the state that they lead to."""
+
+    def __init__(self, start: State) -> None:
+        self.entries: list[Logged] = []
+        self._fold = Fold(start)
+
+    def add(self, *entries: Logged) -> None:
+        self.entries += entries
+        self._fold.push(entries)
+
+    def state(self) -> State:
+        return self._fold.checkpoint()
+
+
+def checkpoint_of(state: State, run_id: str, created_at: datetime) -> Checkpoint:
+    """Return the checkpoint of a run from the state of its thread.
+
+    If an agent of Clew has gone on with the thread since the last save, its turns and tokens are counted in, and the
+    messages are in the form in which Clew sends them. If nothing was ever saved, all is read from the thread, and the
+    time is `created_at`.
+    """
+    saved = _saved(state.tags)
+    summary = saved.grown(state.turns, state.usage.input_tokens, state.usage.output_tokens)
+    found = summary.checkpoint(_kept(state, saved).params, state.system_prompt)
+    found.run_id = run_id
+    if TAG not in state.tags:
+        found.task_name, found.created_at = state.agent, created_at
+    return found
+
+
+def summary_of(head: Head) -> Summary:
+    """Return the summary of a run's checkpoint from the head of its thread. If nothing was ever saved for the run, it
+    has what an agent of Clew has done."""
+    found = _saved(head.tags).grown(head.turns, head.input_tokens, head.output_tokens)
+    if TAG in head.tags:
+        return msgspec.structs.replace(found, run_id=head.thread_id)
+    return msgspec.structs.replace(found, run_id=head.thread_id, task_name=head.agent, created_at=head.created_at)
+
+
+def _saved(tags: dict[str, str]) -> _Saved:
+    """Return what the tags of a thread say about the checkpoint that was saved last; an empty one if there is none."""
+    try:
+        return msgspec.json.decode(tags.get(TAG, ""), type=_Saved)
+    except msgspec.DecodeError:
+        return _Saved(Summary(""))
+
+
+def _kept(state: State, saved: _Saved) -> _Kept:
+    """Return the messages of a thread's conversation as the checkpoint had them. If an agent has gone on with it or
+    changed it, they are in the form in which Clew sends them to Anthropic."""
+    seen = state.messages
+    if not seen:
+        return _Kept([], [])
+    if not saved.covers(state):
+        return _Kept(to_dialect(seen, "anthropic")["messages"], None)
+    if not saved.is_plain:
+        return _Kept(state.state.get(_ALL_AS_GIVEN) or [], None)
+    params: list[Param] = []
+    ends: list[int] = []
+    values = state.state
+    while (at := ends[-1] if ends else 0) < len(seen):
+        count, param = values.get(f"{_AS_GIVEN}{at}") or (1, None)
+        params.append(_written(seen[at : at + 1]) or {} if param is None else param)
+        ends.append(at + count)
+    return _Kept(params, ends)
+
+
+def _place(state: State, count: int) -> int:
+    """Return the index in the history of the message number `count` of the conversation, counted from 1; -1 if there is
+    none."""
+    for start, stop in state.view:
+        if 0 < count <= stop - start:
+            return start + count - 1
+        count -= stop - start
+    return -1
+
+
+def _is_stale(name: str, start: int) -> bool:
+    """Return whether a name in the thread's state is that of a message which is kept as it was given, and which is not
+    among the first `start` messages of the conversation, or that of all messages."""
+    return name == _ALL_AS_GIVEN or (name.startswith(_AS_GIVEN) and int(name.removeprefix(_AS_GIVEN)) >= start)
+
+
+def _common(one: Sequence[Param], other: Sequence[Param]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (mine, theirs) in pairs if mine != theirs), min(len(one), len(other)))
+
+
+def _read(param: Param, where: str) -> tuple[Message, ...]:
+    try:
+        return from_dialect([param], "anthropic")
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {str(error).removeprefix('message 0: ')}") from None
+
+
+def _written(messages: Sequence[Message]) -> Param | None:
+    """Return the one message of Anthropic's API that these messages of Clew are sent as; None if they are not sent.
+
+    Results are sent only after their calls, and a response only after a prompt, so that these are put before them.
+    """
+    results = [block for message in messages for block in message.content if isinstance(block, ToolResult)]
+    before: list[Message] = []
+    after: list[Message] = []
+    if results:
+        before = [user("-"), Assistant(tuple(ToolCall(result.call_id, "tool", {}) for result in results))]
+    elif any(isinstance(message, Assistant) for message in messages):
+        before, after = [user("-")], [user("-")]
+    sent: list[Param] = to_dialect([*before, *messages, *after], "anthropic")["messages"]
+    return sent[len(before)] if len(sent) > len(before) else None
+
+
+def _spent(old: State, saved: _Saved, new: Checkpoint) -> Usage:
+    """Return the tokens of the run that the thread's totals do not have yet."""
+    before = saved.grown(old.turns, old.usage.input_tokens, old.usage.output_tokens)
+    return Usage(max(0, new.input_tokens - before.input_tokens), max(0, new.output_tokens - before.output_tokens))
+
+
+def _summary(new: Checkpoint) -> Summary:
+    return Summary(new.run_id, new.task_name, new.iteration, new.input_tokens, new.output_tokens, new.created_at)
