@@ -325,8 +325,8 @@ def _losses(name: str, state: AgentState, earlier: int) -> Iterator[str]:
         yield f"{checkpoints}: the newest holds the whole conversation, and every turn of the thread can be loaded."
     if state.total_tokens_used:
         yield (
-            f"{state.prompt_tokens_used} tokens in and {state.completion_tokens_used} out: they are in the thread's tags, and "
-            "not in its usage, because newer versions of Locus count only those of the last run."
+            f"{state.prompt_tokens_used} tokens in and {state.completion_tokens_used} out: they are in the thread's tags, "
+            "and not in its usage, because newer versions of Locus count only those of the last run."
         )
     if any(step.reflection for step in state.reasoning_steps) or state.confidence_history:
         yield "Locus' own ratings: reflections and confidence."

@@ -125,6 +125,7 @@ class Agent:
         self._agent = self._made(checkpointer=self.checkpointer.store)
         self._runs: set[asyncio.Task[None]] = set()
         self._waiting: str | None = None
+        self._is_entered = False
 
     def _made(self, **store: Any) -> clew.Agent:
         """Return the agent of Clew that does the work. An agent among its tools that was given no checkpointer works on
@@ -175,24 +176,34 @@ class Agent:
         async def work(tell: Tell) -> None:
             if (before := earlier[0]) is not None:
                 await asyncio.wait([before])
-            await prepare()
-            result = await _Telling(self._model, tell).tell_all(ask())
-            self._waiting = thread_id if result.status == "waiting" else None
+            try:
+                await prepare()
+                result = await _Telling(self._model, tell).tell_all(ask())
+                self._waiting = thread_id if result.status == "waiting" else None
+            finally:
+                if not self._is_entered and len(self._runs) == 1:
+                    await self._disconnect()
 
         return AgentRun(work, begin)
 
+    async def _disconnect(self) -> None:
+        """Close the connections to the model, if this agent opened them. The next run opens new ones. Agents are often
+        dropped without being closed."""
+        if self._owns_model:
+            await self._model.aclose()
+
     async def aclose(self) -> None:
         """Wait for the runs that are under way, then close the model's connections, and the store if this agent opened
-        it."""
+        it. Without this, each run closes the connections that it has opened."""
         while self._runs:
             await asyncio.wait(self._runs)
         await self._agent.aclose()
-        if self._owns_model:
-            await self._model.aclose()
+        await self._disconnect()
         if self._owns_store:
             await self.checkpointer.close()
 
     async def __aenter__(self) -> Self:
+        self._is_entered = True
         return self
 
     async def __aexit__(
@@ -227,6 +238,8 @@ class _Telling:
                 )
             )
             raise
+        finally:
+            await run.aclose()
         result = run.result
         if result.status != "waiting":
             self._tell(self._end(result))

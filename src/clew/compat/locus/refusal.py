@@ -21,6 +21,6 @@ def refuse(call: str, given: Mapping[str, Any], known: Collection[str], instead:
         if name in instead:
             said.append(f"{name}= is not taken: {instead[name]}")
         else:
-            close = difflib.get_close_matches(name, known, n=1)
+            close = [other for other in known if other.startswith(name)] or difflib.get_close_matches(name, known, n=1)
             said.append(f"{name}= is not known" + (f"; did you mean {close[0]}=?" if close else ""))
     raise InvalidInput(f"{call}: {'. '.join(said)}. It takes {', '.join(known)}.")

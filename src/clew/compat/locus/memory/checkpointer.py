@@ -15,7 +15,7 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.compat.locus.conversion import state_of
-from clew.compat.locus.memory.record import KEPT, entries_for, kept_in, restored
+from clew.compat.locus.memory.record import KEPT, check_state, check_values, entries_for, kept_in, restored
 from clew.compat.locus.state import AgentState
 from clew.errors import InvalidInput, ThreadNotFound
 from clew.log import Checkpoint, Described, StateSet
@@ -106,18 +106,19 @@ class BaseCheckpointer:
             raise InvalidInput(
                 f"checkpoint_id={name!r}: an id is a text that is not empty, and not turn- and a number, which names a turn"
             )
+        check_state(state)
+        tags = _tags(metadata or {})
         async with Thread.open(self.store, thread_id, label="save") as thread:
             before = thread.checkpoint
             entries = entries_for(thread_id, before, state, name, dict(metadata or {}))
-            if metadata:
-                entries.append(Described(tags={**before.tags, **_tags(metadata)}))
+            if tags:
+                entries.append(Described(tags={**before.tags, **tags}))
             await thread.append(*entries)
         return name
 
     async def note(self, thread_id: str, values: Mapping[str, Any]) -> None:
         """Set values of a thread, which tools read as `ctx.state`. Makes the thread if there is none."""
-        if reserved := sorted(key for key in values if key.startswith("clew:")):
-            raise InvalidInput(f"metadata={reserved}: names that begin with clew: are Clew's own. Choose others.")
+        check_values(values)
         async with Thread.open(self.store, thread_id, label="metadata") as thread:
             await thread.append(*(StateSet(key, value) for key, value in values.items()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +22,7 @@ from clew.errors import InvalidInput
 from clew.log import Checkpoint, Logged, Rewound, Spend, StateSet, StatusChanged, ThreadStarted, Usage, fold
 from clew.log.checkpoint import Ranges
 
-__all__ = ["KEPT", "Kept", "entries_for", "kept_in", "restored"]
+__all__ = ["KEPT", "Kept", "check_state", "check_values", "entries_for", "kept_in", "restored"]
 
 KEPT = "clew:locus:"
 """Prefix of the names of the thread's values that hold a `Kept`. After it comes the checkpoint id."""
@@ -63,6 +64,26 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """The metadata that was given with the state, and what was given with earlier ones and not replaced since."""
     other: dict[str, Any] = {}
     """The fields of the state for which the log has another value, or none."""
+
+
+def check_state(state: AgentState) -> None:
+    """Raise `InvalidInput` if a part of this state cannot be recorded."""
+    check_values(state.metadata)
+    try:
+        state.to_checkpoint()
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InvalidInput(f"this state cannot be stored as JSON: {error}") from None
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` if a thread cannot have these values: their names, or what they are."""
+    for key, value in values.items():
+        if not isinstance(key, str) or key.startswith("clew:"):
+            raise InvalidInput(f"metadata: {key!r} is no name for a value: names that begin with clew: are Clew's own")
+        try:
+            msgspec.json.encode(value)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise InvalidInput(f"metadata: {key} is not made of texts, numbers, lists and dicts: {error}") from None
 
 
 def kept_in(state: Checkpoint) -> dict[str, Kept]:
@@ -123,8 +144,6 @@ def entries_for(
 
 def _values(before: Checkpoint, state: AgentState) -> list[Logged]:
     """Return the entries that make the metadata of the state the values of the thread."""
-    if reserved := sorted(key for key in state.metadata if key.startswith("clew:")):
-        raise InvalidInput(f"metadata: names that begin with clew: are Clew's own: {', '.join(reserved)}")
     known = {key: value for key, value in before.state.items() if not key.startswith("clew:") and value is not None}
     changed: list[Logged] = [StateSet(key, value) for key, value in state.metadata.items() if known.get(key) != value]
     return [*changed, *(StateSet(key, None) for key in known if key not in state.metadata)]
