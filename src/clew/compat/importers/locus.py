@@ -134,7 +134,7 @@ class _Files(_Threads):
 
     def newest(self, key: str) -> _Newest:
         if key not in self._files:
-            raise InvalidInput(f"{self._folder} has no thread {key!r}. It has: {', '.join(list(self._files)[:20])}")
+            raise InvalidInput(f"{self._folder} has no thread {key!r}. It has: {', '.join(self.keys()[:20])}")
         damaged = []
         for number, file in reversed([*enumerate(self._files[key])]):
             try:
