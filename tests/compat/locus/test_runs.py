@@ -203,6 +203,25 @@ async def test_limits_end_a_run_by_their_names(settings: dict[str, Any], reason:
     assert (end.reason, end.final_message) == (reason, None)
 
 
+async def test_a_run_that_takes_too_long_is_interrupted_and_a_later_one_goes_on() -> None:
+    slow = True
+
+    @tool(effect="none")
+    async def look() -> str:
+        if slow:
+            await asyncio.Event().wait()
+        return "seen"
+
+    settings: dict[str, Any] = {"tools": [look], "checkpointer": MemoryCheckpointer()}
+    *_, end = await events_of(Agent(model=ScriptedModel([call("look")]), time_budget_seconds=0.05, **settings), "Look.")
+    assert isinstance(end, TerminateEvent)
+    assert (end.reason, end.final_message) == ("time_budget", None)
+    slow = False
+    *_, end = await events_of(Agent(model=ScriptedModel([call("look"), "Done."]), **settings), "Look.")
+    assert isinstance(end, TerminateEvent)
+    assert end.final_message == "Done."
+
+
 async def test_a_question_of_a_tool_is_an_interrupt_and_resume_answers_it() -> None:
     @tool
     async def ask(ctx: ToolContext) -> str:

@@ -144,24 +144,28 @@ class Agent:
         `metadata` are values of the thread, which tools read as `ctx.state`.
         """
         found = self._agent.new_id() if thread_id is None else thread_id
+        limit = self.config.time_budget_seconds
 
         async def note() -> None:
             if metadata:
                 await self.checkpointer.note(found, metadata)
 
-        return self._started(found, note, lambda: self._agent.run(prompt, thread_id=found))
+        return self._started(found, note, lambda: self._agent.run(prompt, thread_id=found, timeout=limit))
 
     def resume(self, response: Any, *, thread_id: str | None = None) -> AgentRun:
         """Answer the question for which a run has stopped, and return the events of the run that goes on. Without a
         `thread_id`, this is the thread on which this agent asked last."""
         found = self._waiting if thread_id is None else thread_id
+        limit = self.config.time_budget_seconds
         if found is None:
             raise UsageError("this agent has asked nothing. Say which thread waits: resume(response, thread_id=…)")
 
         async def nothing() -> None:
             """There is nothing to prepare."""
 
-        return self._started(found, nothing, lambda: self._agent.resume(thread_id=found, answer=response))
+        return self._started(
+            found, nothing, lambda: self._agent.resume(thread_id=found, answer=response, timeout=limit)
+        )
 
     def _started(self, thread_id: str, prepare: Callable[[], Any], ask: Callable[[], Run[RunResult]]) -> AgentRun:
         def begin(work: Any) -> asyncio.Task[None]:

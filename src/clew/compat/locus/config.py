@@ -77,7 +77,8 @@ class AgentConfig:
         threads are kept as long as the agent lives.
 
         Each iteration is on record before the next begins, so `checkpoint_every_n_iterations` changes nothing; it is
-        checked and kept. `temperature` and `max_tokens` are left to the vendor if they are not given.
+        checked and kept. After `time_budget_seconds` a run is interrupted, whatever it is doing, and can be resumed.
+        `temperature` and `max_tokens` are left to the vendor if they are not given.
         """
         refuse("Agent", others, _KNOWN, _INSTEAD)
         if isinstance(model, str) and ":" not in model:
