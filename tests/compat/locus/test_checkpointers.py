@@ -289,6 +289,7 @@ async def test_a_thread_of_clew_can_be_loaded_too(checkpointer: BaseCheckpointer
         (lambda kept: kept.save(a_state(metadata={"clew:prompts": 1}), "t"), "Clew's own"),
         (lambda kept: kept.save(a_state(metadata={"a": object()}), "t"), "a is not made of"),
         (lambda kept: kept.save(a_state(provider_state="\ud800"), "t"), "cannot be stored as JSON"),
+        (lambda kept: kept.vacuum(older_than_days=-1), "a number of days"),
         (lambda kept: kept.list_threads(limit=-1), "limit is a whole number"),
     ],
 )

@@ -124,29 +124,28 @@ class BaseCheckpointer:
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> AgentState | None:
         """Return the thread's newest state, or the one with this id. Returns None if there is none."""
-        state = await self._state(thread_id)
-        return None if state is None else await self._loaded(thread_id, state, checkpoint_id)
+        found = await self._found(thread_id)
+        return None if found is None else await self._loaded(*found, checkpoint_id)
 
-    async def _state(self, thread_id: str) -> Checkpoint | None:
+    async def _found(self, thread_id: str) -> tuple[Head, Checkpoint] | None:
+        """Return the head and the present state of a thread, or None if there is no such thread."""
+        head = await self.store.head(thread_id)
         try:
-            return await Thread.load(self.store, thread_id)
+            return None if head is None else (head, await Thread.load(self.store, thread_id))
         except ThreadNotFound:
             return None
 
-    async def _loaded(self, thread_id: str, state: Checkpoint, checkpoint_id: str | None) -> AgentState | None:
+    async def _loaded(self, head: Head, state: Checkpoint, checkpoint_id: str | None) -> AgentState | None:
         saved = kept_in(state)
         kept = next(reversed(saved.values()), None) if checkpoint_id is None else saved.get(checkpoint_id)
-        head = await self.store.head(thread_id)
-        if head is None:
-            return None
         if checkpoint_id is None:
-            found = state_of(thread_id, state, state.messages)
+            found = state_of(head.thread_id, state, state.messages)
         elif kept is not None:
             seen = [message for start, stop in kept.view for message in state.history[start:stop]]
-            found = state_of(thread_id, state, seen)
+            found = state_of(head.thread_id, state, seen)
         elif (turn := _turn_of(checkpoint_id)) and turn <= state.turns:
-            then = await Thread.load(self.store, thread_id, at_turn=turn)
-            found = state_of(thread_id, then, then.messages)
+            then = await Thread.load(self.store, head.thread_id, at_turn=turn)
+            found = state_of(head.thread_id, then, then.messages)
         else:
             return None
         found = msgspec.structs.replace(found, started_at=head.created_at, updated_at=head.updated_at)
@@ -156,15 +155,15 @@ class BaseCheckpointer:
 
     async def list_checkpoints(self, thread_id: str, limit: int = 10) -> list[str]:
         """Return the ids of the thread's states, newest first: those that were saved, and the turns that agents ran."""
-        state = await self._state(thread_id)
-        return [] if state is None else _ids(state)[: _checked_limit(limit)]
+        found = await self._found(thread_id)
+        return [] if found is None else _ids(found[1])[: _checked_limit(limit)]
 
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         """Return whether there is such a thread, or such a state of it."""
         if checkpoint_id is None:
             return await self.store.head(thread_id) is not None
-        state = await self._state(thread_id)
-        return state is not None and checkpoint_id in _ids(state)
+        found = await self._found(thread_id)
+        return found is not None and checkpoint_id in _ids(found[1])
 
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         """Delete the thread, with the threads of its sub-agents, or one id of a state that was saved. Returns whether it
@@ -189,8 +188,8 @@ class BaseCheckpointer:
                 f"{checkpoint_id} is a turn of the thread, and later turns build on it. Delete the whole thread, or go back "
                 "with save(await load(thread_id, checkpoint_id), thread_id)."
             )
-        state = await self._state(thread_id)
-        if state is None or checkpoint_id not in kept_in(state):
+        found = await self._found(thread_id)
+        if found is None or checkpoint_id not in kept_in(found[1]):
             return False
         async with Thread.open(self.store, thread_id, label="delete") as thread:
             await thread.append(StateSet(KEPT + checkpoint_id, None))
@@ -203,7 +202,7 @@ class BaseCheckpointer:
         async for hit in search(self.store, query, unreadable=_raise):
             if len(found) >= _checked_limit(limit):
                 break
-            if not is_child(hit.head) and (item := await self._with_data(hit.head)):
+            if not is_child(hit.head) and (item := await self._with_data(hit.head.thread_id)):
                 found.append({**item, "score": float(len(hit.hits)), "text": hit.hits[0].text})
         return found
 
@@ -213,36 +212,22 @@ class BaseCheckpointer:
         query = HeadQuery(tags=_tags({key: value}), limit=_checked_limit(limit))
         found: list[dict[str, Any]] = []
         async for head in Thread.list(self.store, query):
-            if item := await self._with_data(head):
+            if item := await self._with_data(head.thread_id):
                 found.append(item)
         return found
 
-    async def _with_data(self, head: Head) -> dict[str, Any] | None:
-        state = await self.load(head.thread_id)
-        about = await self.get_metadata(head.thread_id)
-        if state is None or about is None:
+    async def _with_data(self, thread_id: str) -> dict[str, Any] | None:
+        found = await self._found(thread_id)
+        state = None if found is None else await self._loaded(*found, None)
+        if found is None or state is None:
             return None
-        return {**about, "data": state.to_checkpoint()}
+        return {**(_about(*found, None) or {}), "data": state.to_checkpoint()}
 
     async def get_metadata(self, thread_id: str, checkpoint_id: str | None = None) -> dict[str, Any] | None:
         """Return the id, the times and the `metadata` of a state: by default of the newest. Returns None if there is no
         such state."""
-        head, state = await self.store.head(thread_id), await self._state(thread_id)
-        if head is None or state is None:
-            return None
-        ids, saved = _ids(state), kept_in(state)
-        if checkpoint_id is not None and checkpoint_id not in ids:
-            return None
-        newest = next(reversed(saved.values()), None)
-        kept = saved.get(checkpoint_id) if checkpoint_id is not None else newest
-        is_newest = checkpoint_id is None or checkpoint_id == ids[0]
-        return {
-            "thread_id": thread_id,
-            "checkpoint_id": checkpoint_id or next(iter(ids), None),
-            "created_at": head.created_at.isoformat(),
-            "updated_at": head.updated_at.isoformat() if is_newest or kept is None else kept.at.isoformat(),
-            "metadata": {} if kept is None else kept.metadata,
-        }
+        found = await self._found(thread_id)
+        return None if found is None else _about(*found, checkpoint_id)
 
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
         """Return what `get_metadata` says of the threads that were changed last."""
@@ -264,6 +249,8 @@ class BaseCheckpointer:
     async def vacuum(self, older_than_days: float = 30) -> int:
         """Delete the threads that were not changed for so many days, and what only they needed. Returns their number.
         A thread on which a run works stays."""
+        if not isinstance(older_than_days, int | float) or not 0 <= older_than_days <= 36_500:
+            raise InvalidInput(f"older_than_days is a number of days from 0 to 36500, not {older_than_days!r}")
         pruned = await Thread.prune(self.store, older_than=timedelta(days=older_than_days))
         if pruned.deleted:
             await Thread.gc(self.store)
@@ -306,6 +293,23 @@ def _ids(state: Checkpoint) -> list[str]:
         if turn > 0 and turn not in covered:
             placed.append((seen[-1][1] if seen else 0, -1, f"turn-{turn}"))
     return [name for _, _, name in sorted(placed, reverse=True)]
+
+
+def _about(head: Head, state: Checkpoint, checkpoint_id: str | None) -> dict[str, Any] | None:
+    """Return what `get_metadata` says of a state. None if the thread has no state with this id."""
+    ids, saved = _ids(state), kept_in(state)
+    if checkpoint_id is not None and checkpoint_id not in ids:
+        return None
+    newest = next(reversed(saved.values()), None)
+    kept = newest if checkpoint_id is None else saved.get(checkpoint_id)
+    is_newest = checkpoint_id is None or checkpoint_id == ids[0]
+    return {
+        "thread_id": head.thread_id,
+        "checkpoint_id": checkpoint_id or next(iter(ids), None),
+        "created_at": head.created_at.isoformat(),
+        "updated_at": head.updated_at.isoformat() if is_newest or kept is None else kept.at.isoformat(),
+        "metadata": {} if kept is None else kept.metadata,
+    }
 
 
 def _turn_of(checkpoint_id: str) -> int:
