@@ -13,6 +13,7 @@ import pytest
 from clew.compat.locus import Agent, AgentState, Message
 from clew.compat.locus.memory import BaseCheckpointer
 from clew.compat.locus.memory.backends import (
+    HTTPCheckpointer,
     OCIBucketBackend,
     oci_bucket_checkpointer,
     opensearch_checkpointer,
@@ -20,9 +21,10 @@ from clew.compat.locus.memory.backends import (
     postgresql_checkpointer,
     redis_checkpointer,
 )
-from clew.errors import InvalidInput, Unavailable
+from clew.errors import InvalidInput, Unavailable, UsageError
 from clew.messages import plain_text
 from clew.testing import ScriptedModel
+from tests.server.test_command import clew_serve, running
 from tests.servers.oci_objects import BUCKET, TENANCY, OCIDouble, oci_double
 from tests.servers.opensearch import shared_node
 from tests.servers.postgres import running_postgres
@@ -87,6 +89,27 @@ async def test_opensearch() -> None:
         opensearch_checkpointer(hosts=[f"http://{host}"], index_name=name, use_ssl=False) as other,
     ):
         await holds_the_document(kept, other)
+
+
+async def test_http_to_a_process_of_clew_serve(tmp_path: Path) -> None:
+    made = clew_serve("--new-token", "--namespace", "team")
+    secret = made.stderr.splitlines()[0].split(": ")[1]
+    tokens = tmp_path / "tokens.jsonl"
+    tokens.write_text(made.stdout)
+    with running("--store", f"sqlite:///{tmp_path}/served.db", "--token-file", str(tokens)) as (url, _):
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with HTTPCheckpointer(base_url=url, headers=headers) as kept, HTTPCheckpointer(url, headers) as other:
+            assert await kept.health_check()
+            await holds_the_document(kept, other)
+        async with HTTPCheckpointer(url, {"Authorization": "Bearer wrong"}) as stranger:
+            with pytest.raises(UsageError, match="no token"):
+                await stranger.health_check()
+            with pytest.raises(UsageError, match="no token"):
+                await stranger.load("t1")
+    async with HTTPCheckpointer(url, headers, timeout=5) as gone:
+        assert not await gone.health_check()
+        with pytest.raises(Unavailable):
+            await gone.load("t1")
 
 
 @pytest.fixture

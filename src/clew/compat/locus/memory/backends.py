@@ -90,7 +90,7 @@ class HTTPCheckpointer(BaseCheckpointer):
         self.base_url = base_url.rstrip("/")
 
     async def health_check(self) -> bool:
-        """Return whether the server answers and takes the token."""
+        """Return whether the server answers. Raises `UsageError` if it does not take the token."""
         try:
             await self.store.head("health")
         except Unavailable:

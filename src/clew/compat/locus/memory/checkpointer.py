@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import logging
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -17,13 +18,15 @@ from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.compat.locus.conversion import state_of
 from clew.compat.locus.memory.record import KEPT, check_state, check_values, entries_for, kept_in, restored
 from clew.compat.locus.state import AgentState
-from clew.errors import InvalidInput, ThreadNotFound
+from clew.errors import InvalidInput, ThreadNotFound, UsageError
 from clew.log import Checkpoint, Described, StateSet
 from clew.threads import Thread
 from clew.threads.heads import is_child
 from clew.threads.views.search import search
 
 __all__ = ["BaseCheckpointer", "CheckpointerCapabilities"]
+
+log = logging.getLogger("clew.compat.locus")
 
 _TURN = re.compile(r"turn-([1-9][0-9]{0,8})")
 
@@ -252,8 +255,13 @@ class BaseCheckpointer:
         if not isinstance(older_than_days, int | float) or not 0 <= older_than_days <= 36_500:
             raise InvalidInput(f"older_than_days is a number of days from 0 to 36500, not {older_than_days!r}")
         pruned = await Thread.prune(self.store, older_than=timedelta(days=older_than_days))
-        if pruned.deleted:
-            await Thread.gc(self.store)
+        try:
+            if pruned.deleted:
+                await Thread.gc(self.store)
+        except UsageError as error:  # a token of clew serve may delete threads and not collect what they needed
+            log.warning(
+                "%d threads are deleted, and what only they needed is left to clew gc: %s", len(pruned.deleted), error
+            )
         return len(pruned.deleted)
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
