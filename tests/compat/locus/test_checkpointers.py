@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clew import Thread
 from clew.checkpointers import MemoryCheckpointer as ClewMemory
@@ -143,6 +147,53 @@ async def test_going_back_is_saving_an_earlier_state_and_nothing_is_lost(checkpo
     assert (await checkpointer.list_checkpoints("t"))[0] == "turn-2"
     await checkpointer.save(await loaded(checkpointer, "t", later), "t")
     assert told(await loaded(checkpointer)) == ["1?", "One.", "2?", "Two."]
+
+
+async def test_values_are_those_of_the_state_that_was_saved_last(checkpointer: BaseCheckpointer) -> None:
+    await checkpointer.save(a_state(metadata={"a": 1}), "t", "first")
+    more = (await loaded(checkpointer)).with_messages([Message.user("And?"), Message.assistant("Yes.")])
+    await checkpointer.save(more.with_metadata("b", [2]), "t", "second")
+    back = msgspec.structs.replace(await loaded(checkpointer, "t", "first"), metadata={"b": [2]})
+    await checkpointer.save(back, "t")
+    assert (await loaded(checkpointer)).metadata == {"b": [2]}
+    assert (await Thread.load(checkpointer.store, "t")).state["b"] == [2]
+
+
+SAID = st.sampled_from(
+    [
+        Message.user("Paris?"),
+        Message.user("Rome?"),
+        Message.assistant("Gladly."),
+        Message.assistant(None, [ToolCall(id="c1", name="look"), ToolCall(id="c2", name="look")]),
+        Message.tool(ToolResult(tool_call_id="c1", name="look", content="seen")),
+        Message.tool(ToolResult(tool_call_id="c2", name="look", content="also seen")),
+        Message.system("Hurry."),
+    ]
+)
+STATES = st.builds(
+    lambda prompt, said, values, tokens: a_state(
+        Message.system(prompt), *said, metadata=values, prompt_tokens_used=tokens, total_tokens_used=tokens
+    ),
+    st.sampled_from(["You plan trips.", "You are short."]),
+    st.lists(SAID, max_size=6),
+    st.dictionaries(st.sampled_from("ab"), st.integers(0, 2)),
+    st.integers(0, 3),
+)
+
+
+@given(st.lists(STATES, min_size=1, max_size=5))
+def test_whatever_is_saved_the_newest_is_loaded_and_each_by_its_id(states: list[AgentState]) -> None:
+    async def check() -> None:
+        async with MemoryCheckpointer() as checkpointer:
+            saved = {}
+            for state in states:
+                saved[await checkpointer.save(state, "t")] = state
+                assert await checkpointer.load("t") == state
+                for name, earlier in saved.items():
+                    assert await checkpointer.load("t", name) == earlier
+            assert set(await checkpointer.list_checkpoints("t", limit=100)) == set(saved)
+
+    asyncio.run(check())
 
 
 async def test_after_a_run_what_grows_is_counted_by_the_thread(checkpointer: BaseCheckpointer) -> None:

@@ -32,6 +32,8 @@ class _Stream:
         self.task: asyncio.Task[None] | None = None
         self.is_dropped = False
         self._readers = 0
+        self._has_last = False
+        """Whether the last event that anybody can read was taken: the `AgentRun` was dropped."""
 
     def start(self) -> asyncio.Task[None]:
         """Start the run, if it has not begun."""
@@ -41,7 +43,8 @@ class _Stream:
         return self.task
 
     def _tell(self, event: LocusEvent) -> None:
-        self._events.put_nowait(event)
+        if not self._has_last and (self._readers or not self.is_dropped):
+            self._events.put_nowait(event)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._events.put_nowait(_END)
@@ -55,6 +58,7 @@ class _Stream:
         self._readers += 1
         try:
             event = await self._events.get()
+            self._has_last = self.is_dropped
             if self.is_dropped or event is _END:
                 await asyncio.shield(task)
         except asyncio.CancelledError:

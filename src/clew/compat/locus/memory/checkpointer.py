@@ -16,7 +16,7 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.compat.locus.conversion import state_of
-from clew.compat.locus.memory.record import KEPT, check_state, check_values, entries_for, kept_in, restored
+from clew.compat.locus.memory.record import KEPT, check_state, check_values, dated, entries_for, kept_in, newest
 from clew.compat.locus.state import AgentState
 from clew.errors import InvalidInput, ThreadNotFound, UsageError
 from clew.log import Checkpoint, Described, StateSet
@@ -100,7 +100,8 @@ class BaseCheckpointer:
         """Make this the state of the thread, and return the id with which it can be loaded later.
 
         What the thread has and the state lacks is rewound; it stays in the thread's history. `metadata` is found by
-        `get_metadata` and `query_by_metadata`. Raises `ThreadBusy` if a run works on the thread.
+        `get_metadata` and `query_by_metadata`; it becomes tags of the thread, which are not encrypted in a store with a
+        key. Raises `ThreadBusy` if a run works on the thread.
         """
         if not isinstance(state, AgentState):
             raise InvalidInput(f"save takes a state and then the thread's id, not {state!r}")
@@ -139,22 +140,14 @@ class BaseCheckpointer:
             return None
 
     async def _loaded(self, head: Head, state: Checkpoint, checkpoint_id: str | None) -> AgentState | None:
-        saved = kept_in(state)
-        kept = next(reversed(saved.values()), None) if checkpoint_id is None else saved.get(checkpoint_id)
         if checkpoint_id is None:
-            found = state_of(head.thread_id, state, state.messages)
-        elif kept is not None:
-            seen = [message for start, stop in kept.view for message in state.history[start:stop]]
-            found = state_of(head.thread_id, state, seen)
-        elif (turn := _turn_of(checkpoint_id)) and turn <= state.turns:
-            then = await Thread.load(self.store, head.thread_id, at_turn=turn)
-            found = state_of(head.thread_id, then, then.messages)
-        else:
+            return newest(head, state)
+        if (kept := kept_in(state).get(checkpoint_id)) is not None:
+            return kept.state(head.thread_id, state.history)
+        if not 0 < (turn := _turn_of(checkpoint_id)) <= state.turns:
             return None
-        found = msgspec.structs.replace(found, started_at=head.created_at, updated_at=head.updated_at)
-        if kept is None:
-            return found
-        return restored(found, kept, is_exact=checkpoint_id is not None or kept.end == len(state.history))
+        then = await Thread.load(self.store, head.thread_id, at_turn=turn)
+        return dated(state_of(head.thread_id, then, then.messages), head)
 
     async def list_checkpoints(self, thread_id: str, limit: int = 10) -> list[str]:
         """Return the ids of the thread's states, newest first: those that were saved, and the turns that agents ran."""
@@ -308,8 +301,7 @@ def _about(head: Head, state: Checkpoint, checkpoint_id: str | None) -> dict[str
     ids, saved = _ids(state), kept_in(state)
     if checkpoint_id is not None and checkpoint_id not in ids:
         return None
-    newest = next(reversed(saved.values()), None)
-    kept = newest if checkpoint_id is None else saved.get(checkpoint_id)
+    kept = next(reversed(saved.values()), None) if checkpoint_id is None else saved.get(checkpoint_id)
     is_newest = checkpoint_id is None or checkpoint_id == ids[0]
     return {
         "thread_id": head.thread_id,

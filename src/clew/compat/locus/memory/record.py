@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from clew._runtime.clock import now
+from clew.checkpointers import Head
 from clew.compat.locus.conversion import (
     added_messages,
     conversation_of,
@@ -18,19 +19,20 @@ from clew.compat.locus.conversion import (
     state_of,
 )
 from clew.compat.locus.state import AgentState
-from clew.errors import InvalidInput
+from clew.errors import Corrupt, InvalidInput
 from clew.log import Checkpoint, Logged, Rewound, Spend, StateSet, StatusChanged, ThreadStarted, Usage, fold
 from clew.log.checkpoint import Ranges
+from clew.messages import Message
 
-__all__ = ["KEPT", "Kept", "check_state", "check_values", "entries_for", "kept_in", "restored"]
+__all__ = ["KEPT", "Kept", "check_state", "check_values", "dated", "entries_for", "kept_in", "newest"]
 
 KEPT = "clew:locus:"
 """Prefix of the names of the thread's values that hold a `Kept`. After it comes the checkpoint id."""
 
-_IN_THE_LOG = frozenset({"messages", "metadata"})
-"""The fields of a state that the log of the thread always says."""
-_COUNTED = frozenset(
+_CHANGING = frozenset(
     {
+        "messages",
+        "metadata",
         "iteration",
         "tool_executions",
         "tool_history",
@@ -44,7 +46,7 @@ _COUNTED = frozenset(
         "updated_at",
     }
 )
-"""The fields that grow with every turn. Once an agent has gone on with a thread, the log knows them better than the
+"""The fields that change with every turn. Once an agent has gone on with a thread, the log knows them better than the
 state that was saved before."""
 
 
@@ -60,10 +62,27 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """Number of messages in the thread's history when the state was saved."""
     view: Ranges
     """The messages of the state, as ranges (start, stop) of indices in the thread's history."""
+    prompt: str = ""
+    """The system prompt of the state."""
     metadata: dict[str, Any] = {}
     """The metadata that was given with the state, and what was given with earlier ones and not replaced since."""
     other: dict[str, Any] = {}
-    """The fields of the state for which the log has another value, or none."""
+    """The fields of the state that do not follow from its messages. The messages themselves are among them only if they
+    are in an order that no conversation of Clew has, such as results before their calls."""
+
+    def state(self, thread_id: str, history: Sequence[Message]) -> AgentState:
+        """Return the state as it was saved. `history` holds every message ever recorded in the thread."""
+        return AgentState.from_checkpoint({**self._plain(thread_id, history), **self.other})
+
+    def _plain(self, thread_id: str, history: Sequence[Message]) -> dict[str, Any]:
+        seen = [message for start, stop in self.view for message in history[start:stop]]
+        return state_of(thread_id, Checkpoint(system_prompt=self.prompt), seen).to_checkpoint()
+
+    def holding(self, thread_id: str, history: Sequence[Message], state: AgentState) -> Kept:
+        """Return a copy that has in `other` what makes it stand for `state`."""
+        plain = self._plain(thread_id, history)
+        other = {key: value for key, value in state.to_checkpoint().items() if value != plain[key]}
+        return msgspec.structs.replace(self, other=other)
 
 
 def check_state(state: AgentState) -> None:
@@ -87,17 +106,18 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def kept_in(state: Checkpoint) -> dict[str, Kept]:
-    """Return the states that were saved in a thread, by their ids, in the order in which they were saved."""
+    """Return the states that were saved in a thread, by their ids, in the order in which they were saved. Raises
+    `Corrupt` if what is on record of one cannot be read."""
     found: dict[str, Any] = {}
     for fact in state.facts:
         if fact.kind == "state" and fact.key.startswith(KEPT):
             found.pop(fact.key, None)
             found[fact.key] = fact.value
-    return {
-        key.removeprefix(KEPT): msgspec.convert(value, Kept, strict=False)
-        for key, value in found.items()
-        if value is not None
-    }
+    kept = {key.removeprefix(KEPT): value for key, value in found.items() if value is not None}
+    try:
+        return {name: msgspec.convert(value, Kept, strict=False) for name, value in kept.items()}
+    except msgspec.ValidationError as error:
+        raise Corrupt(f"the saved states of a Locus agent are on record, but one cannot be read: {error}") from None
 
 
 def entries_for(
@@ -115,29 +135,25 @@ def entries_for(
             )
         )
     saved = kept_in(before)
-    if shared < len(before.messages):
-        entries.append(Rewound(messages=shared))
-    since = fold(entries, before).turns
     if shared < len(before.messages):  # a rewind forgets the values of later turns, and ids of states stay
+        entries.append(Rewound(messages=shared))
         entries += [StateSet(KEPT + other, msgspec.to_builtins(kept)) for other, kept in saved.items()]
+    parted = fold(entries, before)
     added = conversation_of(messages[place:], state.tool_executions)
     entries += added_messages(added, len(before.history))
-    entries += _values(before, state)
+    entries += _values(parted, state)
     entries += _spent(before, state)
     entries.append(StatusChanged("done" if is_answered([*before.messages[:shared], *added]) else "interrupted"))
     after = fold(entries, before)
-    known = state_of(thread_id, after, after.messages).to_checkpoint()
     kept = Kept(
         at=now(),
-        since=since,
+        since=parted.turns,
         turn=after.turns,
         end=len(after.history),
         view=after.view,
+        prompt=prompt,
         metadata={**(next(reversed(saved.values())).metadata if saved else {}), **metadata},
-        other={
-            key: value for key, value in state.to_checkpoint().items() if key not in _IN_THE_LOG and value != known[key]
-        },
-    )
+    ).holding(thread_id, after.history, state)
     entries.append(StateSet(KEPT + name, msgspec.to_builtins(kept)))
     return entries
 
@@ -164,12 +180,24 @@ def _spent(before: Checkpoint, state: AgentState) -> list[Logged]:
     return [Spend(usage, cost if cost > 0 else None)]
 
 
-def restored(found: AgentState, kept: Kept, *, is_exact: bool) -> AgentState:
-    """Return a state with the fields that are not in the log, as they were saved. `found` is what the log says.
+def newest(head: Head, state: Checkpoint) -> AgentState:
+    """Return the present state of the thread with this head.
 
-    With `is_exact` it is the very state that was saved. Otherwise an agent has gone on since, and what grows with every
-    turn is as the log says.
+    If an agent has gone on since a state was saved, messages, values and tokens are those of the thread, and the fields
+    that only Locus knows are as they were saved.
     """
-    other = {key: value for key, value in kept.other.items() if is_exact or key not in _COUNTED}
-    known = {key: value for key, value in found.to_checkpoint().items() if key not in other}
-    return AgentState.from_checkpoint({**known, **other})
+    kept = next(reversed(kept_in(state).values()), None)
+    found = dated(state_of(head.thread_id, state, state.messages), head)
+    if kept is None:
+        return found
+    if kept.end == len(state.history):
+        saved = kept.state(head.thread_id, state.history)
+        set_there = {key: value for key, value in saved.metadata.items() if value is not None}
+        return saved if set_there == found.metadata else msgspec.structs.replace(saved, metadata=found.metadata)
+    other = {key: value for key, value in kept.other.items() if key not in _CHANGING}
+    return AgentState.from_checkpoint({**found.to_checkpoint(), **other})
+
+
+def dated(state: AgentState, head: Head) -> AgentState:
+    """Return a state with the times of its thread."""
+    return msgspec.structs.replace(state, started_at=head.created_at, updated_at=head.updated_at)
