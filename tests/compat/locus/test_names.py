@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from clew.compat import locus
-from clew.compat.locus import Agent, AgentConfig, AgentState, TerminateEvent, ThinkEvent
+from clew.compat.locus import Agent, AgentConfig, AgentState, TerminateEvent, ThinkEvent, tool
 from clew.compat.locus.memory import BaseCheckpointer, backends
 from clew.compat.locus.memory.backends import FileCheckpointer, HTTPCheckpointer, OCIBucketBackend
 from clew.errors import InvalidInput
@@ -155,6 +156,24 @@ def test_an_option_of_a_store_that_is_not_there_is_an_error_too(make: Any, says:
         make()
     assert says in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_tool_has_the_options_of_clew_and_says_so() -> None:
+    @tool(name="look", description="Look out.", effect="none")
+    def look_out() -> str:
+        return "seen"
+
+    assert (look_out.name, look_out.description, look_out()) == ("look", "Look out.", "seen")
+    with pytest.raises(InvalidInput, match="answers a repeated call from the earlier result"):
+        tool(idempotent=True)
+    with pytest.raises(InvalidInput, match=r"did you mean name=\?"):
+        tool(nam="look")
+
+
+def test_a_tool_that_locus_made_is_refused_by_its_name() -> None:
+    theirs = SimpleNamespace(name="weather", parameters={}, fn=print)
+    with pytest.raises(InvalidInput, match="'weather' was made by another decorator"):
+        Agent(model=ScriptedModel([]), tools=[theirs])
 
 
 def test_the_data_of_locus_is_never_taken_for_a_store(tmp_path: Any) -> None:

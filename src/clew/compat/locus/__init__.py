@@ -21,7 +21,8 @@ if TYPE_CHECKING:
         ToolStartEvent,
     )
     from clew.compat.locus.state import AgentState, Message, Role, ToolCall, ToolExecution, ToolResult
-    from clew.tools import ToolContext, tool
+    from clew.compat.locus.tools import tool
+    from clew.tools import ToolContext
 
 _HOMES = {
     "Agent": "clew.compat.locus.agent",
@@ -39,7 +40,7 @@ _HOMES = {
     "ToolExecution": "clew.compat.locus.state",
     "ToolResult": "clew.compat.locus.state",
     "ToolStartEvent": "clew.compat.locus.events",
-    "tool": "clew.tools",
+    "tool": "clew.compat.locus.tools",
 }
 
 __all__ = [

@@ -9,6 +9,7 @@ from clew.agent import Budget
 from clew.checkpointers import Checkpointer
 from clew.compat.locus.memory.checkpointer import BaseCheckpointer
 from clew.compat.locus.refusal import refuse
+from clew.compat.locus.tools import checked_tools
 from clew.errors import InvalidInput
 from clew.models import Model
 from clew.tools import AnyTool
@@ -96,7 +97,7 @@ class AgentConfig:
                 "or a URL such as 'sqlite:///clew.db'."
             )
         self.model = model
-        self.tools = [] if tools is None else list(tools) if isinstance(tools, list | tuple) else [tools]
+        self.tools = checked_tools([] if tools is None else list(tools) if isinstance(tools, list | tuple) else [tools])
         self.system_prompt = system_prompt or ""
         self.max_iterations = max_iterations
         self.token_budget = token_budget
