@@ -27,6 +27,7 @@ from clew.errors import InvalidInput, ModelError, UsageError
 from clew.log import Usage
 from clew.messages import plain_text
 from clew.testing import Response, ScriptedModel, call, say
+from tests.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -203,17 +204,18 @@ async def test_limits_end_a_run_by_their_names(settings: dict[str, Any], reason:
     assert (end.reason, end.final_message) == (reason, None)
 
 
-async def test_a_run_that_takes_too_long_is_interrupted_and_a_later_one_goes_on() -> None:
+async def test_a_run_that_takes_too_long_is_interrupted_and_a_later_one_goes_on(clock: Clock) -> None:
     slow = True
 
     @tool(effect="none")
     async def look() -> str:
         if slow:
+            clock.advance(600)
             await asyncio.Event().wait()
         return "seen"
 
     settings: dict[str, Any] = {"tools": [look], "checkpointer": MemoryCheckpointer()}
-    *_, end = await events_of(Agent(model=ScriptedModel([call("look")]), time_budget_seconds=0.05, **settings), "Look.")
+    *_, end = await events_of(Agent(model=ScriptedModel([call("look")]), time_budget_seconds=600, **settings), "Look.")
     assert isinstance(end, TerminateEvent)
     assert (end.reason, end.final_message) == ("time_budget", None)
     slow = False
