@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,21 +16,26 @@ from clew.compat.locus.memory import BaseCheckpointer
 from clew.compat.locus.memory.backends import (
     HTTPCheckpointer,
     OCIBucketBackend,
+    mysql_checkpointer,
     oci_bucket_checkpointer,
     opensearch_checkpointer,
     oracle_checkpointer,
     postgresql_checkpointer,
     redis_checkpointer,
+    s3_checkpointer,
 )
 from clew.errors import InvalidInput, Unavailable, UsageError
 from clew.messages import plain_text
 from clew.testing import ScriptedModel
 from tests.server.test_command import clew_serve, running
+from tests.servers.mariadb import PASSWORD, MariaDBServer, running_mariadb
 from tests.servers.oci_objects import BUCKET, TENANCY, OCIDouble, oci_double
 from tests.servers.opensearch import shared_node
 from tests.servers.postgres import running_postgres
 from tests.servers.redis import DURABLE, a_server
 from tests.servers.running import free_port, lacking
+from tests.servers.seaweedfs import BUCKET as S3_BUCKET
+from tests.servers.seaweedfs import KEY_ID, SECRET, seaweedfs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:oci")]
 
@@ -77,6 +83,29 @@ async def test_postgresql() -> None:
             postgresql_checkpointer(dsn=server.url()) as kept,
             postgresql_checkpointer("127.0.0.1", server.port, "postgres", "postgres", "unused") as other,
         ):
+            await holds_the_document(kept, other)
+
+
+@pytest.fixture
+def mariadb() -> Iterator[MariaDBServer]:
+    with running_mariadb() as server:
+        yield server
+
+
+async def test_mysql(mariadb: MariaDBServer) -> None:
+    async with (
+        mysql_checkpointer("127.0.0.1", mariadb.port, "clew", "clew", PASSWORD, max_pool_size=2) as kept,
+        mysql_checkpointer(dsn=mariadb.url()) as other,
+    ):
+        await holds_the_document(kept, other)
+
+
+async def test_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    with seaweedfs(tmp_path) as server:
+        place: dict[str, Any] = {"endpoint_url": server.endpoint, "region": "us-east-1"}
+        async with s3_checkpointer(S3_BUCKET, **place) as kept, s3_checkpointer(S3_BUCKET, "clew/", **place) as other:
             await holds_the_document(kept, other)
 
 

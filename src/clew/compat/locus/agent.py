@@ -6,10 +6,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import msgspec
 
@@ -63,17 +62,24 @@ class _HeardModel:
         return self._model.context_window
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        async with aclosing(cast(Any, self._model.stream(request))) as events:
+        events = self._model.stream(request)
+        try:
             async for event in events:
                 hearing = _heard.get(None)
                 if isinstance(event, ModelResponse) and hearing is not None and hearing.model is self:
                     hearing.responses.append(event.message)
                 yield event
+        finally:
+            await _close(events)
 
     async def aclose(self) -> None:
-        close = getattr(self._model, "aclose", None)
-        if close is not None:
-            await close()
+        await _close(self._model)
+
+
+async def _close(resource: object) -> None:
+    close = getattr(resource, "aclose", None)
+    if close is not None:
+        await close()
 
 
 class Agent:

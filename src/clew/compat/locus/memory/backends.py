@@ -314,11 +314,8 @@ def s3_checkpointer(
             "aws_access_key_id": "credentials come from the environment (AWS_ACCESS_KEY_ID), or from a role of the machine"
         },
     )
-    given = {"endpoint": endpoint_url, "region": region}
-    query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in given.items() if value is not None)
-    return StorageBackendAdapter(
-        checkpointers.ObjectCheckpointer(f"s3://{bucket}/{prefix.strip('/')}" + (f"?{query}" if query else ""))
-    )
+    store = checkpointers.ObjectCheckpointer(f"s3://{bucket}/{prefix.strip('/')}", endpoint=endpoint_url, region=region)
+    return StorageBackendAdapter(store)
 
 
 def _login(user: str | None, password: str | None) -> str:
