@@ -15,6 +15,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "anthropic": ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": HI}),
     "openai-chat": ("/v1/chat/completions", {"model": "m", "messages": HI}),
     "openai-responses": ("/v1/responses", {"model": "m", "input": HI}),
+    "gemini": ("/v1beta/models/m:generateContent", {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}),
 }
 """Where to ask, and what at least, by dialect."""
 
@@ -26,6 +27,8 @@ def connect(server: ModelServer) -> http.client.HTTPConnection:
 
 def ask(server: ModelServer, dialect: str, **fields: Any) -> tuple[int, dict[str, str], bytes]:
     path, body = BODIES[dialect]
+    if dialect == "gemini" and fields.pop("stream", False):
+        path = "/v1beta/models/m:streamGenerateContent?alt=sse"
     connection = connect(server)
     try:
         connection.request("POST", path, json.dumps({**body, **fields}), {"content-type": "application/json"})
