@@ -25,13 +25,19 @@ def connect(server: ModelServer) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(where.hostname or "", where.port, timeout=PATIENCE)
 
 
-def ask(server: ModelServer, dialect: str, **fields: Any) -> tuple[int, dict[str, str], bytes]:
+def request_of(dialect: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    """The path and the body of a request with these fields. Gemini's API has the word for a stream in the path."""
     path, body = BODIES[dialect]
     if dialect == "gemini" and fields.pop("stream", False):
-        path = "/v1beta/models/m:streamGenerateContent?alt=sse"
+        path = path.replace("generateContent", "streamGenerateContent") + "?alt=sse"
+    return path, {**body, **fields}
+
+
+def ask(server: ModelServer, dialect: str, **fields: Any) -> tuple[int, dict[str, str], bytes]:
+    path, body = request_of(dialect, **fields)
     connection = connect(server)
     try:
-        connection.request("POST", path, json.dumps({**body, **fields}), {"content-type": "application/json"})
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
         response = connection.getresponse()
         headers = {name.lower(): value for name, value in response.getheaders()}
         return response.status, headers, response.read()

@@ -127,9 +127,14 @@ def _with(part: Part, block: Text | Image | File | ToolCall, at: At, notes: Note
     """Return `part` with the keys beside its data that the block's `extra` has for this API. If not all of `extra` can
     be kept, adds a loss to `notes`. `at` is the block's place in the conversation."""
     taken = _DATA | {CANDIDATE, _THOUGHT} if isinstance(block, Text) else _DATA
-    fields = own(block.extra, NAME, taken)
+    fields = _said(block.extra, taken)
     check(block.extra, NAME, fields, at, notes)
     return {**part, **fields}
+
+
+def _said(extra: Extra, taken: frozenset[str]) -> Part:
+    """Return the fields that a block's `extra` has for this API, without those in `taken`."""
+    return {key: value for key, value in camel(own(extra, NAME)).items() if key not in taken}
 
 
 def _write_text(block: Text, at: At, notes: Notes) -> Part | None:
@@ -143,7 +148,7 @@ def _write_text(block: Text, at: At, notes: Notes) -> Part | None:
 def _write_thinking(block: Thinking, at: At, notes: Notes) -> Part | None:
     """Return thinking as a part if Gemini thought it: then its `extra` has the key `thought`, or the signature that
     Gemini sends beside an empty text. Other thinking is added to `notes` as lost, and None is returned."""
-    fields = own(block.extra, NAME, _DATA)
+    fields = _said(block.extra, _DATA)
     thought, signed = fields.get(_THOUGHT) is True, isinstance(fields.get(SIGNATURE), str)
     if not (thought and (block.text or signed)) and not (signed and not block.text and _THOUGHT not in fields):
         notes.add(at, "thinking that this API did not give", "another vendor thought it; it is left out")
@@ -169,9 +174,9 @@ def _fields(extra: Extra, key: str, taken: frozenset[str], at: At, notes: Notes)
     """Return the fields that a block's `extra` has for this API: those beside the part's data, and those in the data
     itself, which `extra` has under the data's name `key`. `taken` are the fields in the data that Clew writes itself.
     Adds a loss to `notes` if not all of `extra` can be kept."""
-    said = own(extra, NAME, _DATA - {key})
+    said = _said(extra, _DATA - {key})
     inside = said.pop(key, None)
-    inner = beside(inside, taken) if isinstance(inside, dict) else {}
+    inner = beside(camel(inside), taken) if isinstance(inside, dict) else {}
     check(extra, NAME, {**said, key: inner} if inner else said, at, notes)
     return said, inner
 
