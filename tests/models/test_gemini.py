@@ -243,13 +243,36 @@ async def test_options_are_the_vendors_in_either_spelling() -> None:
 
 async def test_options_that_the_sdk_cannot_read_are_named() -> None:
     with pytest.raises(InvalidInput, match="temperature"):
-        await response_of(GeminiModel(NEW, api_key=KEY), ask(options={"temperature": "hot"}))
+        await response_of(Wire(stream()).model(), ask(options={"temperature": "hot"}))
+
+
+@pytest.mark.parametrize("name", ["contents", "systemInstruction", "candidate_count"])
+async def test_an_option_that_clew_sets_itself_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="Clew sets it itself"):
+        await response_of(Wire(stream()).model(), ask(options={name: 2}))
+
+
+async def test_what_the_sdk_refuses_is_told_in_its_words() -> None:
+    with pytest.raises(InvalidInput, match="audio_timestamp"):
+        await response_of(Wire(stream()).model(), ask(options={"audio_timestamp": True}))
+
+
+async def test_a_response_in_another_format_is_asked_for_again_and_not_quoted() -> None:
+    strange = stream({"candidates": [{"content": {"parts": "secret"}, "finishReason": "STOP"}]})
+    with pytest.raises(ModelUnavailable, match="format") as caught:
+        await response_of(Wire(strange).model(max_retries=0), ask())
+    assert "secret" not in str(caught.value)
+
+
+def test_a_timeout_that_is_no_number_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="seconds"):
+        GeminiModel(NEW, timeout=httpx.Timeout(5))
 
 
 async def test_a_part_that_the_sdk_does_not_know_is_named_without_what_it_says() -> None:
     strange = user("Hello", Opaque("gemini", {"hologram": "secret"}))
     with pytest.raises(InvalidInput, match="hologram") as caught:
-        await response_of(GeminiModel(NEW, api_key=KEY), ask(strange))
+        await response_of(Wire(stream()).model(), ask(strange))
     assert "secret" not in str(caught.value)
 
 

@@ -190,7 +190,7 @@ def arguments(create: Callable[..., Any], body: Mapping[str, Any]) -> dict[str, 
     return named
 
 
-_OURS = ("messages", "input", "contents", "model", "stream", "n")
+_OURS = ("messages", "input", "contents", "system_instruction", "model", "stream", "n", "candidate_count")
 _BOUND = {"openai-responses": ("id", "message"), "gemini": ("thoughtSignature",)}
 """Fields that an API adds to a block, and that tie the block to the reasoning before it, by the name of the dialect.
 They are removed when the reasoning is removed."""

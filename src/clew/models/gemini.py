@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,9 @@ class GeminiModel:
             raise InvalidInput(
                 f"give these settings to your own client, not to the model: {', '.join(sorted(settings))}"
             )
+        timeout = settings.get("timeout")
+        if timeout is not None and not isinstance(timeout, (int, float)):
+            raise InvalidInput("the timeout of a gemini: model is a number of seconds")
         self._model = model
         self._window = context_window
         self._max_retries = max_retries
@@ -184,7 +187,9 @@ class _Client:
         config = _config(types, body["config"])
         models = self._client.aio.models
         if not streaming:
-            yield _json(await models.generate_content(model=model, contents=contents, config=config))
+            with _understood():
+                whole = await models.generate_content(model=model, contents=contents, config=config)
+            yield _json(whole)
             return
         opened: list[httpx.Response] = []
         stream = await models.generate_content_stream(model=model, contents=contents, config=config)
@@ -192,7 +197,8 @@ class _Client:
             while True:
                 token = _OPENED.set(opened)
                 try:
-                    chunk = await anext(stream)
+                    with _understood():
+                        chunk = await anext(stream)
                 except StopAsyncIteration:
                     return
                 finally:
@@ -201,6 +207,20 @@ class _Client:
         finally:
             for response in opened:
                 await response.aclose()
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Turn an error that the SDK raises about a request or a response that it cannot convert into one of Clew's."""
+    try:
+        yield
+    except ValueError as error:
+        kinds = {cls.__name__ for cls in type(error).__mro__}
+        if "ValidationError" in kinds:  # its text would quote the response
+            raise StreamBroken("a response that does not have the API's format") from None
+        if kinds & {"UnknownApiResponseError", "JSONDecodeError", "UnicodeError"}:
+            raise
+        raise InvalidInput(f"the vendor's SDK does not take this request: {error}") from None
 
 
 def _made(sdk: Any, settings: Mapping[str, Any]) -> _Client:
@@ -213,7 +233,8 @@ def _made(sdk: Any, settings: Mapping[str, Any]) -> _Client:
 
     http_options = settings.get("http_options") or {}
     options = sdk.types.HttpOptions.model_validate(http_options).model_copy()
-    options.timeout = int(settings.get("timeout", (options.timeout or _TIMEOUT * 1000) / 1000) * 1000)
+    seconds = settings.get("timeout", (options.timeout or _TIMEOUT * 1000) / 1000)
+    options.timeout = None if seconds is None else int(seconds * 1000)
     options.base_url = settings.get("base_url") or options.base_url
     headers = settings.get("default_headers")
     if headers:
@@ -221,12 +242,14 @@ def _made(sdk: Any, settings: Mapping[str, Any]) -> _Client:
     if not (_has_key(settings) or _is_vertex(settings)):
         raise NoCredentials("no key was given")
     own = None
-    if settings.get("http_client") is not None:
-        options.httpx_async_client = settings["http_client"]
-    elif options.httpx_async_client is None and options.aiohttp_client is None and not options.async_client_args:
-        hooks: dict[str, list[Any]] = {"response": [_note_opened]}
-        own = httpx.AsyncClient(follow_redirects=True, timeout=options.timeout / 1000, event_hooks=hooks)
-        options.httpx_async_client = own
+    http = settings.get("http_client") or options.httpx_async_client
+    if http is None and options.aiohttp_client is None and not options.async_client_args:
+        http = own = httpx.AsyncClient(follow_redirects=True, timeout=seconds)
+    if http is not None:
+        options.httpx_async_client = http
+        hooks = http.event_hooks
+        if _note_opened not in hooks["response"]:
+            http.event_hooks = {**hooks, "response": [*hooks["response"], _note_opened]}
     others = {key: value for key, value in settings.items() if key not in (*_HTTP, "http_options")}
     return _Client(sdk.Client(**others, http_options=options), own)
 
