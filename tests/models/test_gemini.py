@@ -9,6 +9,7 @@ import httpx
 import pytest
 from google import genai
 from google.genai import types
+from google.oauth2.credentials import Credentials
 
 from clew.errors import InvalidInput, ModelRefused, ModelUnavailable
 from clew.log import Usage
@@ -284,6 +285,21 @@ async def test_settings_that_other_vendors_have_as_arguments_are_arguments_here(
         await model.aclose()
     assert server.requests[0].headers["x-mine"] == "yes"
     assert server.requests[0].headers["x-server-timeout"] == "7"
+
+
+async def test_google_cloud_is_asked_with_a_project_in_place_of_a_key() -> None:
+    script = [think("Hm.") + call("now"), say("Noon.")]
+    async with ModelServer(script, key="a-token") as server:
+        credentials = Credentials(token="a-token")
+        where: dict[str, Any] = {"vertexai": True, "project": "p", "location": "global", "credentials": credentials}
+        model = GeminiModel(NEW, base_url=server.gemini_url, **where)
+        first = (await response_of(model, ask(tools=(ToolSpec("now"),)))).message
+        (made,) = tool_calls(first)
+        again = ask(user("Hello"), first, tool(ToolResult(made.id, (Text("12"),))), tools=(ToolSpec("now"),))
+        assert plain_text((await response_of(model, again)).message) == "Noon."
+        await model.aclose()
+    place = "/v1beta1/projects/p/locations/global/publishers/google/models"
+    assert server.requests[0].path == f"{place}/{NEW}:streamGenerateContent"
 
 
 async def test_a_client_of_the_users_own_is_used_and_left_open() -> None:
