@@ -290,7 +290,7 @@ async def test_settings_that_other_vendors_have_as_arguments_are_arguments_here(
 async def test_google_cloud_is_asked_with_a_project_in_place_of_a_key() -> None:
     script = [think("Hm.") + call("now"), say("Noon.")]
     async with ModelServer(script, key="a-token") as server:
-        credentials = Credentials(token="a-token")
+        credentials = Credentials(token="a-token")  # type: ignore[no-untyped-call]
         where: dict[str, Any] = {"vertexai": True, "project": "p", "location": "global", "credentials": credentials}
         model = GeminiModel(NEW, base_url=server.gemini_url, **where)
         first = (await response_of(model, ask(tools=(ToolSpec("now"),)))).message

@@ -221,7 +221,7 @@ def _understood() -> Iterator[None]:
         kinds = {cls.__name__ for cls in type(error).__mro__}
         if "ValidationError" in kinds:  # its text would quote the response
             raise StreamBroken("a response that does not have the API's format") from None
-        if kinds & {"UnknownApiResponseError", "JSONDecodeError", "UnicodeError"}:
+        if kinds & {"UnknownApiResponseError", "JSONDecodeError", "UnicodeError", "GoogleAuthError"}:
             raise
         raise InvalidInput(f"the vendor's SDK does not take this request: {error}") from None
 
