@@ -110,6 +110,13 @@ async def test_nothing_of_a_stream_is_lost() -> None:
     assert plain_text(response.message) == "It is 2."  # type: ignore[union-attr]
 
 
+async def test_a_signature_at_the_end_of_a_text_does_not_cut_it() -> None:
+    last = chunk({"text": " 2.", "thoughtSignature": "REVG"}, finishReason="STOP")
+    message = (await response_of(Wire(stream(chunk({"text": "It is"}), last)).model(), ask())).message
+    assert plain_text(message) == "It is 2."
+    assert message.content == (Text("It is 2."), Thinking(extra={"gemini": {"thoughtSignature": "REVG"}}))
+
+
 async def test_a_response_goes_back_as_it_came() -> None:
     parts: list[dict[str, Any]] = [
         {"text": "Hm", "thought": True},

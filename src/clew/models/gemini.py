@@ -365,10 +365,14 @@ class _Builder:
         return told
 
     def _add(self, part: dict[str, Any]) -> None:
-        """Add a part to the response. A text continues the text before it, unless one of them is signed: a signature
-        has to go back with just the part that it came with."""
-        is_words = part.keys() <= {"text", "thought"} and isinstance(part.get("text"), str)
+        """Add a part to the response. A text continues the text before it. A signature at the end of a text that came in
+        pieces goes beside an empty text of its own, as the vendor streams it too: it signs the whole text, and must not
+        cut it in two."""
         last = self._parts[-1] if self._parts else {}
+        if part.keys() == {"text", "thoughtSignature"} and part["text"] and last.keys() == {"text"}:
+            last["text"] += part["text"]
+            part = {**part, "text": ""}
+        is_words = part.keys() <= {"text", "thought"} and isinstance(part.get("text"), str)
         if is_words and last.keys() == part.keys() and last.get("thought") == part.get("thought"):
             last["text"] += part["text"]
         elif not is_words or part["text"]:
