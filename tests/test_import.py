@@ -11,7 +11,8 @@ import sys
 import pytest
 
 HEAVY = {
-    "aiomysql", "anthropic", "anyio", "apsw", "asyncio", "asyncmy", "asyncpg", "blake3", "cryptography", "h11", "httpx",
+    "aiomysql", "anthropic", "anyio", "apsw", "asyncio", "asyncmy", "asyncpg", "blake3", "cryptography", "google", "h11",
+    "httpx",
     "jinja2", "mcp", "msgspec", "obstore", "oci", "openai", "opensearchpy", "oracledb", "psycopg", "pydantic", "pytest",
     "redis", "rich", "sqlite3", "typer", "uvicorn", "zstandard",
 }  # fmt: skip

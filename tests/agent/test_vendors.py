@@ -9,13 +9,13 @@ import pytest
 from clew import Thread, Workspace
 from clew.agent import Agent, Retrying, SnapshotSaved
 from clew.checkpointers import Checkpointer, SQLiteCheckpointer
-from clew.messages import Assistant, Thinking
+from clew.messages import Assistant, Thinking, Tool, plain_text
 from clew.testing import Fault, ModelServer, Response, call, reply, say, think
 from clew.tools import DEFAULT_TOOLS, tool
 
 pytestmark = pytest.mark.anyio
 
-MODELS = ["anthropic:claude-opus-4-7", "openai:gpt-5", "openai-responses:gpt-5"]
+MODELS = ["anthropic:claude-opus-4-7", "openai:gpt-5", "openai-responses:gpt-5", "gemini:gemini-3.8-flash"]
 
 
 def pointed_at(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +61,40 @@ async def test_a_conversation_goes_on_at_another_vendor(
         state = await Thread.load(store, "t")
         first = next(message for message in state.messages if isinstance(message, Assistant))
         assert any(isinstance(block, Thinking) for block in first.content), "thinking is kept on record"
+
+
+GEMINI = MODELS[3]
+
+
+@pytest.mark.parametrize(
+    "models",
+    [(GEMINI, MODELS[0], GEMINI), (MODELS[0], GEMINI, MODELS[2], GEMINI, MODELS[0]), (GEMINI, MODELS[1], GEMINI)],
+)
+async def test_a_thread_goes_from_vendor_to_vendor_and_back(
+    models: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each thinks, calls two tools at once and answers. The server refuses what each vendor would: a signature of
+    another, a call without one, a result without its call."""
+    script: list[Response] = []
+    for number in range(len(models)):
+        script += [reply(think(f"Hm {number}."), call("add", a=number, b=1), call("add", a=number, b=2))]
+        script += [reply(think("So."), say(f"Answer {number}."))]
+    async with ModelServer(script) as server, SQLiteCheckpointer(tmp_path / "c.db") as store:
+        pointed_at(server, monkeypatch)
+        for number, model in enumerate(models):
+            async with Agent(model, tools=[add], checkpointer=store) as agent:
+                result = await agent.run(f"Question {number}?", thread_id="t")
+            assert result.output == f"Answer {number}."
+        assert {record.outcome for record in server.requests} == {"answered"}
+        last = server.requests[-1].conversation
+        assert [plain_text(message) for message in last if plain_text(message).startswith("Answer")] == [
+            f"Answer {number}." for number in range(len(models) - 1)
+        ]
+        results = [block for message in last if isinstance(message, Tool) for block in message.content]
+        assert len(results) == 2 * len(models)
+        state = await Thread.load(store, "t")
+        first = next(message for message in state.messages if isinstance(message, Assistant))
+        assert any(isinstance(block, Thinking) and block.text == "Hm 0." for block in first.content)
 
 
 @pytest.mark.parametrize("model", MODELS)

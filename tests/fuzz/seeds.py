@@ -72,7 +72,7 @@ def seeds(target: str) -> list[bytes]:
             return [envelope.pack(*record, at=0, offset=0, before=envelope.NO_MARK)[0] for record in records]
         case "archive":
             return [asyncio.run(_archive())]
-        case "anthropic" | "openai-chat" | "openai-responses":
+        case "anthropic" | "openai-chat" | "openai-responses" | "gemini":
             return [json.dumps(payload).encode() for payload in _payloads(target)]
         case "native":
             return [bytes([number % 3]) + piece for number, pieces in enumerate(_sessions()) for piece in pieces]

@@ -119,6 +119,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "anthropic": _dialect("anthropic"),
     "openai-chat": _dialect("openai-chat"),
     "openai-responses": _dialect("openai-responses"),
+    "gemini": _dialect("gemini"),
     "native": inputs.native,
     "setup": inputs.setup,
     "url": inputs.url,

@@ -1,4 +1,4 @@
-"""Models of all three APIs against one server, and what they say."""
+"""Models of all APIs against one server, and what they say."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import httpx2
 from clew.messages import Message, user
 from clew.models import Model, ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta, resolve_model
 from clew.models.anthropic import AnthropicModel
+from clew.models.gemini import GeminiModel
 from clew.models.openai_chat import OpenAIChatModel
 from clew.models.openai_responses import OpenAIResponsesModel
 from clew.testing import ModelServer
 
-VENDORS = ("anthropic", "openai", "openai-responses")
-VendorModel = AnthropicModel | OpenAIChatModel | OpenAIResponsesModel
+VENDORS = ("anthropic", "openai", "openai-responses", "gemini")
+VendorModel = AnthropicModel | GeminiModel | OpenAIChatModel | OpenAIResponsesModel
 PNG = b"\x89PNG\r\n\x1a\n not much of a picture"
 KEY = "sk-dummy-0123456789abcdef"
 
 
 def model_at(server: ModelServer, vendor: str, name: str = "scripted", **settings: Any) -> VendorModel:
-    url = server.anthropic_url if vendor == "anthropic" else server.openai_url
+    url = server.openai_url if vendor.startswith("openai") else server.url
     return resolved(f"{vendor}:{name}", base_url=url, api_key=KEY, **settings)
 
 

@@ -14,6 +14,7 @@ from clew._runtime import plugins
 from clew.errors import InvalidInput, MissingExtra
 from clew.models import ModelEvent, ModelRequest, resolve, resolve_model
 from clew.models.anthropic import AnthropicModel
+from clew.models.gemini import GeminiModel
 from clew.models.openai_chat import OpenAIChatModel
 from clew.models.openai_responses import OpenAIResponsesModel
 
@@ -37,6 +38,7 @@ class Own:
     ("text", "kind"),
     [
         ("anthropic:claude-opus-4-7", AnthropicModel),
+        ("gemini:gemini-3.8-flash", GeminiModel),
         ("openai:gpt-5", OpenAIChatModel),
         ("openai-responses:gpt-5", OpenAIResponsesModel),
         ("openai:ft:gpt-4o:me::1", OpenAIChatModel),
@@ -70,11 +72,13 @@ def test_a_model_of_the_users_own_is_given_back() -> None:
         ("gpt5", "Write openai:gpt-5"),
         ("openai/gpt-5", "Write openai:gpt-5"),
         ("claude-opus-4-7", "Write anthropic:claude-opus-4-7"),
-        ("something else entirely", "openai:NAME, openai-responses:NAME or anthropic:NAME"),
+        ("gemini-2.5-pro", "Write gemini:gemini-2.5-pro"),
+        ("gemini:", "gemini:gemini-3.8-flash"),
+        ("something else entirely", "openai:NAME, openai-responses:NAME, anthropic:NAME or gemini:NAME"),
         ("", "openai:NAME"),
         ("openai:", "openai:gpt-5"),
         ("anthropic: ", "anthropic:claude-opus-4-7"),
-        ("zzz:gpt-5", "Known here: anthropic, openai, openai-responses"),
+        ("zzz:gpt-5", "Known here: anthropic, gemini, openai, openai-responses"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_write(text: str, advice: str) -> None:
@@ -104,8 +108,8 @@ def test_others_add_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_sdk_is_imported_before_the_first_call() -> None:
     script = (
         "import sys, clew.models as m\n"
-        "for prefix in ('openai', 'openai-responses', 'anthropic'): m.resolve_model(prefix + ':x')\n"
-        "print(sorted({'openai', 'anthropic', 'httpx', 'httpx2', 'pydantic'} & sys.modules.keys()))"
+        "for prefix in ('openai', 'openai-responses', 'anthropic', 'gemini'): m.resolve_model(prefix + ':x')\n"
+        "print(sorted({'openai', 'anthropic', 'google.genai', 'httpx', 'httpx2', 'pydantic'} & sys.modules.keys()))"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.messages import File, Json, Opaque, Text, Thinking, ToolCall, ToolResult, assistant, tool, user
-from clew.models.retry import shown
+from clew.models.redaction import shown
 from tests.models.asking import ask
 
 SECRET = "purple elephants march at dawn"

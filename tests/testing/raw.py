@@ -15,6 +15,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "anthropic": ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": HI}),
     "openai-chat": ("/v1/chat/completions", {"model": "m", "messages": HI}),
     "openai-responses": ("/v1/responses", {"model": "m", "input": HI}),
+    "gemini": ("/v1beta/models/m:generateContent", {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}),
 }
 """Where to ask, and what at least, by dialect."""
 
@@ -24,11 +25,19 @@ def connect(server: ModelServer) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(where.hostname or "", where.port, timeout=PATIENCE)
 
 
-def ask(server: ModelServer, dialect: str, **fields: Any) -> tuple[int, dict[str, str], bytes]:
+def request_of(dialect: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    """The path and the body of a request with these fields. Gemini's API has the word for a stream in the path."""
     path, body = BODIES[dialect]
+    if dialect == "gemini" and fields.pop("stream", False):
+        path = path.replace("generateContent", "streamGenerateContent") + "?alt=sse"
+    return path, {**body, **fields}
+
+
+def ask(server: ModelServer, dialect: str, **fields: Any) -> tuple[int, dict[str, str], bytes]:
+    path, body = request_of(dialect, **fields)
     connection = connect(server)
     try:
-        connection.request("POST", path, json.dumps({**body, **fields}), {"content-type": "application/json"})
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
         response = connection.getresponse()
         headers = {name.lower(): value for name, value in response.getheaders()}
         return response.status, headers, response.read()

@@ -13,6 +13,8 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from google import genai
+from google.genai import types
 
 from clew.errors import UsageError
 from clew.log import Usage
@@ -36,6 +38,12 @@ def anthropic_client(server: ModelServer, **options: Any) -> anthropic.Anthropic
 
 def openai_client(server: ModelServer, **options: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=server.openai_url, api_key="any", **{"max_retries": 0, **options})
+
+
+def gemini_client(server: ModelServer, key: str = "any", *, timeout: float = 60, later: Any = None) -> genai.Client:
+    """A client of Google's; `later` is the HTTP client for its async calls."""
+    options = types.HttpOptions(base_url=server.gemini_url, timeout=int(timeout * 1000), httpx_async_client=later)
+    return genai.Client(api_key=key, http_options=options)
 
 
 def async_anthropic(server: ModelServer) -> anthropic.AsyncAnthropic:

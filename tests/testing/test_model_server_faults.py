@@ -11,14 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
+from google.genai.errors import APIError
 
 from clew.errors import ContextTooLong, ModelUnavailable
 from clew.testing import Fault, ModelServer, call
 from tests.limits import PATIENCE
-from tests.testing.raw import BODIES, ask, connect, events_of
-from tests.testing.test_model_server import HI, anthropic_client, openai_client
+from tests.testing.raw import BODIES, ask, connect, events_of, request_of
+from tests.testing.test_model_server import HI, anthropic_client, gemini_client, openai_client
 
 DIALECTS = list(BODIES)
 LONG = "One two three four five six."
@@ -26,6 +28,8 @@ LONG = "One two three four five six."
 
 def say_hello(server: ModelServer, dialect: str, **options: Any) -> str:
     """The answer of a vendor's client, streamed."""
+    if dialect == "gemini":
+        return say_hello_with_gemini(server, **options)
     if dialect == "anthropic":
         with (
             anthropic_client(server, **options) as claude,
@@ -38,6 +42,18 @@ def say_hello(server: ModelServer, dialect: str, **options: Any) -> str:
                 return chunks.get_final_completion().choices[0].message.content or ""
         with gpt.responses.stream(model="m", input="Hi") as events:
             return events.get_final_response().output_text
+
+
+def say_hello_with_gemini(server: ModelServer, *, max_retries: int = 0, timeout: float = 60) -> str:
+    with gemini_client(server, timeout=timeout) as client:
+        while True:
+            try:
+                stream = client.models.generate_content_stream(model="m", contents="Hi")
+                return "".join(chunk.text or "" for chunk in stream)
+            except (APIError, httpx.HTTPError):
+                if not max_retries:
+                    raise
+                max_retries -= 1
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -70,12 +86,13 @@ def test_an_error_has_the_vendors_shape(dialect: str, status: int, kind: str) ->
 def test_a_conversation_that_is_too_long_is_told_in_each_vendors_words(streamed: bool) -> None:
     with ModelServer(["Hello."], faults=Fault(overflow=True)) as server:
         found = {dialect: ask(server, dialect, stream=streamed) for dialect in DIALECTS}
-    assert [status for status, _, _ in found.values()] == [400] * 3
+    assert [status for status, _, _ in found.values()] == [400] * len(DIALECTS)
     errors = {dialect: json.loads(body)["error"] for dialect, (_, _, body) in found.items()}
     assert errors["anthropic"]["message"] == "prompt is too long: 210000 tokens > 200000 maximum"
     assert errors["openai-chat"]["code"] == errors["openai-responses"]["code"] == "context_length_exceeded"
     assert "maximum context length is 128000 tokens" in errors["openai-chat"]["message"]
     assert "exceeds the context window" in errors["openai-responses"]["message"]
+    assert "exceeds the maximum number of tokens allowed (1048576)" in errors["gemini"]["message"]
 
 
 def test_a_window_can_be_given_and_then_only_long_requests_are_too_long() -> None:
@@ -119,7 +136,7 @@ def test_an_error_may_come_in_the_middle_of_a_stream(dialect: str) -> None:
         if dialect == "openai-responses":
             assert [data["sequence_number"] for _, data in events] == [0, 1, 2, 3]
             assert events[-1][1]["response"]["error"]["code"] == "server_error"
-        with pytest.raises((anthropic.APIError, openai.APIError, RuntimeError)):
+        with pytest.raises((anthropic.APIError, openai.APIError, APIError, RuntimeError)):
             say_hello(server, dialect)
         assert ask(server, dialect)[0] == 529
 
@@ -141,7 +158,7 @@ def test_an_answer_may_be_slow_to_begin_and_slow_to_go_on(dialect: str) -> None:
             assert say_hello(server, dialect) == LONG
             assert time.monotonic() - start >= least
         server.fail(Fault(first_byte=5))
-        with pytest.raises((anthropic.APITimeoutError, openai.APITimeoutError)):
+        with pytest.raises((anthropic.APITimeoutError, openai.APITimeoutError, httpx.TimeoutException)):
             say_hello(server, dialect, timeout=0.1)
     assert [record.outcome for record in server.requests[:2]] == ["answered"] * 2
 
@@ -182,10 +199,10 @@ def test_a_script_may_hold_faults_and_errors(response: Any, status: int) -> None
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_answer_that_hangs_says_all_its_words_and_stays_open_until_the_client_hangs_up(dialect: str) -> None:
-    path, body = BODIES[dialect]
+    path, body = request_of(dialect, stream=True)
     with ModelServer([Fault(hang=True, saying="Once upon a"), "Never."]) as server:
         connection = connect(server)
-        connection.request("POST", path, json.dumps({**body, "stream": True}))
+        connection.request("POST", path, json.dumps(body))
         response = connection.getresponse()
         data = b""
         while not data.endswith(b"\n\n") or words_of(data) != "Once upon a":
@@ -226,6 +243,8 @@ def words_of(stream: bytes) -> str:
             found += data["delta"]
         for choice in data.get("choices", ()):
             found += choice["delta"].get("content") or ""
+        for candidate in data.get("candidates", ()):
+            found += "".join(part["text"] for part in candidate["content"]["parts"])
     return found
 
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import anthropic.types
+import google.genai.types
 import openai.types.chat
 import openai.types.responses
 import pytest
@@ -37,11 +38,13 @@ WHOLE: dict[str, Any] = {
     "anthropic": anthropic.types.Message,
     "openai-chat": openai.types.chat.ChatCompletion,
     "openai-responses": openai.types.responses.Response,
+    "gemini": google.genai.types.GenerateContentResponse,
 }
 EVENTS: dict[str, Any] = {
     "anthropic": anthropic.types.RawMessageStreamEvent,
     "openai-chat": openai.types.chat.ChatCompletionChunk,
     "openai-responses": openai.types.responses.ResponseStreamEvent,
+    "gemini": google.genai.types.GenerateContentResponse,
 }
 
 
@@ -59,7 +62,7 @@ def test_bodies_and_events_are_of_the_vendors_types(dialect: Any, response: Any,
         for name, data in events_of(stream):
             if data == "[DONE]" or name == "ping":
                 continue
-            assert name == (None if dialect == "openai-chat" else data["type"])
+            assert name == (None if dialect in ("openai-chat", "gemini") else data["type"])
             adapter.validate_json(json.dumps(data), strict=True)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from clew.errors import InvalidInput, MissingExtra
-from clew.messages import Assistant, Block, Message, Opaque, Text, Thinking, ToolCall
+from clew.messages import Assistant, Block, File, Image, Message, Opaque, Text, Thinking, ToolCall
 from clew.models.base import ModelEvent, ModelRequest, ModelResponse, ToolSpec
 from clew.models.retry import call
 
@@ -29,7 +29,14 @@ class Client(Protocol):
     def close(self) -> Awaitable[None]: ...
 
 
+class AdjustableClient(Client, Protocol):
+    """A client of an SDK whose own retries can be turned off."""
+
+    def with_options(self, *, max_retries: int) -> Any: ...
+
+
 _C = TypeVar("_C", bound=Client)
+_A = TypeVar("_A", bound=AdjustableClient)
 
 
 class ResponseBuilder(Protocol):
@@ -43,7 +50,7 @@ class ResponseBuilder(Protocol):
         not say which model answered. Raises `StreamBroken` if the stream ended too early."""
 
 
-class Vendor(Generic[_C]):
+class Vendor(Generic[_A]):
     """Makes calls to one vendor's API for one model. It keeps one SDK client for each event loop, and retries calls
     that fail."""
 
@@ -54,7 +61,7 @@ class Vendor(Generic[_C]):
         model: str,
         *,
         name: str,
-        client: _C | None,
+        client: _A | None,
         settings: Mapping[str, Any],
         max_retries: int,
         advice: Callable[[int | None], str],
@@ -71,14 +78,17 @@ class Vendor(Generic[_C]):
         self._name = name
         self._max_retries = max_retries
         self._advice = advice
-        self._clients: Clients[_C] = Clients(
-            package, f"the model {name!r}", lambda sdk: getattr(sdk, maker)(**settings, max_retries=0), client
+        self._clients: Clients[_A] = Clients(
+            package,
+            f"the model {name!r}",
+            lambda sdk: getattr(sdk, maker)(**settings, max_retries=0),
+            None if client is None else client.with_options(max_retries=0),
         )
 
     def stream(
         self,
         request: ModelRequest,
-        ask: Callable[[_C, bool], tuple[Callable[..., Any], dict[str, Any], ResponseBuilder]],
+        ask: Callable[[_A, bool], tuple[Callable[..., Any], dict[str, Any], ResponseBuilder]],
     ) -> AsyncGenerator[ModelEvent, None]:
         """Make a call with retries, and yield its events.
 
@@ -114,17 +124,21 @@ class Clients(Generic[_C]):
     opened.
 
     `package` is the SDK, and `make` makes a client from the imported package. If the user gives a client (`given`),
-    that one is used in all loops instead, with its own retries turned off, and the user closes it. `what` says in error
-    messages what needs the SDK. `Clients(…)` raises `MissingExtra` if the SDK is not installed.
+    that one is used in all loops instead, and the user closes it. `what` says in error messages what needs the SDK, and
+    `extra` is the extra of Clew that installs it; by default it has the name of the package. `Clients(…)` raises
+    `MissingExtra` if the SDK is not installed.
     """
 
-    def __init__(self, package: str, what: str, make: Callable[[Any], _C], given: Any = None) -> None:
-        if find_spec(package) is None:
-            raise MissingExtra(what, package)
+    def __init__(
+        self, package: str, what: str, make: Callable[[Any], _C], given: _C | None = None, *, extra: str = ""
+    ) -> None:
+        self._extra = extra or package
+        if not _is_installed(package):
+            raise MissingExtra(what, self._extra)
         self._package = package
         self._what = what
         self._make = make
-        self._given: _C | None = None if given is None else given.with_options(max_retries=0)
+        self._given = given
         self._made: weakref.WeakKeyDictionary[AbstractEventLoop, _C] = weakref.WeakKeyDictionary()
         self.secret = ""
         """The API key of the client that was used last. It is kept so that it can be removed from error messages."""
@@ -140,7 +154,7 @@ class Clients(Generic[_C]):
                     await asyncio.to_thread(import_module, self._package)
                 sdk = import_module(self._package)
             except ImportError as error:
-                raise MissingExtra(self._what, self._package) from error
+                raise MissingExtra(self._what, self._extra) from error
             client = self._made.get(loop)
             if client is None:
                 client = self._made[loop] = self._make(sdk)
@@ -153,6 +167,13 @@ class Clients(Generic[_C]):
         client = self._made.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # the package that it would be in is not there either
+        return False
 
 
 def arguments(create: Callable[..., Any], body: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,11 +190,10 @@ def arguments(create: Callable[..., Any], body: Mapping[str, Any]) -> dict[str, 
     return named
 
 
-_OURS = ("messages", "input", "model", "stream", "n")
-_RESPONSES = "openai-responses"
-_BOUND = ("id", "message")
-"""Fields that OpenAI's Responses API adds to a block, and that tie the block to the reasoning before it. They are
-removed when the reasoning is removed."""
+_OURS = ("messages", "input", "contents", "system_instruction", "model", "stream", "n", "candidate_count")
+_BOUND = {"openai-responses": ("id", "message"), "gemini": ("thoughtSignature",)}
+"""Fields that an API adds to a block, and that tie the block to the reasoning before it, by the name of the dialect.
+They are removed when the reasoning is removed."""
 
 
 def merged(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,7 +221,7 @@ def parameters(tool: ToolSpec) -> dict[str, Any]:
 
 def without_thinking(messages: Sequence[Message]) -> list[Message]:
     """Return the messages without the model's thinking. OpenAI's Responses API gives other blocks ids that tie them to
-    the thinking before them; these ids are removed too."""
+    the thinking before them, and Gemini's API gives them signatures; these are removed too."""
     return [
         Assistant(tuple(_loose(block) for block in message.content if not _is_thinking(block)))
         if isinstance(message, Assistant)
@@ -217,13 +237,15 @@ def _is_thinking(block: Block) -> bool:
 
 
 def _loose(block: Block) -> Block:
-    said = block.extra.get(_RESPONSES) if isinstance(block, (Text, ToolCall)) and block.extra else None
-    if not isinstance(said, Mapping) or not isinstance(block, (Text, ToolCall)) or block.extra is None:
+    if not isinstance(block, (Text, ToolCall, Image, File)) or not block.extra:
         return block
-    kept = {key: value for key, value in said.items() if key not in _BOUND}
-    others = {key: value for key, value in block.extra.items() if key != _RESPONSES}
-    extra = {**others, _RESPONSES: kept} if kept else others
-    return msgspec.structs.replace(block, extra=extra or None)
+    extra = dict(block.extra)
+    for dialect, bound in _BOUND.items():
+        said = extra.get(dialect)
+        if isinstance(said, Mapping):
+            kept = {key: value for key, value in said.items() if key not in bound}
+            extra = {**extra, dialect: kept} if kept else {key: extra[key] for key in extra if key != dialect}
+    return block if extra == block.extra else msgspec.structs.replace(block, extra=extra or None)
 
 
 def is_strict(schema: Any) -> bool:

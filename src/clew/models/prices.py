@@ -2,7 +2,8 @@
 
 Vendors change prices, and gateways have their own. If a budget depends on a price, give it to the agent as
 `prices={name: Price(…)}`. Faster and slower service tiers, batches, regional surcharges, caches kept longer than the
-default, and tools that the vendors run themselves are not in the table. So a computed cost does not include them.
+default, sound that Gemini models hear, and tools that the vendors run themselves are not in the table. So a computed
+cost does not include them.
 """
 
 from __future__ import annotations
@@ -83,6 +84,21 @@ def _long_gpt(input: float, output: float, cache_read: float | None = None, *, w
     return msgspec.structs.replace(short, long_from=272_000, long=dear)
 
 
+def _gemini(input: float, output: float, cache_read: float) -> Price:  # noqa: A002
+    """Make the price of a Gemini model. The arguments are dollars for a million tokens: of input, of output with
+    thoughts, and of input that is read from the vendor's cache. What is kept in the cache costs nothing more if the
+    vendor put it there by itself; caches that users make cost storage by the hour, which is not in the table."""
+    return Price(input, output, cache_read)
+
+
+def _long_gemini(input: float, output: float) -> Price:  # noqa: A002
+    """Make the price of a Gemini model that has a second price for requests with more than 200,000 input tokens: then
+    all input costs twice and all output one and a half times as much. Reading from the cache costs a tenth of other
+    input."""
+    dear = _gemini(input * 2, output * 1.5, input * 0.2)
+    return msgspec.structs.replace(_gemini(input, output, input * 0.1), long_from=200_000, long=dear)
+
+
 _HAIKU_5_5 = msgspec.structs.replace(_claude(0.1, 0.5, 0.01), long_from=100_000, long=_claude(0.5, 2.5, 0.05))
 _GPT_5 = _gpt(1.25, 10, 0.125)
 _GPT_5_2 = _gpt(1.75, 14, 0.175)
@@ -153,6 +169,19 @@ PRICES: dict[str, Price] = {
     "o3": _gpt(2, 8, 0.5),
     "o3-mini": _gpt(1.1, 4.4, 0.55),
     "o1": _gpt(15, 60, 7.5),
+    "gemini-4-argon": _gemini(2, 10, 0.1),  # doubles on 2026-12-01
+    "gemini-3.8-flash": _gemini(0.75, 3.75, 0.075),  # doubles on 2027-01-01, as the next one
+    "gemini-3.7-flash": _gemini(0.75, 3.75, 0.075),
+    "gemini-3.6-flash": _gemini(1.5, 7.5, 0.15),
+    "gemini-3.5-flash": _gemini(1.5, 9, 0.15),
+    "gemini-3.5-flash-lite": _gemini(0.3, 2.5, 0.03),
+    "gemini-3.1-pro-preview": _long_gemini(2, 12),
+    "gemini-3.1-pro-preview-customtools": _long_gemini(2, 12),
+    "gemini-3.1-flash-lite": _gemini(0.25, 1.5, 0.025),
+    "gemini-3-flash-preview": _gemini(0.5, 3, 0.05),
+    "gemini-2.5-pro": _long_gemini(1.25, 10),
+    "gemini-2.5-flash": _gemini(0.3, 2.5, 0.03),
+    "gemini-2.5-flash-lite": _gemini(0.1, 0.4, 0.01),
 }
 
 

@@ -20,6 +20,7 @@ colon. Its value is a class or function that takes a model's name and settings, 
 
 _BUILT_IN = {
     "anthropic": "clew.models.anthropic:AnthropicModel",
+    "gemini": "clew.models.gemini:GeminiModel",
     "openai": "clew.models.openai_chat:OpenAIChatModel",
     "openai-responses": "clew.models.openai_responses:OpenAIResponsesModel",
 }
@@ -74,12 +75,13 @@ def _write(text: str) -> str:
     close = [bare] if bare in WINDOWS else difflib.get_close_matches(bare, WINDOWS, n=1)
     if close:
         return f"Write {_vendor(close[0])}:{close[0]}."
-    return "Write openai:NAME, openai-responses:NAME or anthropic:NAME."
+    return "Write openai:NAME, openai-responses:NAME, anthropic:NAME or gemini:NAME."
 
 
 def _vendor(name: str) -> str:
-    return "anthropic" if name.startswith("claude") else "openai"
+    return "anthropic" if name.startswith("claude") else "gemini" if name.startswith("gemini") else "openai"
 
 
 def _example(prefix: str) -> str:
-    return "claude-opus-4-7" if prefix == "anthropic" else "gpt-5" if prefix in _BUILT_IN else "NAME"
+    examples = {"anthropic": "claude-opus-4-7", "gemini": "gemini-3.8-flash"}
+    return examples.get(prefix, "gpt-5" if prefix in _BUILT_IN else "NAME")

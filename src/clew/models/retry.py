@@ -11,15 +11,15 @@ import json
 import math
 import random
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 
 from clew.errors import NOT_CARRIED_OUT, ContextTooLong, ModelError, ModelRefused, ModelUnavailable
-from clew.messages import Block, File, Image, Json, Opaque, Text, Thinking, ToolCall, ToolResult
 from clew.models.base import ModelEvent, ModelRequest, Retrying
+from clew.models.redaction import shown
 
 __all__ = [
     "FIRST_PAUSE",
@@ -27,6 +27,7 @@ __all__ = [
     "LONGEST_WAIT",
     "MAX_RETRIES",
     "Failure",
+    "NoCredentials",
     "StreamBroken",
     "StreamFailed",
     "call",
@@ -149,7 +150,7 @@ def _reason(failure: Failure, request: ModelRequest, secrets: Iterable[str]) -> 
     return failure.what + (f": {words}" if words else "") + waiting
 
 
-_HTTP_PACKAGES = ("httpx", "httpx2", "httpcore", "httpcore2")
+_HTTP_PACKAGES = ("httpx", "httpx2", "httpcore", "httpcore2", "aiohttp")
 _AGAIN = (408, 409, 429)
 _STATUS_OF = {
     "invalid_request_error": 400,
@@ -168,10 +169,28 @@ _STATUS_OF = {
     "server_error": 500,
     "timeout_error": 504,
     "overloaded_error": 529,
+    "prompt_blocked": 400,
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "API_KEY_INVALID": 401,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "ABORTED": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
 }
 """The HTTP status that an error code inside a stream stands for. The stream's own status does not help: it was 200,
 because the response had already begun."""
-_SPENT = ("insufficient_quota", "billing_hard_limit_reached", "enforced_spend_limit_reached", "billing_error")
+_SPENT = (
+    "insufficient_quota",
+    "billing_hard_limit_reached",
+    "enforced_spend_limit_reached",
+    "billing_error",
+    "daily_quota",
+)
 """Error codes with HTTP status 429 for which waiting does not help, because the account has used up its credit or
 limit."""
 _FILTERED = ("content_filter", "content_policy_violation")
@@ -203,12 +222,18 @@ _THINKING = re.compile(
     r"|encrypted content [^.]{0,80}could not be"
     r"|without its required '?reasoning'? item"
     r"|items are not persisted"
+    r"|thought[_ ]signature"
 )
 _CODE = re.compile(r"[\w.-]{1,64}")
+_SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 
 
 class StreamBroken(Exception):
     """Raised if the stream ends, or becomes unreadable, before the vendor has said that the response is complete."""
+
+
+class NoCredentials(Exception):
+    """Raised if there is no key to send a request with."""
 
 
 class StreamFailed(Exception):
@@ -246,15 +271,17 @@ def read_failure(error: Exception) -> Failure | None:
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if isinstance(error, StreamBroken):
         return Failure("unavailable", str(error), again=True)
+    if isinstance(error, NoCredentials):
+        return Failure("refused", "no credentials were found", str(error), 401, is_free=True)
     if "APITimeoutError" in kinds or "TimeoutException" in kinds or isinstance(error, TimeoutError):
         return Failure("unavailable", "a timeout", again=True)
-    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)) or "UnknownApiResponseError" in kinds:
         return Failure("unavailable", "a stream that does not have the API's format", again=True)
     if "APIConnectionError" in kinds or isinstance(error, ConnectionError) or _is_http(error):
         return Failure("unavailable", "a connection that failed or broke off", again=True)
     if isinstance(error, StreamFailed) or "APIError" in kinds:
         return _read_said(error)
-    if kinds & {"OpenAIError", "AnthropicError"} or _is_keyless(error):
+    if kinds & {"OpenAIError", "AnthropicError", "GoogleAuthError"} or _is_keyless(error):
         return _read_sdk(error)
     return None
 
@@ -279,14 +306,27 @@ def _is_keyless(error: Exception) -> bool:
 
 def _read_said(error: Exception) -> Failure:
     """Classify an error that the vendor reported, either in place of a response or inside its stream."""
-    codes, message = _said(getattr(error, "body", None))
-    named: Any = getattr(error, "status_code", None)
-    said: int | None = named if isinstance(named, int) and named >= 400 else None
+    body: Any = getattr(error, "body", None)
+    body = getattr(error, "details", None) if body is None else body
+    codes, message = _said(body)
+    said = _http_status(error)
     status = said or next((_STATUS_OF[code] for code in codes if code in _STATUS_OF), None)
+    status = 401 if "API_KEY_INVALID" in codes else status
     what = ", ".join([*([f"HTTP {said}"] if said else []), *codes[:1]]) or "an error in the stream"
     is_free = said in NOT_CARRIED_OUT and not any(code in _FILTERED for code in codes)
     failure = _read_meaning(error, codes, message, status, what)
+    if failure.kind == "unavailable" and failure.after is None:
+        failure = failure._replace(after=_google_wait(body))
     return failure._replace(is_free=is_free)
+
+
+def _http_status(error: Exception) -> int | None:
+    """Return the HTTP status with which the vendor refused a request; None for an error inside a stream."""
+    named: Any = getattr(error, "status_code", None)
+    if named is None:
+        named = getattr(getattr(error, "response", None), "status_code", None)
+        named = getattr(getattr(error, "response", None), "status", None) if named is None else named  # of aiohttp
+    return named if isinstance(named, int) and named >= 400 else None
 
 
 def _read_meaning(error: Exception, codes: list[str], message: str, status: int | None, what: str) -> Failure:
@@ -317,9 +357,42 @@ def _said(body: Any) -> tuple[list[str], str]:
         return [], ""
     details = body.get("details")
     found = [details.get("error_code") if isinstance(details, Mapping) else None, body.get("code"), body.get("type")]
+    if isinstance(details, list):
+        found += _google_codes(details)
+    found.append(body.get("status"))
     codes = [code for code in found if isinstance(code, str) and code != "error" and _CODE.fullmatch(code)]
     message = next((body[key] for key in ("message", "detail", "error") if isinstance(body.get(key), str)), "")
     return codes, message
+
+
+def _google_codes(details: list[Any]) -> list[Any]:
+    """Return the error codes in the details of Google's error report. If the quota of a whole day is used up, one of
+    them is `daily_quota`."""
+    found: list[Any] = []
+    for detail in details:
+        if isinstance(detail, Mapping):
+            found.append(detail.get("reason"))
+            if any("perday" in quota.lower() for quota in _google_quotas(detail)):
+                found.append("daily_quota")
+    return found
+
+
+def _google_quotas(detail: Mapping[str, Any]) -> list[str]:
+    violations = detail.get("violations")
+    named = [one.get("quotaId") for one in violations or () if isinstance(one, Mapping)]
+    return [one for one in named if isinstance(one, str)]
+
+
+def _google_wait(body: Any) -> float | None:
+    """Return the seconds to wait that Google asks for in its error report, written like `12.5s`; None if it does not
+    ask."""
+    error = body.get("error") if isinstance(body, Mapping) else None
+    details = error.get("details") if isinstance(error, Mapping) else None
+    for detail in details if isinstance(details, list) else ():
+        asked = detail.get("retryDelay") if isinstance(detail, Mapping) else None
+        if isinstance(asked, str) and (found := _SECONDS.fullmatch(asked)):
+            return float(found[1])
+    return None
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
@@ -339,100 +412,3 @@ def _wait(headers: Mapping[str, str]) -> float | None:
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)
     return max(0.0, (until - datetime.now(UTC)).total_seconds())
-
-
-_LENGTH = 240
-_ECHO = 12
-"""If at least this many letters and digits in a row occur both in an error message and in the conversation, they count
-as a quotation, which is removed from the message."""
-_GAP = "…"
-_KEYS = re.compile(
-    r"\b(?:sk|pk|rk|ak|gsk|xai|key|token)[-_][\w*.-]{4,}"  # the usual forms of keys
-    r"|\bbearer\s+\S+"
-    r"|[\w-]*\*{3,}[\w-]*"  # a key whose middle is hidden by asterisks
-    r"|(?<=provided: )\S+",
-    re.IGNORECASE,
-)
-_QUOTED = re.compile(r"""(['"`])(.+?)\1""", re.DOTALL)
-_OTHER = re.compile(r"[\W_]+")
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|.)", re.DOTALL)
-
-
-def shown(message: str, request: ModelRequest, secrets: Iterable[str] = ()) -> str:
-    """Return a vendor's error message made safe to show: shortened, without keys, and without quotations from the
-    request. `secrets` are keys to remove, beside everything that looks like a key."""
-    text = " ".join(_ESCAPE.sub(_unescaped, message[: 2 * _LENGTH]).split())
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, _GAP)
-    text = _KEYS.sub(_GAP, text)
-    text = _without_echo(text, "\n".join(_letters(part) for part in _texts_of(request)))
-    return text if len(text) <= _LENGTH else text[: _LENGTH - 1].rstrip() + _GAP
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    """Return the character that an escape sequence such as `\\u0041` in an error message stands for; a space if it has
-    no hexadecimal code. Vendors often escape what they quote from the conversation. A quotation has to be decoded so
-    that it can be found and removed."""
-    code = escape[1] or escape[2]
-    return chr(int(code, 16)) if code else " "
-
-
-def _without_echo(text: str, said: str) -> str:
-    places = [(place, letter) for place, char in enumerate(text) for letter in char.lower() if letter.isalnum()]
-    row = "".join(letter for _, letter in places)
-    hidden: set[int] = set()
-    for start in range(len(row) - _ECHO + 1):
-        if row[start : start + _ECHO] in said:
-            hidden.update(range(places[start][0], places[start + _ECHO - 1][0] + 1))
-    for quoted in _QUOTED.finditer(text):
-        inside = _letters(quoted[2])
-        if len(inside) > 2 and inside in said:
-            hidden.update(range(*quoted.span(2)))
-    parts: list[str] = []
-    for place, char in enumerate(text):
-        if place not in hidden:
-            parts.append(char)
-        elif place - 1 not in hidden:
-            parts.append(_GAP)
-    return "".join(parts)
-
-
-def _letters(text: str) -> str:
-    """Return only the letters and digits of a text, in lower case. An error message is compared with the request in
-    this form, because a vendor may quote the request with other escapes or line breaks."""
-    return _OTHER.sub("", text.lower())
-
-
-def _texts_of(request: ModelRequest) -> Iterator[str]:
-    yield request.system
-    for message in request.messages:
-        for block in message.content:
-            yield from _texts_in(block)
-
-
-def _texts_in(block: Block) -> Iterator[str]:
-    if isinstance(block, (Text, Thinking)):
-        yield block.text
-    elif isinstance(block, ToolCall):
-        yield from _leaves(block.arguments)
-    elif isinstance(block, ToolResult):
-        for inner in block.content:
-            yield from _texts_in(inner)
-    elif isinstance(block, (Json, Opaque)):
-        yield from _leaves(block.value)
-    elif isinstance(block, (Image, File)):
-        yield block.url or ""
-        yield block.name if isinstance(block, File) else ""
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield str(key)
-            yield from _leaves(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _leaves(inner)
-    elif value is not None and not isinstance(value, (bool, bytes)):
-        yield str(value)

@@ -24,6 +24,7 @@ _GPT_5 = Window(400_000, 128_000)
 _GPT_4_1 = Window(1_047_576, 32_768)
 _CHAT = Window(128_000, 16_384)
 _O = Window(200_000, 100_000)
+_GEMINI = Window(1_048_576, 65_536)
 
 WINDOWS: dict[str, Window] = {
     "claude-fable-5-1": _CLAUDE,
@@ -90,6 +91,19 @@ WINDOWS: dict[str, Window] = {
     "o3": _O,
     "o3-mini": _O,
     "o1": _O,
+    "gemini-4-argon": _GEMINI,
+    "gemini-3.8-flash": _GEMINI,
+    "gemini-3.7-flash": _GEMINI,
+    "gemini-3.6-flash": _GEMINI,
+    "gemini-3.5-flash": _GEMINI,
+    "gemini-3.5-flash-lite": _GEMINI,
+    "gemini-3.1-pro-preview": _GEMINI,
+    "gemini-3.1-pro-preview-customtools": _GEMINI,
+    "gemini-3.1-flash-lite": _GEMINI,
+    "gemini-3-flash-preview": _GEMINI,
+    "gemini-2.5-pro": _GEMINI,
+    "gemini-2.5-flash": _GEMINI,
+    "gemini-2.5-flash-lite": _GEMINI,
 }
 
 

@@ -73,6 +73,14 @@ EXTRAS: dict[str, dict[str, list[dict[str, Any]]]] = {
         "call": [{"id": "fc_1", "status": "completed"}, {"type": "custom_tool_call"}, {"arguments": '{ "a": 1 }'}],
         "result": [{"id": "fco_1", "status": "completed"}],
     },
+    "gemini": {
+        "text": [{"thoughtSignature": "QUJD"}, {"candidate": {"groundingMetadata": {"webSearchQueries": ["q"]}}}],
+        "image": [{"mediaResolution": {"level": "MEDIA_RESOLUTION_LOW"}}, {"thoughtSignature": "QUJD"}],
+        "file": [{"videoMetadata": {"fps": 1.0}}, {"mediaResolution": {"level": "MEDIA_RESOLUTION_LOW"}}],
+        "thinking": [{"thought": True}, {"thought": True, "thoughtSignature": "QUJD"}, {"thoughtSignature": "QUJD"}],
+        "call": [{"thoughtSignature": "QUJD"}, {"functionCall": {"willContinue": False}}],
+        "result": [{"functionResponse": {"scheduling": "SILENT"}}],
+    },
 }
 OPAQUES: dict[str, list[Any]] = {
     "anthropic": [
@@ -116,6 +124,17 @@ OPAQUES: dict[str, list[Any]] = {
         {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
         {"type": "message", "role": "user", "content": "a text after all"},
     ],
+    "gemini": [
+        {"executableCode": {"code": "1 + 1", "language": "PYTHON"}},
+        {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2"}},
+        {"inlineData": {"mimeType": "image/gif", "data": "QUJD"}},
+        {"partMetadata": {"a": 1}},
+        {"text": "a text after all"},
+        {"text": "", "thoughtSignature": "QUJD"},
+        {"text": "hm", "thought": True},
+        {"functionCall": {"name": "f", "args": {}}},
+        {"functionResponse": {"id": "a", "name": "f", "response": {"result": 1}}},
+    ],
 }
 _GARBLED: list[Any] = [
     {"type": "text", "text": 5},
@@ -131,6 +150,17 @@ _GARBLED: list[Any] = [
     {"message": {"role": "novel", "type": "text"}},
     {"message": {"name": None, "annotations": [], "x": 1}},
     {"message": {}},
+    {"text": "two", "functionCall": {"name": "f"}},
+    {"text": "", "thought": True},
+    {"text": "x", "thought": "yes"},
+    {"inlineData": {"mimeType": "image/png", "data": "_-8"}},
+    {"fileData": {"fileUri": "ftp://x"}},
+    {"fileData": {"fileUri": "gs://x/y", "displayName": "y"}},
+    {"functionCall": {"args": {}}},
+    {"functionResponse": {"response": 5}},
+    {"functionResponse": {"name": "f", "response": {"output": ["a", None, [1]]}, "parts": [{"inlineData": {}}]}},
+    {"thoughtSignature": "alone"},
+    {"text": None},
     [],
     None,
 ]
@@ -149,7 +179,7 @@ _media = st.sampled_from(
 )
 _data = st.sampled_from([None, b"", b"\x89PNG", b"some text", b"\xff"])
 _urls = st.sampled_from([None, "", "https://x.example/a", "ftp://x", "data:image/png;base64,QQ=="])
-_file_ids = st.sampled_from([None, "", "file_1", "file-1"])
+_file_ids = st.sampled_from([None, "", "file_1", "file-1", "gs://bucket/a.png"])
 
 
 def _extras(dialect: str, kind: str, vandal: bool) -> st.SearchStrategy[Any]:
@@ -159,7 +189,12 @@ def _extras(dialect: str, kind: str, vandal: bool) -> st.SearchStrategy[Any]:
     if mine:
         some |= st.sampled_from(mine)
     if vandal:
-        keys = st.sampled_from(["type", "text", "id", "message", "role", "arguments", "custom", "image_url", "content"])
+        keys = st.sampled_from(
+            [
+                *("type", "text", "id", "message", "role", "arguments", "custom", "image_url", "content"),
+                *("thought", "functionCall", "functionResponse", "inlineData"),
+            ]
+        )
         some |= st.dictionaries(keys, any_.json_values | st.just({"id": 5}) | st.just([]), max_size=3).map(
             lambda fields: {dialect: fields}
         )
@@ -222,15 +257,18 @@ def sound_conversations(dialect: str) -> st.SearchStrategy[list[Message]]:
     """Conversations as they really are, that lose nothing."""
     words = st.sampled_from(["hello", "bye", "é", "5", "{}"])
     text = st.builds(Text, words)
-    image = st.builds(Image, st.just("image/png"), st.just(b"png")) | st.builds(Image, url=st.just("https://x.example"))
-    file = st.builds(File, st.just("a.pdf"), st.just("application/pdf"), st.just(b"%PDF"))
+    linked = Image("image/png" if dialect == "gemini" else "", url="https://x.example")
+    image = st.builds(Image, st.just("image/png"), st.just(b"png")) | st.just(linked)
+    name = "" if dialect == "gemini" else "a.pdf"
+    file = st.builds(File, st.just(name), st.just("application/pdf"), st.just(b"%PDF"))
     content = st.lists(text | image | file, min_size=1, max_size=2).map(tuple)
     arguments = st.sampled_from([{"a": 1}, {}, {"b": [None, 1.5]}])
-    errors = st.booleans() if dialect == "anthropic" else st.just(False)
+    errors = st.booleans() if dialect in ("anthropic", "gemini") else st.just(False)
     sealed = {
         "anthropic": [Thinking("hm", "sig"), Thinking(encrypted="sealed")],
         "openai-chat": [],
         "openai-responses": [Thinking("hm", encrypted="sealed")],
+        "gemini": [Thinking("hm", extra=_gemini(thought=True)), Thinking(extra=_gemini(thoughtSignature="QUJD"))],
     }[dialect]
 
     @st.composite
@@ -280,6 +318,10 @@ def nearly_sound_conversations(dialect: str) -> st.SearchStrategy[list[Message]]
         return messages
 
     return conversation()
+
+
+def _gemini(**fields: Any) -> dict[str, Any]:
+    return {"gemini": fields}
 
 
 def _item(item_id: str) -> dict[str, Any]:

@@ -18,11 +18,12 @@ from clew.messages.dialects import DIALECTS, Dialect, from_dialect, to_dialect
 _KEY_WORDS = """type role content text id call_id tool_call_id tool_use_id name input output arguments function custom source
 data media_type url file_id title image_url file file_data filename file_url detail summary encrypted_content thinking
 signature is_error status message messages system choices refusal tool_calls audio annotations citations cache_control
-extra model finish_reason stop_reason phase"""
+extra model finish_reason stop_reason phase contents parts candidates systemInstruction inlineData fileData fileUri
+mimeType functionCall functionResponse args response thought thoughtSignature executableCode error"""
 _TEXT_WORDS = """text image document thinking redacted_thinking tool_use tool_result base64 url file content image_url
 input_audio refusal function custom message reasoning function_call function_call_output custom_tool_call
 custom_tool_call_output input_text output_text input_image input_file summary_text user assistant system developer tool
-image/png application/pdf text/plain https://x.example data:image/png;base64,QQ== data:;base64,= QQ== QQ file_1 file-1
+model image/png application/pdf text/plain https://x.example data:image/png;base64,QQ== data:;base64,= QQ== QQ file_1 file-1
 auto completed a b {} {"a":1} [attachment"""
 _KEYS = _KEY_WORDS.split()
 _TEXTS = [
@@ -35,7 +36,11 @@ _TEXTS = [
     "\x00",
 ]
 _ODDS: list[Any] = [None, True, False, 0, -1, 2**70, 1.5, float("nan"), float("inf"), b"bytes", (), {1: 2}]
-_FIRST = {"anthropic": ["messages", "system"], "openai-chat": ["choices", "messages"], "openai-responses": ["output"]}
+_FIRST = {
+    "anthropic": ["messages", "system"],
+    "openai-chat": ["choices", "messages"],
+    "openai-responses": ["output"],
+} | {"gemini": ["contents", "candidates", "systemInstruction"]}
 
 
 def any_json(rng: random.Random, depth: int) -> Any:
@@ -57,6 +62,8 @@ def any_payload(rng: random.Random, dialect: str) -> Any:
 
 
 def _any_message(rng: random.Random, dialect: str) -> Any:
+    if dialect == "gemini":
+        return _any_content(rng)
     role = rng.choice(["user", "assistant", "system", "tool", "developer", "function"])
     parts = [_any_part(rng, dialect) for _ in range(rng.randrange(4))]
     message: dict[str, Any] = {"role": role, "content": parts if rng.random() < 0.8 else rng.choice(_TEXTS)}
@@ -81,6 +88,26 @@ def _any_part(rng: random.Random, dialect: str) -> dict[str, Any]:
     if rng.random() < 0.5:
         part["content"] = [{"type": rng.choice(_TEXTS[:35]), "text": rng.choice(_TEXTS), "source": _source(rng)}]
     return cast(dict[str, Any], _spoil(rng, part))
+
+
+def _any_content(rng: random.Random) -> Any:
+    content: dict[str, Any] = {"role": rng.choice(["user", "model"])}
+    content["parts"] = [_any_gemini_part(rng) for _ in range(rng.randrange(4))]
+    return _spoil(rng, content if rng.random() < 0.9 else {"content": content, "finishReason": "STOP"})
+
+
+def _any_gemini_part(rng: random.Random) -> Any:
+    data: list[dict[str, Any]] = [
+        {"text": rng.choice(_TEXTS), "thought": rng.choice([True, False, None, "x"])},
+        {"inlineData": _spoil(rng, {"mimeType": rng.choice(_TEXTS), "data": rng.choice(_TEXTS)})},
+        {"fileData": _spoil(rng, {"mimeType": rng.choice(_TEXTS), "fileUri": rng.choice(_TEXTS)})},
+        {"functionCall": _spoil(rng, {"id": rng.choice(["a", "b", ""]), "name": rng.choice(_TEXTS), "args": {}})},
+        {"functionResponse": _spoil(rng, {"id": rng.choice(["a", ""]), "name": "b", "response": any_json(rng, 2)})},
+        {"functionResponse": {"name": "b", "response": {rng.choice(["output", "error"]): any_json(rng, 2)}}},
+        {rng.choice(_KEYS): any_json(rng, 2)},
+    ]
+    beside = {"thoughtSignature": rng.choice(_TEXTS)} if rng.random() < 0.3 else {}
+    return _spoil(rng, {**rng.choice(data), **beside})
 
 
 def _source(rng: random.Random) -> dict[str, Any]:

@@ -47,6 +47,7 @@ def test_a_payload_nested_too_deeply_is_refused(dialect: Dialect) -> None:
         "anthropic": {"messages": [message]},
         "openai-chat": [message],
         "openai-responses": [{"type": "novel", "x": deep}],
+        "gemini": [{"role": "user", "parts": [{"novel": deep}]}],
     }
     with pytest.raises(InvalidInput, match="nested too deeply"):
         from_dialect(payloads[dialect], dialect)
@@ -72,6 +73,14 @@ LARGE: dict[str, list[Any]] = {
         [{"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}] * MANY,
         [{"type": "reasoning", "id": f"rs_{n}", "summary": []} for n in range(MANY)],
         [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}] * MANY, "id": "m"}],
+    ],
+    "gemini": [
+        [{"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {}}}, {"text": "x"}] * MANY}],
+        [
+            {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {}}}] * MANY},
+            {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {}}}] * MANY},
+        ],
+        [{"role": role, "parts": [{"text": "x"}]} for role in ("user", "model") for _ in range(MANY)],
     ],
 }
 

@@ -44,7 +44,7 @@ def test_an_ordinary_conversation_loses_nothing(dialect: Dialect) -> None:
     assert from_dialect(to_dialect(PLAIN, dialect), dialect) == PLAIN
 
 
-def test_it_loses_nothing_on_a_journey_through_all_three() -> None:
+def test_it_loses_nothing_on_a_journey_through_all() -> None:
     conversation = PLAIN
     for dialect in DIALECTS:
         conversation = from_dialect(to_dialect(conversation, cast(Dialect, dialect)), cast(Dialect, dialect))
@@ -57,8 +57,9 @@ def test_a_loss_has_its_place_and_says_why() -> None:
     assert loss == Loss(1, 0, "thinking", "chat completions have no place for it; it is left out")
 
 
-ALL = ("anthropic", "openai-chat", "openai-responses")
-A, C, R = ALL
+OLDER = ("anthropic", "openai-chat", "openai-responses")
+ALL = (*OLDER, "gemini")
+A, C, R, G = ALL
 CALL = ToolCall("t", "f", {})
 PNG = Image("image/png", b"x")
 IDENTIFIED = Text("b", {"openai-responses": {"message": {"id": "msg_1"}}})
@@ -74,9 +75,9 @@ def said(*content: Any) -> tuple[Message, ...]:
 
 ONE_LOSS: list[tuple[tuple[str, ...], tuple[Message, ...], str]] = [
     (ALL, (user(Json(1)),), "a JSON value"),
-    (ALL, with_call(CALL, Json({"a": 1})), "a JSON value"),
-    (ALL, said("b", PNG), "an image or file the API cannot take there"),
-    (ALL, said("b", File("a.pdf", "application/pdf", b"x")), "an image or file the API cannot take there"),
+    (OLDER, with_call(CALL, Json({"a": 1})), "a JSON value"),
+    (OLDER, said("b", PNG), "an image or file the API cannot take there"),
+    (OLDER, said("b", File("a.pdf", "application/pdf", b"x")), "an image or file the API cannot take there"),
     (ALL, (System((PNG,)), user("a")), "an image or file the API cannot take there"),
     (ALL, (user(Image("image/tiff", b"x")),), "an image or file the API cannot take there"),
     (ALL, (user(File("a")),), "an image or file the API cannot take there"),
@@ -94,7 +95,7 @@ ONE_LOSS: list[tuple[tuple[str, ...], tuple[Message, ...], str]] = [
     (ALL, (user(Text("a", {"other": 1})),), "what a vendor said beside the block"),
     (ALL, said(Text("b", {"other": 1})), "what a vendor said beside the block"),
     (ALL, (user("a", Image("image/png", b"x", extra={"other": 1})),), "what a vendor said beside the block"),
-    (ALL, (user(File("a", "application/pdf", b"x", extra={"other": 1})),), "what a vendor said beside the block"),
+    (OLDER, (user(File("a", "application/pdf", b"x", extra={"other": 1})),), "what a vendor said beside the block"),
     (ALL, with_call(ToolCall("t", "f", {}, {"other": 1})), "what a vendor said beside the block"),
     (ALL, with_call(CALL, extra={"other": 1}), "what a vendor said beside the block"),
     (ALL, with_call(CALL, Text("r", {"other": 1})), "what a vendor said beside the block"),
@@ -150,6 +151,28 @@ ONE_LOSS: list[tuple[tuple[str, ...], tuple[Message, ...], str]] = [
     ((C,), said(Opaque(C, {"message": {"name": "b"}})), "what a vendor said of the message"),
     ((R,), (user("a"), user(Opaque(R, {"type": "web_search_call"}))), "the message that an item is in"),
     ((R,), (*said(Opaque(R, {"type": "x_call", "id": "1"})) * 2,), "an item with an id that is taken"),
+    ((G,), with_call(CALL, Json("a")), "a JSON value"),
+    ((G,), with_call(CALL, Json({"a": (1,)})), "a JSON value"),
+    ((G,), said("b", Image("image/png", url="https://x.example")), "an image or file the API cannot take there"),
+    ((G,), (user(Image("image/gif", b"x")),), "an image or file the API cannot take there"),
+    ((G,), (user(Image(file_id="file_1")),), "an image or file the API cannot take there"),
+    ((G,), (user(File("", "application/zip", b"x")),), "an image or file the API cannot take there"),
+    ((G,), (user(Image(url="https://x.example/a.png")),), "a part of what is known of an image"),
+    ((G,), (user(File("a", "application/pdf", b"x")),), "a part of what is known of a file"),
+    ((G,), (user(File("", "application/json", b"{}")),), "a part of what is known of a file"),
+    ((G,), (user("a", Text("", {"other": 1})),), "an empty text with something beside it"),
+    ((G,), said(Text("b", {G: {"candidate": {"groundingMetadata": {}}}})), "what a vendor said beside the block"),
+    ((G,), with_call(CALL, Text("r", {G: {"thoughtSignature": "QUJD"}})), "what a vendor said beside the block"),
+    ((G,), said(Thinking("hm", "s"), "b"), "thinking that this API did not give"),
+    ((G,), said(Thinking("hm", "s", extra={G: {"thought": True}}), "b"), "the signature of thinking"),
+    ((G,), with_call(ToolCall("t", "1st", {})), "the name of a tool call"),
+    ((G,), with_call(ToolCall("t", "f", "x")), "arguments that are not an object"),
+    ((G,), with_call() + with_call(), "the id of a tool call"),
+    ((G,), with_call(is_error=True), "an error result without a word"),
+    ((G,), (assistant("a"), user("b")), "a conversation that the model begins"),
+    ((G,), (user("a"), system("b")), "instructions in the middle"),
+    ((G,), (user("a", Opaque(G, {"text": "b"})),), "an opaque block that has a name"),
+    ((G,), (user("a", Opaque(G, {"executableCode": {}})),), "a block the API does not take there"),
 ]
 MARK = "[attachment 1: see the user message after the tool results]"
 FORGED = (*with_call(CALL, Text(MARK)), user("[attachment 1]", PNG))
@@ -189,6 +212,7 @@ def test_an_unknown_part_goes_back_to_its_own_dialect_unchanged(dialect: Dialect
         "anthropic": {"messages": [message]},
         "openai-chat": [message],
         "openai-responses": [{"type": "message", **message}],
+        "gemini": {"contents": [{"role": "user", "parts": [part]}]},
     }
     conversation = from_dialect(payloads[dialect], dialect)
     assert isinstance(conversation[0].content[0], Opaque)

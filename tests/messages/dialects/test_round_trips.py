@@ -82,6 +82,7 @@ def normal(conversation: Any, dialect: str) -> list[Message]:
         "anthropic": (Assistant, User, Tool, System),
         "openai-chat": (Tool,),
         "openai-responses": (Assistant, Tool),
+        "gemini": (Assistant, User, Tool, System),
     }[dialect]
     messages: list[Message] = []
     for message in conversation:

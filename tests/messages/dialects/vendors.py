@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from anthropic.types import ContentBlockParam, MessageParam, TextBlockParam
+from google.genai import types
 from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
@@ -20,7 +22,13 @@ _ITEMS = TypeAdapter[Any](list[ResponseInputItemParam])
 
 def check(payload: Any, dialect: str) -> None:
     """Fails if the vendor would refuse the payload."""
-    {"anthropic": _check_anthropic, "openai-chat": _check_chat, "openai-responses": _check_responses}[dialect](payload)
+    checks = {
+        "anthropic": _check_anthropic,
+        "openai-chat": _check_chat,
+        "openai-responses": _check_responses,
+        "gemini": _check_gemini,
+    }
+    checks[dialect](payload)
 
 
 def _force(value: Any) -> None:
@@ -132,3 +140,38 @@ def _check_responses(payload: Any) -> None:
             assert following["type"] not in ("function_call_output", "custom_tool_call_output")
             assert following.get("role", "assistant") == "assistant"
     assert answered == calls.keys()
+
+
+def _check_gemini(payload: Any) -> None:
+    assert payload.keys() <= {"systemInstruction", "contents"}
+    if "systemInstruction" in payload:
+        types.Content.model_validate_json(json.dumps(payload["systemInstruction"]))
+        assert payload["systemInstruction"]["parts"]
+        assert all(part["text"] for part in payload["systemInstruction"]["parts"])
+    contents = payload["contents"]
+    assert [content["role"] for content in contents] == ["user", "model"] * (len(contents) // 2) + (
+        ["user"] if len(contents) % 2 else []
+    )
+    seen: set[str] = set()
+    asked: list[tuple[str, str]] = []
+    for content in contents:
+        types.Content.model_validate_json(json.dumps(content))
+        parts = content["parts"]
+        assert parts
+        answered = [part["functionResponse"] for part in parts if "functionResponse" in part]
+        assert [(one["id"], one["name"]) for one in answered] == asked
+        assert all("functionResponse" in part for part in parts[: len(answered)])
+        assert all(one["response"].keys() in ({"output"}, {"error"}) for one in answered)
+        asked = [(part["functionCall"]["id"], part["functionCall"]["name"]) for part in parts if "functionCall" in part]
+        ids = [one for one, _ in asked]
+        assert content["role"] == "model" or not (asked or any("executableCode" in part for part in parts))
+        assert not seen & set(ids)
+        assert len(set(ids)) == len(ids)
+        seen |= set(ids)
+        for call_id, name in asked:
+            assert 0 < len(call_id) <= 64
+            assert re.fullmatch("[a-zA-Z_][a-zA-Z0-9_-]{0,63}", name)
+        for part in parts:
+            assert part.get("text", "x") or "thoughtSignature" in part
+            assert content["role"] == "model" or not part.get("thought")
+    assert not asked

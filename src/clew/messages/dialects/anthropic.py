@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
 from clew.errors import InvalidInput
 from clew.messages.dialects import shared
-from clew.messages.dialects.arrange import CallRules, Piece, Response, Said, arrange, detach, reattach
+from clew.messages.dialects.arrange import CallRules, Piece, Response, arrange, as_user, detach, split_user
 from clew.messages.dialects.losses import At, Notes
 from clew.messages.dialects.shared import (
     beside,
@@ -37,10 +35,8 @@ from clew.messages.model import (
     System,
     Text,
     Thinking,
-    Tool,
     ToolCall,
     ToolResult,
-    User,
 )
 
 __all__ = ["origins", "read", "write"]
@@ -111,7 +107,7 @@ def _arranged(conversation: Sequence[Message], notes: Notes) -> tuple[list[Part]
         elif turn.role == "system" and not begun:
             system += [placed.part for placed in _write(turn.pieces, "system", notes)]
         else:
-            runs.append(_Run("user", _write(_as_user(turn, notes), "user", notes)))
+            runs.append(_Run("user", _write(as_user(turn, notes), "user", notes)))
         begun = begun or any(run.placed for run in runs[-2:])
     return system, _fit(runs, notes)
 
@@ -124,23 +120,6 @@ def _write_answers(answers: list[Piece], notes: Notes) -> list[_Placed]:
     """Return tool results as JSON, followed by the images and files that the API does not accept inside results."""
     kept, moved = detach(answers, moves, notes)
     return [_Placed(write_result(answer, notes), answer.at) for answer in kept] + _write(moved, "user", notes)
-
-
-def _as_user(turn: Said, notes: Notes) -> list[Piece]:
-    """Return the blocks of a message to the model as a user's blocks. Text of instructions is put between `<system>`
-    tags, because older models accept instructions only at the start of a conversation."""
-    if turn.role == "user":
-        return turn.pieces
-    pieces = []
-    for block, at in turn.pieces:
-        if turn.role == "system":
-            notes.add(at, "instructions in the middle", "they are sent, and come back, as a user's text between tags")
-        else:
-            notes.add(at, "a tool message with more than results", "it comes back in a user message")
-        if turn.role == "system" and isinstance(block, Text) and block.text.strip():
-            block = msgspec.structs.replace(block, text=f"<system>\n{block.text}\n</system>")
-        pieces.append(Piece(block, at))
-    return pieces
 
 
 def _fit(runs: list[_Run], notes: Notes) -> list[_Run]:
@@ -219,28 +198,7 @@ def _read_message(message: dict[str, Any], where: str) -> list[Message]:
         return [System(tuple(blocks))]
     if role != "user":
         raise InvalidInput(f"{where}: the value of 'role' is not user, assistant or system")
-    return _read_user(blocks)
-
-
-def _read_user(blocks: list[Block]) -> list[Message]:
-    """Split the blocks of one user message of the API into tool messages, for the tool results among them, and user
-    messages, for the rest. Images and files that `write` had to put after a result are moved back into it."""
-    messages: list[Message] = []
-    at = 0
-    while at < len(blocks):
-        is_result = isinstance(blocks[at], ToolResult)
-        end = next(
-            (n for n in range(at, len(blocks)) if isinstance(blocks[n], ToolResult) is not is_result), len(blocks)
-        )
-        run = tuple(blocks[at:end])
-        if is_result:
-            whole, taken = reattach([block for block in run if isinstance(block, ToolResult)], blocks, end, moves)
-            messages.append(Tool(whole))
-            end += taken
-        else:
-            messages.append(User(run))
-        at = end
-    return messages or [User(())]
+    return split_user(blocks, moves)
 
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:

@@ -32,6 +32,7 @@ from clew.messages.model import (
     Tool,
     ToolCall,
     ToolResult,
+    User,
 )
 
 __all__ = [
@@ -45,9 +46,11 @@ __all__ = [
     "Said",
     "Turn",
     "arrange",
+    "as_user",
     "detach",
     "fitted",
     "reattach",
+    "split_user",
 ]
 
 
@@ -115,6 +118,8 @@ class CallRules(msgspec.Struct, frozen=True):
     unique_in: Literal["conversation", "response"]
     name_length: int
     has_errors: bool
+    letter_first: bool = False
+    """Whether a name must begin with a letter or an underscore."""
 
 
 def arrange(
@@ -309,6 +314,23 @@ def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: Cal
     return response
 
 
+def as_user(turn: Said, notes: Notes) -> list[Piece]:
+    """Return the blocks of a message to the model as a user's blocks, for an API that knows no other role there. Text of
+    instructions is put between `<system>` tags. Adds to `notes` what comes back as something else."""
+    if turn.role == "user":
+        return turn.pieces
+    pieces = []
+    for block, at in turn.pieces:
+        if turn.role == "system":
+            notes.add(at, "instructions in the middle", "they are sent, and come back, as a user's text between tags")
+        else:
+            notes.add(at, "a tool message with more than results", "it comes back in a user message")
+        if turn.role == "system" and isinstance(block, Text) and block.text.strip():
+            block = msgspec.structs.replace(block, text=f"<system>\n{block.text}\n</system>")
+        pieces.append(Piece(block, at))
+    return pieces
+
+
 _HERE = re.compile(r"\[attachment (\d+): see the user message after the tool results\]")
 
 Moves = Callable[[ToolResult, Block], bool]
@@ -378,6 +400,27 @@ def reattach(
     return tuple(whole), 2 * len(marks)
 
 
+def split_user(blocks: list[Block], moves: Moves) -> list[Message]:
+    """Split the blocks of one user message of an API into tool messages, for the tool results among them, and user
+    messages, for the rest. Images and files that `detach` moved out of a result are put back into it."""
+    messages: list[Message] = []
+    at = 0
+    while at < len(blocks):
+        is_result = isinstance(blocks[at], ToolResult)
+        end = next(
+            (n for n in range(at, len(blocks)) if isinstance(blocks[n], ToolResult) is not is_result), len(blocks)
+        )
+        run = tuple(blocks[at:end])
+        if is_result:
+            whole, taken = reattach([block for block in run if isinstance(block, ToolResult)], blocks, end, moves)
+            messages.append(Tool(whole))
+            end += taken
+        else:
+            messages.append(User(run))
+        at = end
+    return messages or [User(())]
+
+
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -413,7 +456,10 @@ def fitted(call: ToolCall, ids: Ids, rules: CallRules, at: At, notes: Notes) -> 
     """Return the call with an id from `ids` and a name that the vendor accepts. If either had to be changed, that is
     added to `notes` with the place `at`."""
     given = ids.give(call.id)
-    name = _ODD.sub("_", call.name)[: rules.name_length] or "unnamed"
+    name = _ODD.sub("_", call.name)
+    if rules.letter_first and name and not (name[0].isalpha() or name[0] == "_"):
+        name = f"_{name}"
+    name = name[: rules.name_length] or "unnamed"
     if given != call.id:
         notes.add(at, "the id of a tool call", "the API refuses it, or it is taken; another is sent in its place")
     if name != call.name:

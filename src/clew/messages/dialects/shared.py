@@ -36,6 +36,7 @@ __all__ = [
     "image_form",
     "image_type",
     "is_anthropic_file",
+    "is_gemini_file",
     "is_image_type",
     "is_link",
     "is_media_type",
@@ -259,10 +260,11 @@ def check(extra: Extra, dialect: str, kept: dict[str, Any], at: At, notes: Notes
 
 
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-"""The media types of images that the APIs of all three dialects accept."""
+"""The media types of images that the APIs of Anthropic and OpenAI accept."""
 _ALIASES = {"image/jpg": "image/jpeg"}
 _LINK = re.compile(r"https?://\S+", re.IGNORECASE)
 _ANTHROPIC_FILE = "file_"
+_GEMINI_FILES = ("https://generativelanguage.googleapis.com/", "files/", "gs://")
 
 Form = Literal["data", "url", "file_id"]
 
@@ -277,7 +279,7 @@ def is_image_type(media_type: object) -> bool:
 
 
 def image_form(image: Image) -> Form | None:
-    """Return the form in which to send an image: "data" if it has bytes of a type that the APIs of all dialects accept,
+    """Return the form in which to send an image: "data" if it has bytes of a type that Anthropic and OpenAI accept,
     else "url" if it has a valid URL, else "file_id" if it has the id of an uploaded file, else None."""
     if image.data and image_type(image) in IMAGE_TYPES:
         return "data"
@@ -305,8 +307,13 @@ def is_anthropic_file(file_id: object) -> bool:
     return isinstance(file_id, str) and file_id.startswith(_ANTHROPIC_FILE)
 
 
+def is_gemini_file(file_id: object) -> bool:
+    """Return whether this is the address of a file that was uploaded to Google."""
+    return isinstance(file_id, str) and file_id.startswith(_GEMINI_FILES)
+
+
 def is_openai_file(file_id: object) -> bool:
-    return isinstance(file_id, str) and file_id != "" and not file_id.startswith(_ANTHROPIC_FILE)
+    return isinstance(file_id, str) and file_id != "" and not file_id.startswith((_ANTHROPIC_FILE, *_GEMINI_FILES))
 
 
 def words_for(block: Image | File) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from clew.errors import InvalidInput
-from clew.messages.dialects import anthropic, openai_chat, openai_responses
+from clew.messages.dialects import anthropic, gemini, openai_chat, openai_responses
 from clew.messages.dialects.losses import Loss, Notes
 from clew.messages.model import Message
 
 __all__ = ["DIALECTS", "Dialect", "from_dialect", "losses", "to_dialect"]
 
-Dialect = Literal["anthropic", "openai-chat", "openai-responses"]
+Dialect = Literal["anthropic", "openai-chat", "openai-responses", "gemini"]
 DIALECTS: tuple[str, ...] = get_args(Dialect)
 
 
@@ -25,6 +25,7 @@ _TRANSLATORS = {
     "anthropic": _Translator(anthropic.write, anthropic.read),
     "openai-chat": _Translator(openai_chat.write, openai_chat.read),
     "openai-responses": _Translator(openai_responses.write, openai_responses.read),
+    "gemini": _Translator(gemini.write, gemini.read),
 }
 
 

@@ -1,2 +1,2 @@
-"""A model server for tests: an HTTP server that speaks three vendors' APIs and answers from a script, which holds the
+"""A model server for tests: an HTTP server that speaks the vendors' APIs and answers from a script, which holds the
 prepared responses."""

@@ -82,9 +82,11 @@ class CallResponder:
         """Earlier conversations by the id of their last response, as lists of the API's items. A request continues one
         of them by naming this id as `previous_response_id`."""
 
-    async def answer(self, wire: Wire, record: RecordedRequest, connection: Connection) -> None:
+    async def answer(self, wire: Wire, record: RecordedRequest, connection: Connection, named: Body) -> None:
+        """Answer one model call. `wire` has the functions of the vendor's API. `named` are fields of the request that
+        were in its path and not in its body."""
         try:
-            await self._answer(wire, record, connection)
+            await self._answer(wire, record, connection, named)
         except Refused as refused:
             record.outcome, record.reason = "refused", refused.problem.message
             await _send_problem(wire, refused.problem, connection)
@@ -92,11 +94,11 @@ class CallResponder:
             record.outcome = "abandoned"
             raise
 
-    async def _answer(self, wire: Wire, record: RecordedRequest, connection: Connection) -> None:
+    async def _answer(self, wire: Wire, record: RecordedRequest, connection: Connection, named: Body) -> None:
         """Answer one model call, and write into `record`, the request, whether the client got a complete and correct
-        answer. `wire` has the functions of the vendor's API. Raises `Refused` for a request that the vendor would
-        refuse."""
-        body = self._continued(wire, record.body or {})
+        answer. `wire` has the functions of the vendor's API, and `named` are fields of the request that were in its
+        path. Raises `Refused` for a request that the vendor would refuse."""
+        body = self._continued(wire, {**(record.body or {}), **named})
         record.request = request = _read(wire, body)
         self._check(wire, request)
         fault = self._faults.take(record.call)
@@ -149,7 +151,8 @@ class CallResponder:
             raise Refused(Problem(status=400, message=message)) from None
 
     def _check(self, wire: Wire, request: ModelRequest) -> None:
-        message = refusal(request.messages, wire.dialect) if self._strict else None
+        name = str(request.options.get("model", ""))
+        message = refusal(request.messages, wire.dialect, name) if self._strict else None
         if message is not None:
             raise Refused(Problem(status=400, message=message))
         size = estimate(request.messages, request.system, request.tools, ()).input_tokens

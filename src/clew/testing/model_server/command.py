@@ -30,7 +30,7 @@ The first line of the output is the URL. Ends with SIGTERM or Ctrl+C.
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m clew.testing.model_server",
-        description="Serve scripted answers in the words of Anthropic and OpenAI on 127.0.0.1.",
+        description="Serve scripted answers in the words of Anthropic, OpenAI and Google on 127.0.0.1.",
         epilog=_EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -12,11 +12,12 @@ import msgspec
 from clew.errors import ClewError
 from clew.testing.model_server.anthropic import ANTHROPIC
 from clew.testing.model_server.calls import CallResponder, Refused, read_body
+from clew.testing.model_server.gemini import GEMINI, asked_by, gemini_model
 from clew.testing.model_server.http import JSON, Abandoned, BadRequest, Connection, HttpRequest
 from clew.testing.model_server.openai_chat import CHAT
 from clew.testing.model_server.openai_responses import RESPONSES
 from clew.testing.model_server.records import RecordedRequest, Records, without_secrets
-from clew.testing.model_server.wire import Problem, Wire
+from clew.testing.model_server.wire import Body, Problem, Wire
 from clew.testing.replies import estimate
 
 __all__ = ["Dispatcher"]
@@ -24,6 +25,8 @@ __all__ = ["Dispatcher"]
 _WIRES = {"/chat/completions": CHAT, "/messages": ANTHROPIC, "/responses": RESPONSES}
 """The vendor's API for each ending of a request's path. Only the ending counts, so that any base URL works."""
 _COUNT = "/messages/count_tokens"
+_GEMINI_COUNT = "countTokens"
+_KEYS = ("x-api-key", "x-goog-api-key")
 _RELEASED = "2025-01-01T00:00:00Z"
 
 
@@ -49,7 +52,7 @@ class Dispatcher:
 
     async def _answer(self, request: HttpRequest, connection: Connection) -> None:
         path = request.path.rstrip("/")
-        wire = next((wire for ending, wire in _WIRES.items() if path.endswith(ending)), None)
+        wire, named = _wire(path)
         record = RecordedRequest(
             method=request.method, path=request.path, headers=without_secrets(request.headers), body=None
         )
@@ -65,12 +68,13 @@ class Dispatcher:
         if problem is not None:
             await _refuse(wire or _vendor(request), problem, record, connection)
         elif is_call and wire is not None:
-            await self._responder.answer(wire, record, connection)
+            await self._responder.answer(wire, record, connection, named)
         else:
             await self._answer_other(request, path, record, connection)
 
     def _problem_of_key(self, request: HttpRequest) -> Problem | None:
-        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+        given = next((request.headers[name] for name in _KEYS if request.headers.get(name)), "")
+        given = given or request.headers.get("authorization", "").removeprefix("Bearer ")
         if self._key is None or given == self._key:
             return None
         return Problem(status=401, message="Incorrect API key provided." if given else "No API key was given.")
@@ -89,7 +93,11 @@ class Dispatcher:
 
     def _other(self, request: HttpRequest, path: str, record: RecordedRequest, vendor: Wire) -> Any:
         if path.endswith(_COUNT) and request.method == "POST":
-            return {"input_tokens": _count(record)}
+            return {"input_tokens": _count(ANTHROPIC, record, record.body or {})}
+        asked = asked_by(path)
+        if asked is not None and asked[0] == _GEMINI_COUNT and request.method == "POST":
+            body = record.body or {}
+            return {"totalTokens": _count(GEMINI, record, body.get("generateContentRequest") or body)}
         if request.method in ("GET", "HEAD"):
             if path in ("", "/v1"):
                 return {}
@@ -104,6 +112,8 @@ class Dispatcher:
 
     def _list(self, vendor: Wire) -> dict[str, Any]:
         data = [_model(name, vendor) for name in self._models]
+        if vendor is GEMINI:
+            return {"models": data}
         if vendor is not ANTHROPIC:
             return {"object": "list", "data": data}
         ends = {"first_id": self._models[0], "last_id": self._models[-1]} if data else {}
@@ -112,21 +122,34 @@ class Dispatcher:
 
 def _vendor(request: HttpRequest) -> Wire:
     """Return the vendor's API whose form the server uses to answer a request that is not a model call, such as a list
-    of models. It is Anthropic's if the request has the header `anthropic-version` or a path with `/messages`, otherwise
-    OpenAI's."""
+    of models. It is Anthropic's if the request has the header `anthropic-version` or a path with `/messages`, Gemini's
+    if it has the header `x-goog-api-key` or a path with `/v1beta/`, otherwise OpenAI's."""
+    if "x-goog-api-key" in request.headers or "/v1beta/" in request.path:
+        return GEMINI
     return ANTHROPIC if "anthropic-version" in request.headers or "/messages" in request.path else CHAT
 
 
+def _wire(path: str) -> tuple[Wire | None, Body]:
+    """Return the vendor's API for the path of a model call, and the fields of the request that are in the path and not
+    in the body. None if it is no model call."""
+    asked = asked_by(path)
+    if asked is not None and asked[0] != _GEMINI_COUNT:
+        return GEMINI, asked[1]
+    return next((wire for ending, wire in _WIRES.items() if path.endswith(ending)), None), {}
+
+
 def _model(name: str, vendor: Wire) -> dict[str, Any]:
+    if vendor is GEMINI:
+        return gemini_model(name)
     if vendor is ANTHROPIC:
         return {"type": "model", "id": name, "display_name": name, "created_at": _RELEASED, "lifecycle": "active"}
     return {"id": name, "object": "model", "created": 1735689600, "owned_by": "clew"}
 
 
-def _count(record: RecordedRequest) -> int:
+def _count(wire: Wire, record: RecordedRequest, body: Body) -> int:
     try:
-        record.dialect = ANTHROPIC.dialect
-        record.request = asked = ANTHROPIC.request(record.body or {})
+        record.dialect = wire.dialect
+        record.request = asked = wire.request(body)
     except ClewError as error:
         raise Refused(Problem(status=400, message=str(error))) from None
     return estimate(asked.messages, asked.system, asked.tools, ()).input_tokens

@@ -1,4 +1,4 @@
-"""`ModelServer`: an HTTP server on 127.0.0.1, for tests, that speaks three vendors' APIs and answers from a script of
+"""`ModelServer`: an HTTP server on 127.0.0.1, for tests, that speaks the vendors' APIs and answers from a script of
 prepared responses."""
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ ServerScript = (
 
 
 class ModelServer:
-    """An HTTP server on 127.0.0.1 that speaks Anthropic messages, OpenAI chat completions and OpenAI responses.
+    """An HTTP server on 127.0.0.1 that speaks Anthropic messages, OpenAI chat completions, OpenAI responses and
+    Gemini.
 
         async with ModelServer([call("add", a=1, b=2), "It is 3."]) as server:
             client = AsyncAnthropic(base_url=server.anthropic_url, api_key="any")
@@ -117,6 +118,11 @@ class ModelServer:
         """The base URL for OpenAI's clients."""
         return f"{self.url}/v1"
 
+    @property
+    def gemini_url(self) -> str:
+        """The base URL for Google's clients."""
+        return self.url
+
     def env(self) -> dict[str, str]:
         """Return environment variables that make the vendors' clients, and programs built on them, use this server."""
         key = self._key or "scripted"
@@ -125,6 +131,8 @@ class ModelServer:
             "ANTHROPIC_API_KEY": key,
             "OPENAI_BASE_URL": self.openai_url,
             "OPENAI_API_KEY": key,
+            "GOOGLE_GEMINI_BASE_URL": self.gemini_url,
+            "GEMINI_API_KEY": key,
         }
 
     @property

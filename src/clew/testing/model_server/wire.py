@@ -1,4 +1,4 @@
-"""What the three vendors' APIs of the model server have in common: types for answers and errors that are not yet in a
+"""What the vendors' APIs of the model server have in common: types for answers and errors that are not yet in a
 vendor's form, and `Wire`, the set of functions that put them into it."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["Answer", "Event", "Problem", "Wire", "calls_in", "stopped_early"]
 
 Body = dict[str, Any]
 
-_TOO_LONG = frozenset({"max_tokens", "length", "max_output_tokens", "model_context_window_exceeded"})
-_REFUSED = frozenset({"refusal", "content_filter"})
+_TOO_LONG = frozenset({"max_tokens", "length", "max_output_tokens", "model_context_window_exceeded", "MAX_TOKENS"})
+_REFUSED = frozenset({"refusal", "content_filter", "SAFETY", "PROHIBITED_CONTENT"})
 
 
 class Event(NamedTuple):
