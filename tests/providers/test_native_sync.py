@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -187,3 +188,15 @@ def test_a_session_that_was_compacted_by_hand_has_its_summary_and_what_came_then
     assert beyond(TALK, summary, []) == (user("A summary."), *BY_HAND)
     told: list[Message] = [user("[clew] It was stopped.\n\ntwo"), assistant("2")]
     assert beyond([*TALK[:2], *told], [user("A summary."), *told], []) == (user("A summary."),)
+
+
+async def test_a_session_of_which_neither_a_copy_nor_a_mark_is_left_is_not_taken_in_a_second_time(
+    tmp_path: Path,
+) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store, redact=lambda text: text).start_session()
+    for words in ("say one", "say two"):
+        await session.send(words)
+    shutil.rmtree(place.cache / "providers")  # it may be deleted at any time
+    await session.send("say three")
+    assert [answer for _, answer in await prompts(session)] == ["one", "two", "three"]

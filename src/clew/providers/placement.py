@@ -121,8 +121,8 @@ class Placement:
         it holds on this machine now.
 
         Both are empty if they cannot be compared: the provider has no stored session of this thread, the thread was
-        rewound or forked since, or the session was changed otherwise than by adding to it. Both may also be empty if
-        nothing was added to the session.
+        rewound or forked since, the session was changed otherwise than by adding to it, or nothing says any more how
+        much it held. Both may also be empty if nothing was added to the session.
         """
         known = state.providers.get(self._provider.name)
         if known is None or not _in_line(known, state, self._log_id):
@@ -133,10 +133,10 @@ class Placement:
             async with self._restored(known.native) as kept:
                 then = (await asyncio.to_thread(self._provider.read, kept)).messages
             return then, (await asyncio.to_thread(self._provider.read, folder)).messages
-        if known.native or standing != "same":
+        marked = _marked(folder)
+        if known.native or standing != "same" or (known.messages and not marked):
             return (), ()
         now = (await asyncio.to_thread(self._provider.read, folder)).messages
-        marked = _marked(folder)
         return now[: marked[2] if marked else 0], now
 
     async def _install(self, known: ProviderKey, key: str) -> Placed:
