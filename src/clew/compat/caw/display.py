@@ -37,12 +37,15 @@ class Display:
         self._heard = ""
         """Words of the agent that have come and are not printed yet."""
         self._kind = ""
+        self._has_answered = False
+        """Whether words of an answer to the last prompt have come."""
 
     def began(self, provider: str, model: str, session_id: str) -> None:
         """Print which session it is."""
         self._say("session", " · ".join(part for part in (provider, model, session_id) if part))
 
     def asked(self, prompt: str) -> None:
+        self._has_answered = False
         self._say("prompt", prompt)
 
     def take(self, event: Event) -> None:
@@ -52,6 +55,7 @@ class Display:
             if kind != self._kind:
                 self._flush()
             self._kind, self._heard = kind, self._heard + event.text
+            self._has_answered = self._has_answered or kind == "answer"
         elif isinstance(event, ToolStarted):
             self._flush()
             self._say("tool", f"{event.name} {_arguments(event.arguments)}")
@@ -61,14 +65,10 @@ class Display:
             self._say("failed" if event.result.is_error else "output", "\n".join(parts))
 
     def answered(self, turn: Turn) -> None:
-        """Print the answer if its words did not come one by one, why the turn was stopped, and what it used."""
-        if self.mode == "result":
-            self._heard = ""
+        """Print what is left of the answer, why the turn was stopped, and what it used."""
+        self._flush()
+        if not self._has_answered:
             self._say("answer", turn.result, "result")
-        elif self._heard:
-            self._flush()
-        else:
-            self._say("answer", turn.result)
         if turn.reason:
             self._say(turn.status, turn.reason, "result")
         self._say("usage", f"{_spent(turn.usage)} · {elapsed(turn.duration_ms / 1000)}", "result")

@@ -140,7 +140,7 @@ class _Block(msgspec.Struct, frozen=True):
     arguments: Any = {}
     output: str = ""
     is_error: bool = False
-    subagent_trajectory: msgspec.Raw | None = None
+    subagent_trajectory: Any = None
 
 
 class _Turn(msgspec.Struct, frozen=True):
@@ -266,7 +266,7 @@ class _Translation:
             elif block.type == "tool_use":
                 call_id = self._unique(block.id)
                 content.append(ToolCall(call_id, block.name, block.arguments))
-                self._sub_agents += block.subagent_trajectory not in (None, msgspec.Raw(b"null"))
+                self._sub_agents += block.subagent_trajectory is not None
                 self._silent += self._session.agent == "codex" and not block.output
                 is_open = status == "interrupted" and number == len(turn.output) - 1 and not block.output
                 if not is_open:
