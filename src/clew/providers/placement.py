@@ -110,11 +110,17 @@ class Placement:
         if not await asyncio.to_thread(provider.export, known.key, folder):
             return "absent"
         if not known.native:
-            return "same" if _marked(folder)[:2] in ((), (self._log_id, known.messages)) else "apart"
+            marked = self._marked(folder, known)
+            return "same" if marked[:2] in ((), (self._log_id, known.messages)) else "apart"
         if (await Workspace(folder, self._store).snapshot()).digest == known.native:
             return "same"
         async with self._restored(known.native) as kept:
             return await asyncio.to_thread(provider.standing, known.key, kept)
+
+    def _marked(self, folder: Path, known: ProviderKey) -> tuple[()] | tuple[str, int, int]:
+        """Return what `_marked` returns for this folder; nothing if the session is on record by its key alone, as an
+        import records it. A mark is then of another thread, which says nothing about this one."""
+        return _marked(folder) if known.thread else ()
 
     async def then_and_now(self, state: Checkpoint) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
         """Return two tuples of messages: those that the program's session held when it was last stored, and those that
@@ -133,7 +139,7 @@ class Placement:
             async with self._restored(known.native) as kept:
                 then = (await asyncio.to_thread(self._provider.read, kept)).messages
             return then, (await asyncio.to_thread(self._provider.read, folder)).messages
-        marked = _marked(folder)
+        marked = self._marked(folder, known)
         if known.native or standing != "same" or (known.messages and not marked):
             return (), ()
         now = (await asyncio.to_thread(self._provider.read, folder)).messages
