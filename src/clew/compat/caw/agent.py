@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+from clew import sync
+from clew.agent.arguments import check_folder
 from clew.compat.caw.files import SessionFile
 from clew.compat.caw.session import Session
 from clew.compat.caw.trajectory import Trajectory
@@ -75,12 +77,21 @@ class Agent:
         self._is_pinned, self._providers = _providers(provider)
         self._model = os.environ.get(MODEL) if model is None else model
         self._data_dir = data_dir
-        self._settings = {"permissions": "full", **settings, "name": name, "system_prompt": system_prompt or ""}
+        self._settings = {
+            "permissions": "full",
+            **settings,
+            "name": name,
+            "system_prompt": "" if system_prompt is None else system_prompt,
+        }
         if not isinstance(self._model, str | Mapping | None):
             raise InvalidInput(
                 f"model is the name of a model in the provider's own words, not {self._model!r}. Clew has no tiers: name "
                 "the model, or leave it out"
             )
+        check_folder("data_dir", data_dir)
+        sync.Agent(
+            **self._with(self._providers), checkpointer=None
+        )  # refuses wrong values now, not in the first session
 
     def start_session(self, **others: Any) -> Session:
         """Return a new session. Nothing is started or written yet. `others` raise `InvalidInput`."""
@@ -147,7 +158,9 @@ def _providers(given: str | Sequence[str] | None) -> tuple[bool, list[str]]:
     if given is None or given == "auto":
         named = [name.strip() for name in os.environ.get(PROVIDER, "").split(",") if name.strip()]
     else:
-        named = [given] if isinstance(given, str) else list(given)
+        named = [given] if isinstance(given, str) else list(given) if isinstance(given, Sequence) else []
+        if not named or not all(isinstance(name, str) for name in named):
+            raise InvalidInput(f"provider is the name of a provider, several names, or 'auto', not {given!r}")
     names = [_ALIASES.get(name, name) for name in named or [DEFAULT]]
     for name in names:
         find_provider(name)
