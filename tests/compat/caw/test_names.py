@@ -83,7 +83,7 @@ def test_a_handle_of_caw_is_one_of_clew_and_the_other_way_round() -> None:
     assert json.loads(written) == json.loads(HANDLE)
 
 
-ELSEWHERE = {
+ELSEWHERE: dict[str, tuple[Any, str]] = {
     "auto_wait": (True, "ProviderLimited"),
     "description": ("d", "leave it out"),
     "logger": (None, "CAW_LOG"),

@@ -16,7 +16,7 @@ from clew import sync
 from clew.compat.caw import Agent, Session, TextBlock, ToolUse, UsageStats
 from clew.errors import InvalidInput, ProviderError, ProviderLimited, SessionNotFound, ThreadNotFound, UsageError
 from tests.limits import PATIENCE
-from tests.providers.toy import toy_place
+from tests.providers.toy import PROGRAM, toy_place
 from tests.providers.toys import with_toys
 
 PROCESS = """
@@ -189,6 +189,25 @@ def test_turns_of_a_resumed_session_are_added_to_its_file_and_the_first_ones_sta
     assert found["usage"]["input_tokens"] == 20
 
 
+def test_what_caw_did_meanwhile_is_in_the_file_once_and_in_its_place(tmp_path: Path) -> None:
+    data_dir, place = tmp_path / "caw_data", toy_place(tmp_path)
+    with toy(tmp_path, data_dir).start_session() as session:
+        session.send("say one")
+    key = json.loads(session.resume_handle)["resume_key"]
+    path = data_dir / "sessions" / session.session_id / "trajectory.json"
+    for words in ("say two", "say three", "say four"):
+        subprocess.run([sys.executable, "-I", PROGRAM, place.home / "toy" / key], input=words.encode(), check=True)
+        if words != "say two":  # that one was asked without the data_dir
+            found = json.loads(path.read_text())
+            found["turns"].append({"input": words, "output": [], "by": "caw"})
+            path.write_text(json.dumps(found))
+    with toy(tmp_path, data_dir).resume_session(session.resume_handle) as resumed:
+        resumed.send("say five")
+    turns = file_of(data_dir, session)["turns"]
+    assert [turn["input"] for turn in turns] == ["say one", "say two", "say three", "say four", "say five"]
+    assert ["by" in turn for turn in turns] == [False, False, True, True, False]
+
+
 @pytest.mark.parametrize("damage", ["", '{"turns": 5}', "{"])
 def test_a_file_that_is_damaged_is_kept_aside_and_made_anew_from_the_record(damage: str, tmp_path: Path) -> None:
     data_dir = tmp_path / "caw_data"
@@ -200,6 +219,19 @@ def test_a_file_that_is_damaged_is_kept_aside_and_made_anew_from_the_record(dama
         resumed.send("say two")
     assert len(file_of(data_dir, session)["turns"]) == 2
     assert path.with_name("trajectory.damaged.json").read_text() == damage
+
+
+def test_a_damaged_file_of_caw_keeps_nobody_from_going_on_with_a_whole_handle(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with toy(tmp_path).start_session() as session:
+        session.send("say remember me")
+    path = tmp_path / "caw_data" / "sessions" / session.session_id / "trajectory.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"agent": "toy", "turns": [')
+    with toy(tmp_path, tmp_path / "caw_data").resume_session(session.resume_handle) as resumed:
+        assert "assistant=remember me" in resumed.send("echo").result
+    assert "goes on without its history" in caplog.text
 
 
 def test_a_bare_session_id_is_enough_with_the_data_dir_and_only_there(tmp_path: Path) -> None:

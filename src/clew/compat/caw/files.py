@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from clew._runtime import files
-from clew.compat.caw.trajectory import Trajectory, trajectory_to_json, turn_to_json
-from clew.compat.importers.caw import KEYS, TRAJECTORY, resume_key
+from clew.compat.caw.trajectory import Trajectory, Turn, trajectory_to_json, turn_to_json
+from clew.compat.importers.caw import KEYS, TRAJECTORY
 from clew.errors import InvalidInput
 
 __all__ = ["STORE", "SessionFile"]
@@ -25,7 +26,7 @@ class SessionFile:
     """The file that shows a session to people and to other programs. The store has everything that is in it, and more:
     so a file that is missing or damaged is made anew.
 
-    Turns that are in the file already are never written again, so that a session which caw began keeps what caw wrote.
+    Turns that are in the file already stay as they are, so that a session which caw began keeps what caw wrote.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], session_id: str) -> None:
@@ -60,19 +61,12 @@ class SessionFile:
         found = self.facts().get(name)
         return found if isinstance(found, str) else ""
 
-    def key(self) -> str:
-        """Return the id by which the provider in the file knows the session; empty if the file does not say it."""
-        facts = self.facts()
-        metadata = facts.get("metadata")
-        return resume_key(str(facts.get("agent", "")), self.folder.name, metadata if isinstance(metadata, dict) else {})
-
     def write(self, trajectory: Trajectory, key: str) -> None:
         """Add the turns that the file does not have yet, and bring its totals up to date. `key` is the id by which the
         provider knows the session. The file is replaced as a whole, so that no reader ever finds half of it."""
         before = self.facts()
         made = {**before, **trajectory_to_json(trajectory)}
-        known = before.get("turns", [])
-        made["turns"] = [*known, *map(turn_to_json, trajectory.turns[len(known) :])]
+        made["turns"] = _joined(before.get("turns", []), trajectory.turns)
         made["metadata"] = {**before.get("metadata", {}), **_metadata(trajectory.agent, key)}
         try:
             files.make_private_folder(self.folder)
@@ -82,6 +76,29 @@ class SessionFile:
             os.replace(files.write_beside(self._path, data, durable=False), self._path)
         except OSError as error:
             raise files.explain(error, self._path) from error
+
+
+def _joined(written: Sequence[Any], turns: Sequence[Turn]) -> list[Any]:
+    """Return the turns for the file: those that it has, unchanged, and between and after them those that it lacks. Turns
+    are told apart by their prompts: caw may have written the file too, while Clew did not look."""
+    found: list[Any] = []
+    left = list(written)
+    for place, turn in enumerate(turns):
+        while left and not any(_is_same(left[0], other) for other in turns[place:]):
+            found.append(left.pop(0))
+        found.append(left.pop(0) if left and _is_same(left[0], turn) else turn_to_json(turn))
+    return found + left
+
+
+def _is_same(written: Any, turn: Turn) -> bool:
+    """Return whether a turn in a file of caw has the prompt of this turn. To some programs, caw gives a prompt in
+    quotation marks, or with the system prompt before it."""
+    prompt = written.get("input") if isinstance(written, dict) else None
+    return isinstance(prompt, str) and _plain(turn.input).endswith(_plain(prompt))
+
+
+def _plain(prompt: str) -> str:
+    return " ".join(prompt.split()).strip('"')
 
 
 def _metadata(agent: str, key: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from clew.compat.caw.display import Display
 from clew.compat.caw.files import STORE, SessionFile
 from clew.compat.caw.trajectory import Trajectory, Turn, as_trajectory, as_turn
 from clew.compat.importers.caw import CawSource
-from clew.errors import ClewError, ProviderLimited, ThreadNotFound, UsageError
+from clew.errors import ClewError, Corrupt, ProviderLimited, ThreadNotFound, UsageError
 
 __all__ = ["Session"]
 
@@ -174,11 +174,15 @@ class Session:
 
 def _bring(file: SessionFile, store: sync.SQLiteCheckpointer, session_id: str) -> None:
     """If the session is in the data_dir but not in its store, because caw made it, bring it into the store. The file is
-    not changed."""
+    not changed. If the file is damaged, this is only logged: a whole handle leads to the conversation nevertheless."""
     if not file.exists or store.head(session_id) is not None:
         return
     with CawSource.open(file.folder) as source:
-        found = source.read(file.folder.name)
+        try:
+            found = source.read(file.folder.name)
+        except Corrupt as error:
+            log.warning("session %r goes on without its history: %s", session_id, error)
+            return
     with sync.Thread.open(store, session_id) as thread:
         if not thread.checkpoint.history:
             thread.append(*found.entries)

@@ -31,7 +31,7 @@ from clew.log import (
 from clew.messages import Assistant, Block, Message, Text, Thinking, Tool, ToolCall, ToolResult, tool_calls, user
 from clew.providers import PROVIDERS
 
-__all__ = ["KEYS", "TRAJECTORY", "CawSource", "resume_key"]
+__all__ = ["KEYS", "TRAJECTORY", "CawSource"]
 
 TRAJECTORY = "trajectory.json"
 """The name of the file that holds a session."""
@@ -163,13 +163,6 @@ class _Session(msgspec.Struct, frozen=True):
     metadata: dict[str, Any] = {}
 
 
-def resume_key(agent: str, session_id: str, metadata: dict[str, Any]) -> str:
-    """Return the id by which the provider `agent` knows a session of caw; empty if that is not on record. `metadata`
-    are those in the session's file."""
-    found = metadata.get(KEYS[agent], "") if agent in KEYS else session_id
-    return found if isinstance(found, str) else ""
-
-
 class _Translation:
     """The translation of one session of caw into the entries of a thread, and a list of what has no place there."""
 
@@ -197,7 +190,7 @@ class _Translation:
             is_last = turn is session.turns[-1]
             status = "interrupted" if is_last and self._was_stopped(turn) else "done"
             yield from self._exchange(turn, amounts, status)
-        key = resume_key(session.agent, self.thread_id, session.metadata)
+        key = _resume_key(session.agent, self.thread_id, session.metadata)
         if key and session.agent in PROVIDERS:
             yield ProviderKey(session.agent, key, messages=self._length)
         yield StatusChanged("interrupted") if status == "interrupted" else StatusChanged("done")
@@ -321,3 +314,10 @@ def _created(folder: Path) -> str:
         if found is not None:
             return found[1].decode(errors="replace")
     return ""
+
+
+def _resume_key(agent: str, session_id: str, metadata: dict[str, Any]) -> str:
+    """Return the id by which the provider `agent` knows a session of caw; empty if that is not on record. `metadata`
+    are those in the session's file."""
+    found = metadata.get(KEYS[agent], "") if agent in KEYS else session_id
+    return found if isinstance(found, str) else ""
