@@ -67,7 +67,7 @@ def run(machine: Machine, provider: str, code: str, *arguments: str) -> str:
 
 
 def agent(machine: Machine, provider: str, **settings: Any) -> Agent:
-    where = {"cwd": machine.cwd, "env": machine.env, "timeout": 60}
+    where: dict[str, Any] = {"cwd": machine.cwd, "env": machine.env, "timeout": 60}
     return Agent(provider, model=machine.models[provider], **where, **settings)
 
 

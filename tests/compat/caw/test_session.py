@@ -18,7 +18,10 @@ from clew.errors import InvalidInput, ProviderError, ProviderLimited, SessionNot
 from tests.limits import PATIENCE
 from tests.providers.toy import PROGRAM, toy_place
 from tests.providers.toys import with_toys
+from tests.providers.worker import wait_until
 
+ROOT = Path(__file__).parents[3]
+ENVIRONMENT = {"PATH": os.environ["PATH"], "CAW_LOG": "off"}
 PROCESS = """
 import json, sys
 from clew.compat.caw import Agent
@@ -50,19 +53,17 @@ def file_of(data_dir: Path, session: Session) -> Any:
     return json.loads((data_dir / "sessions" / session.session_id / "trajectory.json").read_text())
 
 
-def in_another_process(root: Path, data_dir: Path | None, handle: str, prompt: str) -> tuple[str, int, str]:
+def job_for(root: Path, data_dir: Path | None, handle: str, prompt: str) -> str:
     place = toy_place(root)
-    job = {
-        "cwd": str(place.cwd),
-        "env": place.env,
-        "data_dir": data_dir and str(data_dir),
-        "handle": handle,
-        "prompt": prompt,
-    }
+    where = {"cwd": str(place.cwd), "env": place.env, "data_dir": data_dir and str(data_dir)}
+    return json.dumps({**where, "handle": handle, "prompt": prompt})
+
+
+def in_another_process(root: Path, data_dir: Path | None, handle: str, prompt: str) -> tuple[str, int, str]:
     done = subprocess.run(
-        [sys.executable, "-c", PROCESS, json.dumps(job)],
-        cwd=Path(__file__).parents[3],
-        env={"PATH": os.environ["PATH"], "CAW_LOG": "off"},
+        [sys.executable, "-c", PROCESS, job_for(root, data_dir, handle, prompt)],
+        cwd=ROOT,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -219,6 +220,21 @@ def test_a_file_that_is_damaged_is_kept_aside_and_made_anew_from_the_record(dama
         resumed.send("say two")
     assert len(file_of(data_dir, session)["turns"]) == 2
     assert path.with_name("trajectory.damaged.json").read_text() == damage
+
+
+def test_a_session_that_was_killed_in_its_first_prompt_goes_on_by_its_id(tmp_path: Path) -> None:
+    place, data_dir = toy_place(tmp_path), tmp_path / "caw_data"
+    started = place.cwd / "started"
+    job = job_for(tmp_path, data_dir, "", f"say I begin\nwrite {started} x\nsleep 600")
+    with subprocess.Popen([sys.executable, "-c", PROCESS, job], cwd=ROOT, env=ENVIRONMENT) as process:
+        wait_until(started.exists, "the program did not start")
+        process.kill()
+    with sync.open_checkpointer(f"sqlite:///{data_dir}/clew.db") as store:
+        (head,) = sync.Thread.list(store)
+    with toy(tmp_path, data_dir).resume_session(head.thread_id) as session:
+        assert session.trajectory.turns[0].status == "interrupted"
+        assert "say I begin" in session.send("echo").result, "the program is told what was stopped"
+        assert session.trajectory.num_turns == 2
 
 
 def test_a_damaged_file_of_caw_keeps_nobody_from_going_on_with_a_whole_handle(
