@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,13 @@ import pytest
 
 from clew.compat.caw import Agent
 from clew.errors import ProviderError
-from clew.messages import plain_text
+from clew.messages import plain_text, tool_calls
 from tests.e2e.desk import NAMES, desk, has_call, texts
 from tests.limits import PATIENCE
 from tests.servers.clis import Machine
 
 ROOT = Path(__file__).parents[3]
+DATA = ROOT / "tests" / "compat" / "importers" / "fixtures" / "caw"
 EXAMPLE = re.compile(r"^```python notest\n# after\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real-clis")]
@@ -153,6 +155,28 @@ def as_caw_writes(provider: str, session_id: str, key: str) -> dict[str, Any]:
         "duration_ms": 5,
         "metadata": {name: key} if name else {},
     }
+
+
+@pytest.mark.parametrize("provider", NAMES)
+def test_what_the_real_caw_wrote_elsewhere_goes_on_here_where_the_program_knows_nothing_of_it(
+    provider: str, tmp_path: Path
+) -> None:
+    data_dir = tmp_path / "caw_data"
+    shutil.copytree(DATA, data_dir)
+    (session_id,) = (
+        file.parent.name
+        for file in data_dir.glob("sessions/*/trajectory.json")
+        if (found := json.loads(file.read_text()))["agent"] == provider and found["completed_at"]
+    )
+    with desk(tmp_path) as here:
+        machine = here.machine()
+        with agent(machine, provider, data_dir=data_dir).resume_session(session_id) as session:
+            assert session.trajectory.num_turns == 2
+            assert "What is my number?" in session.send("What is my number?").result
+            assert session.trajectory.num_turns == 3
+        asked = machine.asked[-1]
+        assert "My number is 42." in texts(asked)
+        assert any("echo forty-two" in str(call.arguments) for message in asked for call in tool_calls(message))
 
 
 def test_an_error_of_the_model_is_raised_and_never_an_answer(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_parallel_calls_equal_ids_and_what_clew_does_not_know(tmp_path: Path) ->
         "turns": [{"input": "Go.", "output": calls}],
         "mcp_servers": [{"name": "files"}],
         "reasoning": "high",
-        "metadata": {"team": "blue", "limits": [1]},
+        "metadata": {"team": "blue", "limits": [1], "clew:hidden": "yes"},
     }
     files["opencode"].write_text(json.dumps(told))
     with CawSource.open(folder) as source:
@@ -223,10 +223,46 @@ def test_parallel_calls_equal_ids_and_what_clew_does_not_know(tmp_path: Path) ->
     assert not any(isinstance(entry, ProviderKey) for entry in found.entries)
     assert fold(found.entries).tags["team"] == "blue"
     said = "\n".join(found.losses)
-    for part in ("'somebody'", "1 sub-agent", "1 MCP server", "'high'", "'limits'", "'sound'"):
+    for part in ("'somebody'", "1 sub-agent", "1 MCP server", "'high'", "'limits'", "'clew:hidden'", "'sound'"):
         assert part in said
 
 
 def test_the_tokens_of_the_cache_are_part_of_the_input() -> None:
     usage = fold(sessions()["opencode"].entries).usage
     assert msgspec.structs.asdict(usage) == msgspec.structs.asdict(Usage(300, 60, 180, 0, 0))
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_a_session_that_has_grown_begins_with_the_same_entries(
+    beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So an import that is run again can add what is new."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder, _ = copy_of(tmp_path)
+    key = sessions()["killed"].thread_id
+    file = folder / "sessions" / key / "trajectory.json"
+    if beside:  # another call came back before caw was killed
+        told = json.loads(file.read_text())
+        output = told["turns"][1]["output"]
+        output.insert(0, {**output[0], "id": "first", "output": "done"})
+        file.write_text(json.dumps(told))
+    with CawSource.open(folder) as source:
+        before = [entry for entry in source.read(key).entries if not isinstance(entry, ProviderKey | StatusChanged)]
+        grown = json.loads(file.read_text())
+        grown["turns"].append({**grown["turns"][0], "input": "Another."})
+        file.write_text(json.dumps(grown))
+        after = source.read(key)
+    assert list(after.entries[: len(before)]) == before
+    assert fold(after.entries).status == "done"
+    model = ScriptedModel(lambda request: "Yes.")
+    store = await stored(after)
+    async with Agent(model, checkpointer=store) as agent:
+        await agent.run("Did it sleep?", thread_id=key)
+    roles = [type(message).__name__ for message in model.requests[-1].messages]
+    assert roles == ["User", "Assistant", "User", "Assistant", "Tool", "User", "Assistant", "User"]
+    results = [block for message in model.requests[-1].messages for block in message.content]
+    failed = [block.is_error for block in results if isinstance(block, ToolResult)]
+    assert failed == ([False, True] if beside else [True])
+    trajectory = await Agent(model, checkpointer=store).trajectory(key)
+    assert [exchange.prompt for exchange in trajectory.exchanges][-2:] == ["Another.", "Did it sleep?"]
+    assert [exchange.status for exchange in trajectory.exchanges] == ["done", "interrupted", "done", "done"]

@@ -14,7 +14,6 @@ from blake3 import blake3
 from clew._runtime import files
 from clew._runtime.text import plural
 from clew.agent.exchanges import Spent, ended
-from clew.agent.prompts import made_id
 from clew.compat.importers.base import Conversation, Source
 from clew.errors import Corrupt, InvalidInput
 from clew.log import (
@@ -26,6 +25,7 @@ from clew.log import (
     StatusChanged,
     ThreadStarted,
     ToolIntent,
+    ToolOutcome,
     Usage,
 )
 from clew.messages import Assistant, Block, Message, Text, Thinking, Tool, ToolCall, ToolResult, tool_calls, user
@@ -39,6 +39,7 @@ KEYS = {"codex": "thread_id", "opencode": "opencode_session_id"}
 """Where the metadata of a session hold the provider's own id. For Claude Code it is the session's id itself."""
 _SESSIONS = "sessions"
 _CREATED = re.compile(rb'"created_at": *"([^"]{1,64})"')
+_NOT_KNOWN = "It is not known what came of this call: caw was stopped while it ran."
 _BEGINNING = 4096
 """How many bytes of a file are read to learn when the session was created."""
 
@@ -173,6 +174,11 @@ class _Translation:
         self._ids: set[str] = set()
         self._length = 0
         """How many messages the entries so far have."""
+        self._prompts = 0
+        self._unanswered: set[str] = set()
+        """The ids of tool calls without a result. Each is the last thing that was done in its turn."""
+        self._open: tuple[ToolIntent, str] | None = None
+        """The call without a result in the turn that was translated last, with its id."""
         self._sub_agents = 0
         self._silent = 0
         """How many tool calls of Codex have no output: caw does not keep it."""
@@ -182,13 +188,13 @@ class _Translation:
         session = self._session
         yield ThreadStarted(session.agent, session.model, session.system_prompt, limits=self._limits())
         times = {"created_at": session.created_at, "completed_at": session.completed_at}
-        given = {name: value for name, value in session.metadata.items() if name not in KEYS.values()}
-        tags = {name: value for name, value in {**given, **times}.items() if isinstance(value, str) and value}
+        given = {name: value for name, value in session.metadata.items() if _is_tag(name, value)}
+        tags = {name: value for name, value in {**given, **times}.items() if value}
         yield Described(tags=tags)
         status = "done"
         for turn, amounts in zip(session.turns, self._amounts(), strict=True):
-            is_last = turn is session.turns[-1]
-            status = "interrupted" if is_last and self._was_stopped(turn) else "done"
+            was_stopped = amounts[0] is None and not (turn.output and turn.output[-1].type == "text")
+            status = "interrupted" if was_stopped else "done"
             yield from self._exchange(turn, amounts, status)
         key = _resume_key(session.agent, self.thread_id, session.metadata)
         if key and session.agent in PROVIDERS:
@@ -202,14 +208,12 @@ class _Translation:
         self.losses.append(f"the provider {self._session.agent!r}, which Clew does not know: its own session is left")
         return {}
 
-    def _was_stopped(self, turn: _Turn) -> bool:
-        """Return whether the process of caw was killed in this turn, which is the last one: caw counts the usage of a
-        turn at its end, and marks a session as complete when it is ended."""
-        return not self._session.completed_at and turn.usage.usage == Usage()
-
     def _amounts(self) -> Iterator[tuple[Usage | None, float | None]]:
-        """Yield the usage and cost of each turn. For Codex, caw writes the totals of the whole conversation with each
-        turn; the difference is what the turn used. A cost of 0 means that caw knew no price."""
+        """Yield the usage and cost of each turn, None if it is not known. For Codex, caw writes the totals of the whole
+        conversation with each turn; the difference is what the turn used. A cost of 0 means that caw knew no price.
+
+        A turn without any usage and without an answer was stopped: caw writes the usage when a turn ends.
+        """
         before, is_running = _Amounts(), self._session.agent == "codex"
         for turn in self._session.turns:
             now = turn.usage
@@ -223,23 +227,34 @@ class _Translation:
 
     def _exchange(self, turn: _Turn, amounts: tuple[Usage | None, float | None], status: str) -> Iterator[Entry]:
         """Yield the entries of one turn: the prompt, what was said and done, and how it ended. The last tool call of a
-        turn that was stopped is recorded as one that may have begun."""
-        asked = self._length
+        turn that was stopped is recorded as one that may have begun. If there is a turn after it, the call gets a
+        result, which says that its outcome is not known."""
+        if self._open is not None:
+            intent, call_id = self._open
+            yield ToolOutcome(intent.message, intent.index, ToolResult(call_id, (Text(_NOT_KNOWN),), True))
+            self._length, self._open = self._length + 1, None
+        asked, self._prompts = self._length, self._prompts + 1
         yield MessageAdded(user(turn.input))
         self._length += 1
-        messages = list(self._messages(turn, status))
-        answered = {block.call_id for message in messages for block in message.content if isinstance(block, ToolResult)}
-        for message in messages:
+        for message in self._messages(turn, status):
+            if isinstance(message, Tool) and self._open is not None:
+                for index, result in enumerate(message.content):
+                    if isinstance(result, ToolResult):
+                        yield ToolOutcome(self._length - 1, index, result)
+                continue
             yield MessageAdded(message)
-            calls = enumerate(tool_calls(message))
-            yield from (ToolIntent(self._length, index) for index, call in calls if call.id not in answered)
+            calls = tool_calls(message)
+            if calls and calls[-1].id in self._unanswered:
+                self._open = ToolIntent(self._length, len(calls) - 1), calls[-1].id
+                yield self._open[0]
             self._length += 1
         usage, cost = amounts
         seconds = turn.duration_ms / 1000
         reason = "caw was stopped in this turn" if status == "interrupted" else ""
         spent = Spent(usage, cost, seconds)
         agent, model = self._session.agent, self._session.model
-        yield ended(asked, self._length, agent, model, made_id(), status, reason, spent)
+        prompt_id = f"caw:{self.thread_id}:{self._prompts}"
+        yield ended(asked, self._length, agent, model, prompt_id, status, reason, spent)
         if usage is not None:
             yield Spend(usage, cost, seconds)
 
@@ -262,7 +277,9 @@ class _Translation:
                 self._sub_agents += block.subagent_trajectory is not None
                 self._silent += self._session.agent == "codex" and not block.output
                 is_open = status == "interrupted" and number == len(turn.output) - 1 and not block.output
-                if not is_open:
+                if is_open:
+                    self._unanswered.add(call_id)
+                else:
                     said = (Text(block.output),) if block.output else ()
                     results.append(ToolResult(call_id, said, block.is_error))
             else:
@@ -298,8 +315,8 @@ class _Translation:
         if session.reasoning:
             self.losses.append(f"the reasoning effort {session.reasoning!r}: give it again, in options=")
         for name, value in session.metadata.items():
-            if not isinstance(value, str):
-                self.losses.append(f"the metadata {name!r}, which is not text")
+            if name not in KEYS.values() and not _is_tag(name, value):
+                self.losses.append(f"the metadata {name!r}, which cannot be a tag of a thread")
 
 
 def _created(folder: Path) -> str:
@@ -314,6 +331,12 @@ def _created(folder: Path) -> str:
         if found is not None:
             return found[1].decode(errors="replace")
     return ""
+
+
+def _is_tag(name: str, value: object) -> bool:
+    """Return whether a value in the metadata of a session becomes a tag of the thread. The provider's own id does not,
+    and Clew's own tags cannot be set from outside."""
+    return isinstance(value, str) and name not in KEYS.values() and not name.startswith("clew:")
 
 
 def _resume_key(agent: str, session_id: str, metadata: dict[str, Any]) -> str:
