@@ -14,7 +14,7 @@ from clew.checkpointers import MemoryCheckpointer
 from clew.compat.importers import Conversation
 from clew.compat.importers.caw import CawSource
 from clew.errors import Corrupt, InvalidInput
-from clew.log import MessageAdded, ProviderKey, StatusChanged, ThreadStarted, Usage, fold
+from clew.log import MessageAdded, ProviderKey, Spend, StatusChanged, ThreadStarted, Usage, fold
 from clew.messages import Text, ToolCall, ToolResult, plain_text, tool, user
 from clew.testing import ScriptedModel
 
@@ -108,6 +108,22 @@ async def test_usage_is_of_each_prompt_also_where_caw_counts_codex_again_and_aga
     assert state.cost_usd is None, "caw writes 0 where it knows no price"
     assert (fold(sessions()["claude_code"].entries).cost_usd or 0) > 0
     assert any("running totals" in loss for loss in sessions()["codex"].losses)
+
+
+def test_turns_that_clew_has_written_have_their_own_usage_and_status_also_for_codex(tmp_path: Path) -> None:
+    folder, files = copy_of(tmp_path)
+    told = json.loads(files["codex"].read_text())
+    turn = {"input": "Go.", "output": [{"type": "text", "text": "Gone."}], "usage": told["turns"][0]["usage"]}
+
+    def used(input_tokens: int, **more: str) -> dict[str, object]:
+        return {**turn, "usage": {"input_tokens": input_tokens}, **more}
+
+    told["turns"] = [used(100), used(250), used(30, status="done"), used(40, status="failed"), used(400)]
+    files["codex"].write_text(json.dumps(told))
+    with CawSource.open(folder) as source:
+        found = source.read(files["codex"].parent.name)
+    spent = [entry.usage.input_tokens for entry in found.entries if isinstance(entry, Spend)]
+    assert spent == [100, 150, 30, 40, 80]
 
 
 def test_what_caw_has_lost_is_named() -> None:

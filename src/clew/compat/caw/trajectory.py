@@ -188,12 +188,14 @@ def _blocks(result: RunResult) -> Iterator[TextBlock | ThinkingBlock | ToolUse]:
 
 
 def turn_to_json(turn: Turn) -> dict[str, Any]:
-    """Return a turn as caw writes it into a file. Amounts that are not known are left out."""
+    """Return a turn as caw writes it into a file, with its status, which caw does not have. Amounts that are not known
+    are left out."""
     return {
         "input": turn.input,
         "output": msgspec.to_builtins(turn.output),
         "usage": msgspec.to_builtins(turn.usage),
         "duration_ms": turn.duration_ms,
+        "status": turn.status,
     }
 
 

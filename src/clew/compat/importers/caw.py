@@ -122,6 +122,14 @@ class _Amounts(msgspec.Struct, frozen=True):
         cached = self.cache_read_tokens, self.cache_write_tokens
         return Usage(self.input_tokens + sum(cached), self.output_tokens, *cached)
 
+    def plus(self, other: _Amounts) -> _Amounts:
+        return _Amounts(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+        )
+
     def since(self, before: _Amounts) -> _Amounts | None:
         """Return these running totals minus earlier ones; None if they are not the totals of more."""
         counts = (
@@ -149,6 +157,8 @@ class _Turn(msgspec.Struct, frozen=True):
     output: list[_Block] = []
     usage: _Amounts = _Amounts()
     duration_ms: float = 0
+    status: str = ""
+    """How the turn ended. Only Clew writes it, and with it usage that is of this turn alone."""
 
 
 class _Session(msgspec.Struct, frozen=True):
@@ -193,13 +203,12 @@ class _Translation:
         yield Described(tags=tags)
         status = "done"
         for turn, amounts in zip(session.turns, self._amounts(), strict=True):
-            was_stopped = amounts[0] is None and not (turn.output and turn.output[-1].type == "text")
-            status = "interrupted" if was_stopped else "done"
+            status = _status(turn)
             yield from self._exchange(turn, amounts, status)
         key = _resume_key(session.agent, self.thread_id, session.metadata)
         if key and session.agent in PROVIDERS:
             yield ProviderKey(session.agent, key, messages=self._length)
-        yield StatusChanged("interrupted") if status == "interrupted" else StatusChanged("done")
+        yield StatusChanged("done") if status == "done" else StatusChanged("interrupted")
         self._note_losses()
 
     def _limits(self) -> dict[str, Any]:
@@ -211,18 +220,18 @@ class _Translation:
     def _amounts(self) -> Iterator[tuple[Usage | None, float | None]]:
         """Yield the usage and cost of each turn, None if it is not known. For Codex, caw writes the totals of the whole
         conversation with each turn; the difference is what the turn used. A cost of 0 means that caw knew no price.
-
-        A turn without any usage and without an answer was stopped: caw writes the usage when a turn ends.
         """
-        before, is_running = _Amounts(), self._session.agent == "codex"
-        for turn in self._session.turns:
-            now = turn.usage
-            own = now.since(before) if is_running else now
-            before = now if now.usage != Usage() else before
-            own = now if own is None else own
+        before, turns = _Amounts(), self._session.turns
+        for turn in turns:
+            own = now = turn.usage
+            if self._session.agent == "codex" and not turn.status:
+                own = now.since(before) or now
+                before = before if now.usage == Usage() else now
+            else:
+                before = before.plus(own)
             known = own.usage if now.usage != Usage() else None
             yield known, (own.cost_usd or None) if known else None
-        if is_running and len(self._session.turns) > 1:
+        if self._session.agent == "codex" and sum(not turn.status for turn in turns) > 1:
             self.losses.append("the usage as caw has it, which counts Codex's running totals again with each turn")
 
     def _exchange(self, turn: _Turn, amounts: tuple[Usage | None, float | None], status: str) -> Iterator[Entry]:
@@ -250,7 +259,7 @@ class _Translation:
             self._length += 1
         usage, cost = amounts
         seconds = turn.duration_ms / 1000
-        reason = "caw was stopped in this turn" if status == "interrupted" else ""
+        reason = "" if status == "done" or turn.status else "caw did not write how this turn ended"
         spent = Spent(usage, cost, seconds)
         agent, model = self._session.agent, self._session.model
         prompt_id = f"caw:{self.thread_id}:{self._prompts}"
@@ -331,6 +340,15 @@ def _created(folder: Path) -> str:
         if found is not None:
             return found[1].decode(errors="replace")
     return ""
+
+
+def _status(turn: _Turn) -> str:
+    """Return how a turn ended. caw writes the usage of a turn when that ends, so a turn without any usage and without an
+    answer was stopped."""
+    if turn.status in ("done", "failed", "interrupted"):
+        return turn.status
+    has_answer = bool(turn.output) and turn.output[-1].type == "text"
+    return "interrupted" if turn.usage.usage == Usage() and not has_answer else "done"
 
 
 def _is_tag(name: str, value: object) -> bool:
