@@ -262,6 +262,9 @@ def test_a_bare_session_id_is_enough_with_the_data_dir_and_only_there(tmp_path: 
     with pytest.raises(ThreadNotFound, match="nobody"):
         toy(tmp_path, data_dir).resume_session("nobody")
     assert not (data_dir / "sessions" / "nobody").exists()
+    with pytest.raises(ThreadNotFound, match="elsewhere"):
+        toy(tmp_path, tmp_path / "elsewhere").resume_session(session.session_id)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("session_id", ["../outside", "a/b", "..", ".hidden", "x" * 300, ""])

@@ -15,16 +15,15 @@ from clew.compat.caw.trajectory import Trajectory, Turn, trajectory_to_json, tur
 from clew.compat.importers.caw import KEYS, TRAJECTORY
 from clew.errors import InvalidInput
 
-__all__ = ["STORE", "SessionFile"]
+__all__ = ["SessionFile"]
 
 STORE = "clew.db"
-"""The name of the store in a data_dir: an SQLite file in which everything is on record."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 class SessionFile:
-    """The file that shows a session to people and to other programs. The store has everything that is in it, and more:
-    so a file that is missing or damaged is made anew.
+    """The file that shows a session of a data_dir to people and to other programs. The store in the data_dir has all that
+    is in the file, and more. So a file that is missing or damaged is made anew.
 
     Turns that are in the file already stay as they are, so that a session which caw began keeps what caw wrote.
     """
@@ -36,7 +35,10 @@ class SessionFile:
                 f"the session id {session_id!r} cannot be the name of a folder in data_dir. Ids have letters, digits, '-', "
                 "'_' and '.', and do not begin with '.'."
             )
-        self.folder = Path(os.path.abspath(data_dir)) / "sessions" / session_id
+        root = Path(os.path.abspath(data_dir))
+        self.store = root / STORE
+        """The SQLite file in which everything is on record."""
+        self.folder = root / "sessions" / session_id
         self._path = self.folder / TRAJECTORY
 
     @property

@@ -13,7 +13,7 @@ import msgspec
 from clew import sync
 from clew.agent import RunResult
 from clew.compat.caw.display import Display
-from clew.compat.caw.files import STORE, SessionFile
+from clew.compat.caw.files import SessionFile
 from clew.compat.caw.trajectory import Trajectory, Turn, as_trajectory, as_turn
 from clew.compat.importers.caw import CawSource
 from clew.errors import ClewError, Corrupt, ProviderLimited, ThreadNotFound, UsageError
@@ -41,11 +41,14 @@ class Session:
         self._ended = False
         self._asked = bool(handle)
         """Whether a prompt is on record, so that a handle leads somewhere."""
-        store = self._open_store()
-        self._agent = self._closing.enter_context(sync.Agent(**settings, checkpointer=store))
-        self._began = (file.text("created_at") if file else "") or datetime.now(UTC).isoformat()
         self._about = {"system_prompt": settings.get("system_prompt", "")}
+        is_bare = bool(handle) and not handle.lstrip().startswith("{")
+        if is_bare and file is not None and not (file.exists or file.store.exists()):
+            raise _not_found(session_id, file)
         try:
+            store = self._open_store()
+            self._agent = self._closing.enter_context(sync.Agent(**settings, checkpointer=store))
+            self._began = (file.text("created_at") if file else "") or datetime.now(UTC).isoformat()
             if handle:
                 if store is not None and file is not None:
                     _bring(file, store, session_id)
@@ -53,7 +56,8 @@ class Session:
             else:
                 self._session = self._agent.start_session(thread_id=session_id)
             self._trajectory = self._read() if handle else self._empty(session_id)
-            self._check_known(handle)
+            if is_bare and file is not None and not self._trajectory.turns:
+                raise _not_found(session_id, file)
         except BaseException:
             self._closing.close()
             raise
@@ -62,14 +66,7 @@ class Session:
     def _open_store(self) -> sync.SQLiteCheckpointer | None:
         if self._file is None:
             return None
-        return self._closing.enter_context(sync.SQLiteCheckpointer(self._file.folder.parents[1] / STORE))
-
-    def _check_known(self, handle: str) -> None:
-        """Raise `ThreadNotFound` if a bare session id leads nowhere. A whole handle may lead to a conversation of which
-        the data_dir knows nothing."""
-        if handle and not handle.lstrip().startswith("{") and not self._trajectory.turns:
-            where = f"the data_dir {str(self._file.folder.parents[1])!r}" if self._file else "memory"
-            raise ThreadNotFound(handle, where, "Give the whole handle, or the data_dir that the session was made with")
+        return self._closing.enter_context(sync.SQLiteCheckpointer(self._file.store))
 
     @property
     def session_id(self) -> str:
@@ -188,6 +185,11 @@ def _bring(file: SessionFile, store: sync.SQLiteCheckpointer, session_id: str) -
             thread.append(*found.entries)
     for loss in found.losses:
         log.warning("session %r, which caw made: left behind: %s", session_id, loss)
+
+
+def _not_found(session_id: str, file: SessionFile) -> ThreadNotFound:
+    where = f"the data_dir {str(file.store.parent)!r}"
+    return ThreadNotFound(session_id, where, "Give the whole handle, or the data_dir that the session was made with")
 
 
 def _key_in(handle: str) -> str:

@@ -284,11 +284,11 @@ class _Translation:
                 call_id = self._unique(block.id)
                 content.append(ToolCall(call_id, block.name, block.arguments))
                 self._sub_agents += block.subagent_trajectory is not None
-                self._silent += self._session.agent == "codex" and not block.output
                 is_open = status == "interrupted" and number == len(turn.output) - 1 and not block.output
                 if is_open:
                     self._unanswered.add(call_id)
                 else:
+                    self._silent += self._session.agent == "codex" and not block.output
                     said = (Text(block.output),) if block.output else ()
                     results.append(ToolResult(call_id, said, block.is_error))
             else:
