@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -391,6 +392,19 @@ def test_words_are_printed_once_and_control_characters_are_made_visible(
     assert printed.count("one two") == 3, "twice in the prompt, once in the answer"
     assert "\x1b" not in printed
     assert "\\x1b[2Jgone" in printed
+
+
+def test_words_that_the_output_cannot_show_are_printed_as_escapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAW_LOG", "full")
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    with toy(tmp_path).start_session() as session:
+        assert session.send("say schön").result == "schön"
+    assert b"[answer] sch\\xf6n" in printed.getvalue()
+    monkeypatch.setattr(sys, "stdout", None)
+    assert toy(tmp_path).completion("say schön").result == "schön"
 
 
 def test_a_mode_of_display_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,12 @@ class Display:
 
 
 def _to_output(line: str) -> None:
-    print(line, file=sys.stdout, flush=True)
+    """Print a line. Characters that the output cannot show are printed as escapes: an answer that was paid for must not
+    be lost because it cannot be shown."""
+    output = sys.stdout
+    if output is not None:  # as in a program without a console
+        encoding = getattr(output, "encoding", None) or "utf-8"
+        print(line.encode(encoding, "backslashreplace").decode(encoding), file=output, flush=True)
 
 
 def _mode(name: str) -> Mode:
