@@ -166,10 +166,10 @@ async def test_a_call_in_which_caw_was_killed_is_in_doubt_and_the_model_is_told(
     assert "not known" in plain_text(user(*result.content))
 
 
-def test_a_session_that_has_no_answer_yet_is_reported_and_the_others_are_read() -> None:
+def test_a_session_in_which_nothing_was_said_is_reported_and_the_others_are_read() -> None:
     with CawSource.open(DATA) as source:
         (killed,) = [key for key in [*source.keys()] if not (DATA / "sessions" / key / "trajectory.json").exists()]
-        with pytest.raises(InvalidInput, match="after the first answer"):
+        with pytest.raises(InvalidInput, match="with the first words or tool call"):
             source.read(killed)
         with pytest.raises(InvalidInput, match="no session 'nobody'"):
             source.read("nobody")
