@@ -102,7 +102,8 @@ class CawSource(Source):
             return path.read_bytes()
         except FileNotFoundError:
             raise InvalidInput(
-                f"{path.parent} has no {TRAJECTORY}: caw writes it with the first words or tool call, and this session has none."
+                f"{path.parent} has no {TRAJECTORY}: caw writes it with the first words or tool call, and this session has "
+                "none."
             ) from None
         except OSError as error:
             raise files.explain(error, path) from error
