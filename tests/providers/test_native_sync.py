@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from clew import Thread
 from clew.agent import ToolStarted
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import ProviderError
+from clew.log import MessageAdded, ProviderKey, StatusChanged, ThreadStarted
 from clew.messages import Message, ToolCall, ToolResult, assistant, plain_text, user
 from clew.messages import tool as results
 from clew.providers import Place, ProviderSession
@@ -187,3 +189,34 @@ def test_a_session_that_was_compacted_by_hand_has_its_summary_and_what_came_then
     assert beyond(TALK, summary, []) == (user("A summary."), *BY_HAND)
     told: list[Message] = [user("[clew] It was stopped.\n\ntwo"), assistant("2")]
     assert beyond([*TALK[:2], *told], [user("A summary."), *told], []) == (user("A summary."),)
+
+
+async def test_a_session_of_which_neither_a_copy_nor_a_mark_is_left_is_not_taken_in_a_second_time(
+    tmp_path: Path,
+) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store, redact=lambda text: text).start_session()
+    for words in ("say one", "say two"):
+        await session.send(words)
+    shutil.rmtree(place.cache / "providers")  # it may be deleted at any time
+    await session.send("say three")
+    assert [answer for _, answer in await prompts(session)] == ["one", "two", "three"]
+
+
+async def test_a_session_that_is_on_record_by_its_key_alone_goes_on_as_it_is(tmp_path: Path) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    elsewhere = toy_agent(place, MemoryCheckpointer()).start_session()
+    await elsewhere.send("say one")
+    key = json.loads(elsewhere.resume_handle)["resume_key"]
+    async with Thread.open(store, "imported") as thread:
+        await thread.append(
+            ThreadStarted("toy", limits={"provider": "toy"}),
+            MessageAdded(user("the prompt in other words")),
+            MessageAdded(assistant("one")),
+            ProviderKey("toy", key, messages=2),
+            StatusChanged("done"),
+        )
+    session = toy_agent(place, store).resume_session("imported")
+    assert "user=say one assistant=one" in ((await session.send("echo")).output or "")
+    assert json.loads(session.resume_handle)["resume_key"] == key
+    assert [prompt for prompt, _ in await prompts(session)] == ["the prompt in other words", "echo"]

@@ -110,19 +110,25 @@ class Placement:
         if not await asyncio.to_thread(provider.export, known.key, folder):
             return "absent"
         if not known.native:
-            return "same" if _marked(folder)[:2] in ((), (self._log_id, known.messages)) else "apart"
+            marked = self._marked(folder, known)
+            return "same" if marked[:2] in ((), (self._log_id, known.messages)) else "apart"
         if (await Workspace(folder, self._store).snapshot()).digest == known.native:
             return "same"
         async with self._restored(known.native) as kept:
             return await asyncio.to_thread(provider.standing, known.key, kept)
+
+    def _marked(self, folder: Path, known: ProviderKey) -> tuple[()] | tuple[str, int, int]:
+        """Return what `_marked` returns for this folder; nothing if the session is on record by its key alone, as an
+        import records it. A mark is then of another thread, which says nothing about this one."""
+        return _marked(folder) if known.thread else ()
 
     async def then_and_now(self, state: Checkpoint) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
         """Return two tuples of messages: those that the program's session held when it was last stored, and those that
         it holds on this machine now.
 
         Both are empty if they cannot be compared: the provider has no stored session of this thread, the thread was
-        rewound or forked since, or the session was changed otherwise than by adding to it. Both may also be empty if
-        nothing was added to the session.
+        rewound or forked since, the session was changed otherwise than by adding to it, or nothing says any more how
+        much it held. Both may also be empty if nothing was added to the session.
         """
         known = state.providers.get(self._provider.name)
         if known is None or not _in_line(known, state, self._log_id):
@@ -133,10 +139,10 @@ class Placement:
             async with self._restored(known.native) as kept:
                 then = (await asyncio.to_thread(self._provider.read, kept)).messages
             return then, (await asyncio.to_thread(self._provider.read, folder)).messages
-        if known.native or standing != "same":
+        marked = self._marked(folder, known)
+        if known.native or standing != "same" or (known.messages and not marked):
             return (), ()
         now = (await asyncio.to_thread(self._provider.read, folder)).messages
-        marked = _marked(folder)
         return now[: marked[2] if marked else 0], now
 
     async def _install(self, known: ProviderKey, key: str) -> Placed:
