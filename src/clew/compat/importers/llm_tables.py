@@ -162,13 +162,14 @@ class _Reader:
         turns = {text(row["tip_message_hash"]): row for row in _turns(self._database, self._key)}
         known = {row["id"] for row in turns.values()}
         older = [row for row in _responses(self._database, self._key) if row["id"] not in known]
-        chain = [
-            (name, message) for name, role in self._chain(tip) if (message := self._message(name, role)) is not None
-        ]
-        start = _end_of([message for _, message in chain], older)
+        chain, probe = self._chain(tip), _Reader(self._database, self._key)
+        start = _end_of([probe._message(name, role) for name, role in chain], older) if older else 0
         for row in older[: len(older) if start else 0]:
             self.answer(row)
-        for place, (name, message) in enumerate(chain[start:], start):
+        for place, (name, role) in enumerate(chain[start:], start):
+            message = self._message(name, role)
+            if message is None:
+                continue
             if isinstance(message, System) and place == 0:
                 self._say_system(plain_text(message))
             elif isinstance(message, Assistant):
@@ -337,7 +338,7 @@ class _Reader:
         return File(name, kind, data, url or None)
 
 
-def _end_of(messages: Sequence[Message], older: Sequence[Row]) -> int:
+def _end_of(messages: Sequence[Message | None], older: Sequence[Row]) -> int:
     """Return how many messages of the tree, from its beginning, repeat the answers in the older table and their prompts.
     Those are then read from the older table, which has more of them: a newer `llm` that goes on with a conversation of
     an older one leaves out attachments. Returns 0 if there are no such answers, or the messages are others."""
