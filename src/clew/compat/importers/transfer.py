@@ -51,6 +51,7 @@ Status = Literal["imported", "updated", "skipped", "failed"]
 
 _OWN = "clew:"
 _BATCH = 500
+_SHOWN = 8
 _IN_MEMORY = 64 * 2**20
 """The most bytes of files that a thread may have to be made in memory. With more it is made in a temporary SQLite file."""
 
@@ -103,9 +104,9 @@ async def import_all(
       conversation is reported in `failed` if it has grown too.
     - **Says what is missing.** Parts that could not be carried over are listed in the result and in the thread's state.
 
-    `keys` are the conversations to import, by default all. `thread_id` is the id for the thread if there is only one.
-    A conversation that cannot be imported is reported in `failed` and does not stop the others. Raises `Unavailable` if
-    the store does not answer.
+    `keys` are the conversations to import, or beginnings of their keys; by default all. `thread_id` is the id for the
+    thread if there is only one. A conversation that cannot be imported is reported in `failed` and does not stop the
+    others. Raises `Unavailable` if the store does not answer.
 
     `progress` is called with the number of conversations done and the number of all, and `tell` with the outcome of
     each. Conversations are read on the event loop, and each is held in memory as a whole.
@@ -128,18 +129,22 @@ async def import_all(
 
 
 def _chosen(source: Source, keys: Sequence[str] | None) -> list[str]:
-    """Return the keys of the conversations to import, each once. Raises `InvalidInput` if the source has no conversation
-    with one of them."""
+    """Return the keys of the conversations to import, each once. `keys` are keys, or beginnings of keys that no other
+    key has; None means all. Raises `InvalidInput` if the source has no such conversation, or several."""
     there = list(source.keys())
-    if keys is None:
-        return there
-    unknown = [key for key in keys if key not in set(there)]
-    if unknown:
-        shown = ", ".join(there[:8]) + (" …" if len(there) > 8 else "")
-        raise InvalidInput(
-            f"there is no conversation {unknown[0]!r} in this source of kind {source.kind!r}. It has {len(there)}: {shown}"
-        )
-    return list(dict.fromkeys(keys))
+    return there if keys is None else list(dict.fromkeys(_meant(source.kind, there, key) for key in keys))
+
+
+def _meant(kind: str, there: Sequence[str], given: str) -> str:
+    meant = [given] if given in there else [key for key in there if given and key.startswith(given)]
+    if len(meant) == 1:
+        return meant[0]
+    shown = ", ".join((meant or there)[:_SHOWN]) + (" …" if len(meant or there) > _SHOWN else "")
+    if meant:
+        raise InvalidInput(f"{given!r} is the beginning of several keys: {shown}. Give more of it.")
+    raise InvalidInput(
+        f"there is no conversation {given!r} in this data of kind {kind!r}. It has {len(there)}: {shown}"
+    )
 
 
 def _summed(outcomes: Sequence[Outcome]) -> Imported:
@@ -159,7 +164,7 @@ async def _imported_before(store: Checkpointer, kind: str) -> dict[str, list[Hea
     """Return the heads of the threads that earlier imports of this kind made, by the keys of their conversations."""
     found: dict[str, list[Head]] = {}
     async for head in store.heads(HeadQuery(tags={FROM: kind})):
-        if head.tags.get(AS) == head.thread_id and KEY in head.tags:
+        if head.tags.get(AS) == head.thread_id and KEY in head.tags and not is_hidden(head):
             found.setdefault(head.tags[KEY], []).append(head)
     return found
 
