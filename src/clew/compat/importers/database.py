@@ -83,6 +83,8 @@ class Database:
                     f"{self._path} takes far more steps to read than its size explains: its pages point at each other in a "
                     "circle or many times over. Restore it from a copy."
                 ) from error
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_ERROR:  # the tables are not as they should be
+                raise Corrupt(f"{self._path} cannot be read as {self._what}: {error}.") from error
             raise Unavailable(f"{self._path}, {self._what}, could not be read: {error}. Try again.") from error
         except sqlite3.DatabaseError as error:
             raise Corrupt(f"{self._path} cannot be read as {self._what}: {error}. Restore it from a copy.") from error
