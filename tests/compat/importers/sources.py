@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import msgspec
+from blake3 import blake3
 
 from clew.compat.importers import Conversation, Source
 from clew.errors import Corrupt
@@ -45,7 +46,9 @@ class Told(Source):
         return list(self.texts)
 
     def version(self, key: str) -> str:
-        return str(hash(tuple(self.texts[key]))) if len(self.texts[key]) < 1000 else str(len(self.texts[key]))
+        files = [] if self.files is None else [path for path in self.files.rglob("*") if path.is_file()]
+        stamps = [(str(path), path.stat().st_mtime_ns) for path in sorted(files)]
+        return blake3(msgspec.json.encode((self.texts[key], stamps))).hexdigest(8)
 
     def read(self, key: str) -> Conversation:
         self.read_keys.append(key)

@@ -17,6 +17,7 @@ from clew.compat.importers import import_all, open_source
 from clew.errors import Corrupt, InvalidInput
 from clew.messages import Text, ToolCall, ToolResult, assistant, plain_text, tool, user
 from clew.providers import Conversation, Place, find_provider
+from clew.workspace import Workspace
 
 pytestmark = pytest.mark.anyio
 
@@ -139,8 +140,6 @@ async def test_a_thread_grows_with_its_session(name: str, tmp_path: Path) -> Non
 
 async def test_the_files_of_the_program_come_with_the_thread(home: Home, tmp_path: Path) -> None:
     """On another machine the program gets its own session, and not one made from the messages."""
-    from clew.workspace import Workspace
-
     async with MemoryCheckpointer() as store:
         with open_source("native", home.path / ".codex") as source:
             (thread_id,) = (await import_all(source, store)).ids

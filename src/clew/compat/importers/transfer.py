@@ -283,7 +283,7 @@ _EXTENDED = "clew:extended"
 
 async def _extend(scratch: Checkpointer, store: Checkpointer, thread_id: str) -> bool:
     """Append to a thread of the store what the thread of the same id in the scratch store has beyond it, in one step.
-    Returns whether messages or other events were added, and not only facts such as a new version.
+    Returns whether messages, other events or files were added, and not only facts such as a new version.
 
     Raises `InvalidInput` if the store's thread is not the beginning of the other one, apart from such facts.
     """
@@ -301,13 +301,17 @@ async def _extend(scratch: Checkpointer, store: Checkpointer, thread_id: str) ->
         if len(old) <= events and not isinstance(entry, LeaseTaken | FoldedState):
             rest.append(entry)
         events += _is_event(entry)
-    started = [[entry for entry in entries if isinstance(entry, ThreadStarted)] for entries in (there, now)]
-    if started[0][-1:] != started[1][-1:] and started[1][-1] not in rest:
-        rest.insert(0, started[1][-1])
+    started = _last(now, ThreadStarted)
+    if started is not None and started != _last(there, ThreadStarted) and started not in rest:
+        rest.insert(0, started)
     async with Thread.open(scratch, _EXTENDED, label="import") as thread:
         await thread.append(*rest)
     await Thread.copy(scratch, store, _EXTENDED, new_id=thread_id)
-    return any(map(_is_event, rest))
+    return any(map(_is_event, rest)) or _last(now, WorkspaceSnapshot) != _last(there, WorkspaceSnapshot)
+
+
+def _last(entries: Sequence[Logged], kind: type[Logged]) -> Logged | None:
+    return next((entry for entry in reversed(entries) if isinstance(entry, kind)), None)
 
 
 async def _entries(store: Checkpointer, thread_id: str) -> list[Logged]:
