@@ -12,7 +12,7 @@ from clew.errors import InvalidInput
 
 __all__ = ["GROUP", "KINDS", "find_source", "open_source", "source_kinds"]
 
-GROUP = "clew.importers"
+GROUP = "clew.compat.importers"
 """The entry point group in which installed packages add kinds of data. An entry's name is the kind, and its value a
 subclass of `Source`."""
 
