@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from clew.errors import InvalidInput, Unavailable
 from clew.log import Entry, MessageAdded, StatusChanged, ToolIntent
 from clew.messages import ToolCall, assistant, plain_text, user
 from clew.testing import ScriptedModel
+from clew.threads.ops import copy as copying
 from clew.workspace import Workspace
 from tests.compat.importers.sources import Told
 
@@ -276,3 +278,40 @@ async def test_a_sealed_store_holds_nothing_plain(tmp_path: Path) -> None:
         await import_all(Told({"a": ["A secret plan.", "Yes."]}, losses=["a secret picture"]), store)
         assert await texts(store, "told-a") == ["A secret plan.", "Yes."]
     assert all(b"secret" not in path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file())
+
+
+async def test_a_thread_that_is_being_worked_on_is_left_to_its_holder(store: Checkpointer) -> None:
+    source = Told({"a": TRIP})
+    await import_all(source, store)
+    source.texts["a"] = MORE
+    async with Thread.open(store, "told-a"):
+        done = await import_all(source, store)
+    assert "thread 'told-a' is being run by" in done.failed["a"]
+    assert (await import_all(source, store)).updated == ("told-a",)
+
+
+async def test_more_than_one_append_can_hold_is_not_added_by_halves(
+    store: Checkpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "MAX_APPEND", 2000)
+    source = Told({"a": TRIP})
+    await import_all(source, store)
+    source.texts["a"] = [*TRIP, os.urandom(2000).hex(), "Oh."]
+    done = await import_all(source, store)
+    assert "too large for one append; delete that copy first" in done.failed["a"]
+    assert await texts(store, "told-a") == TRIP
+    await store.delete("told-a")
+    assert (await import_all(source, store)).ids == ("told-a",)
+
+
+async def test_two_imports_at_once_end_with_each_conversation_once(tmp_path: Path) -> None:
+    texts = {f"{number}": [*TRIP, "x" * 100_000, "y" * 100_000] for number in range(8)}
+    url = f"sqlite:///{tmp_path}/clew.db"
+    async with open_checkpointer(url) as one, open_checkpointer(url) as other:
+        done = await asyncio.gather(import_all(Told(texts), one), import_all(Told(texts), other))
+        again = await import_all(Told(texts), one)
+        assert ([*again.ids, *again.skipped], again.failed) == ([f"told-{number}" for number in texts], {})
+        assert {*done[0].ids, *done[1].ids} | {*again.ids} == {f"told-{number}" for number in texts}
+        heads = [head async for head in one.heads()]
+        assert sorted(head.thread_id for head in heads) == sorted(again.skipped + again.ids)
+        assert [(await Thread.verify(one, head.thread_id)).sound for head in heads] == [True] * 8

@@ -34,6 +34,7 @@ class Database:
         self._path = path
         self._what = what
         self._tables: dict[str, tuple[str, ...]] = {}
+        self._places: dict[tuple[str, str], dict[object, list[int]]] = {}
         name = f"file:{quote(str(path.absolute()))}?mode=ro"
         with self._translated_errors():
             self._connection = sqlite3.connect(name, uri=True, timeout=_WAIT, isolation_level=None)
@@ -68,6 +69,18 @@ class Database:
             cursor = self._connection.execute(query, values)
             columns = [column[0] for column in cursor.description]
             return [dict(zip(columns, row, strict=True)) for row in cursor]
+
+    def matching(self, table: str, column: str, value: object) -> list[Row]:
+        """Return the rows of a table that have this value in a column, in the order in which they were inserted. A table
+        without an index is read through only once: then it is known where the rows of each value are. Rows that are
+        inserted later are not seen."""
+        places = self._places.get((table, column))
+        if places is None:
+            places = self._places[table, column] = {}
+            for row in self.rows(f'SELECT rowid AS place, "{column}" AS value FROM "{table}"'):  # noqa: S608 - names of ours
+                places.setdefault(row["value"], []).append(row["place"])
+        query = f'SELECT * FROM "{table}" WHERE rowid = ?'  # noqa: S608 - a name of ours
+        return [row for place in places.get(value, ()) for row in self.rows(query, place)]
 
     def close(self) -> None:
         self._connection.close()

@@ -30,6 +30,7 @@ class LlmLogs(Source):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._database = Database(path, "a log of llm")
+        self._known: dict[str, str] | None = None
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -52,7 +53,12 @@ class LlmLogs(Source):
         return list(self._names())
 
     def _names(self) -> dict[str, str]:
-        """Return the names of all conversations that have an answer, by their ids, oldest first."""
+        """Return the names of all conversations that have an answer, by their ids, oldest first. Looks only once."""
+        if self._known is None:
+            self._known = self._look()
+        return self._known
+
+    def _look(self) -> dict[str, str]:
         found: dict[str, str] = {}
         if self._database.has("threads", "id", "name", "tip_message_hash"):
             rows = self._database.rows("SELECT id, name FROM threads WHERE tip_message_hash IS NOT NULL")

@@ -85,13 +85,13 @@ def _tip(database: Database, key: str) -> str:
 def _responses(database: Database, key: str) -> list[Row]:
     if not database.has("responses", "id", "conversation_id", "model", "prompt", "response"):
         return []
-    return database.rows("SELECT * FROM responses WHERE conversation_id = ? ORDER BY id", key)
+    return sorted(database.matching("responses", "conversation_id", key), key=lambda row: text(row["id"]))
 
 
 def _turns(database: Database, key: str) -> list[Row]:
     if not database.has("turns", "id", "thread_id", "tip_message_hash", "model"):
         return []
-    return database.rows("SELECT * FROM turns WHERE thread_id = ? ORDER BY id", key)
+    return sorted(database.matching("turns", "thread_id", key), key=lambda row: text(row["id"]))
 
 
 class _Reader:
@@ -138,7 +138,7 @@ class _Reader:
     def _of_response(self, table: str, key: str) -> list[Row]:
         if not self._database.has(table, "id", "response_id", "name"):
             return []
-        return self._database.rows(f"SELECT * FROM {table} WHERE response_id = ? ORDER BY id", key)  # noqa: S608 - a name of ours
+        return self._database.matching(table, "response_id", key)
 
     def _fragments(self, table: str, key: str) -> list[str]:
         if not (self._database.has(table, "response_id", "fragment_id", "order") and self._database.has("fragments")):
@@ -306,9 +306,9 @@ class _Reader:
     def _look_at(self, row: Row, table: str, column: str) -> None:
         """Note the names of the tools that were offered for an answer: their code is not in the database."""
         if self._database.has(table, column, "tool_id") and self._database.has("tools", "id", "name"):
-            query = f"SELECT name FROM {table} JOIN tools ON tools.id = tool_id WHERE {column} = ? ORDER BY tool_id"  # noqa: S608 - names of ours
-            for tool in self._database.rows(query, row["id"]):
-                self._note("the code of the tools, of which there are only the names ({names})", tool["name"])
+            for offered in self._database.matching(table, column, row["id"]):
+                for tool in self._database.matching("tools", "id", offered["tool_id"]):
+                    self._note("the code of the tools, of which there are only the names ({names})", tool["name"])
 
     def _call(self, given: Any, name: str, arguments: Any) -> ToolCall:
         self._calls += 1

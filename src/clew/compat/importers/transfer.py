@@ -19,7 +19,7 @@ from clew._runtime.batches import batches
 from clew.agent.journal import Journal
 from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, SQLiteCheckpointer
 from clew.compat.importers.base import Conversation, Source
-from clew.errors import ClewError, InvalidInput, Unavailable, UsageError
+from clew.errors import ClewError, Conflict, InvalidInput, Unavailable, UsageError
 from clew.log import (
     Described,
     FoldedState,
@@ -192,30 +192,42 @@ async def _import(source: Source, store: Checkpointer, key: str, earlier: list[H
     conversation = source.read(key)
     name = thread_id or conversation.thread_id
     before = next((head for head in asked if head.thread_id == name), asked[0] if asked else None)
-    if before is None:
-        await _check_free(store, name)
-    else:
-        name = before.thread_id
-    tags = {FROM: source.kind, KEY: key, VERSION: version, AS: name}
+    tags = {FROM: source.kind, KEY: key, VERSION: version, AS: name if before is None else before.thread_id}
+    name = tags[AS]
+    if before is None and await _is_taken(store, name, tags):
+        return Outcome(key=key, status="skipped", thread_id=name)
     async with _scratch(conversation.files) as scratch:
         lost = await _write(scratch, name, conversation, tags)
-        status: Status = "imported"
-        if before is None:
-            await Thread.copy(scratch, store, name)
-        else:
-            status = "updated" if await _extend(scratch, store, name) else "skipped"
-    return Outcome(key=key, status=status, thread_id=name, losses=() if status == "skipped" else lost)
+        try:
+            if before is not None and not await _extend(scratch, store, name):
+                return Outcome(key=key, status="skipped", thread_id=name)
+            if before is None:
+                await Thread.copy(scratch, store, name)
+        except Conflict as conflict:
+            if await _is_taken(store, name, tags, before):
+                return Outcome(key=key, status="skipped", thread_id=name)
+            raise InvalidInput(f"{conflict} If another import is at work, run this one again after it.") from conflict
+    return Outcome(key=key, status="imported" if before is None else "updated", thread_id=name, losses=lost)
 
 
-async def _check_free(store: Checkpointer, thread_id: str) -> None:
-    """Raise `InvalidInput` if the store has a thread of this id, or if the id is one that listings would not show."""
+async def _is_taken(store: Checkpointer, thread_id: str, tags: Mapping[str, str], before: Head | None = None) -> bool:
+    """Return whether another process has imported the same version of the conversation, with these tags, meanwhile.
+
+    Raises `InvalidInput` if the store has any other thread of this id, except the one with the head `before`, or if the
+    id is one that listings would not show.
+    """
     if thread_id.startswith(_OWN):
         raise InvalidInput(f"a thread cannot be named {thread_id!r}: ids that begin with {_OWN!r} are Clew's own.")
     head = await store.head(thread_id)
-    if head is not None and not is_hidden(head):
+    if head is None or is_hidden(head):
+        return False
+    if all(head.tags.get(name) == value for name, value in tags.items()):
+        return True
+    if before is None:
         raise InvalidInput(
             f"the store has another thread {thread_id!r}, and it is left alone. Import the conversation under another id."
         )
+    return False
 
 
 @asynccontextmanager
