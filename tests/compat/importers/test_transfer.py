@@ -16,8 +16,18 @@ from clew.checkpointers.sealed import SealedCheckpointer
 from clew.compat.importers import Conversation, Outcome, import_all
 from clew.compat.importers import transfer as importing
 from clew.errors import InvalidInput, Unavailable
-from clew.log import Entry, MessageAdded, StatusChanged, ToolIntent
-from clew.messages import ToolCall, assistant, plain_text, user
+from clew.log import (
+    Described,
+    Entry,
+    MessageAdded,
+    Spend,
+    StateSet,
+    StatusChanged,
+    ThreadStarted,
+    ToolIntent,
+    Usage,
+)
+from clew.messages import Text, ToolCall, ToolResult, assistant, plain_text, tool, user
 from clew.testing import ScriptedModel
 from clew.threads.ops import copy as copying
 from clew.workspace import Workspace
@@ -137,6 +147,41 @@ async def test_a_conversation_that_was_changed_there_is_not_written_over_the_thr
     done = await import_all(source, store)
     assert "changed otherwise" in done.failed["a"]
     assert await texts(store, "told-a") == MORE
+
+
+async def test_values_sums_and_guesses_may_change_as_a_conversation_grows(store: Checkpointer) -> None:
+    class Counted(Told):
+        """Has totals and a counter, and a call whose result comes later."""
+
+        def read(self, key: str) -> Conversation:
+            step = len(self.texts[key])
+            called = MessageAdded(assistant(ToolCall("c1", "pay", {"euros": 5})), Usage(10, 5), 0.5)
+            entries: list[Entry] = [
+                ThreadStarted("teller", f"model-{step}"),
+                StateSet("step", step),
+                StateSet("kind", "x"),
+            ]
+            entries += [MessageAdded(user("Pay.")), called]
+            if step == 1:
+                entries.append(ToolIntent(1, 0))
+            else:
+                entries += [MessageAdded(tool(ToolResult("c1", (Text("paid"),)))), MessageAdded(assistant("Paid."))]
+            entries += [Spend(Usage(100 * step, step), 0.25 * step, 1.5 * step)]
+            ending = StatusChanged("interrupted") if step == 1 else StatusChanged("done")
+            return Conversation(thread_id="counted", entries=[*entries, Described(tags={"step": str(step)}), ending])
+
+    source = Counted({"a": ["1"]})
+    await import_all(source, store)
+    assert [call.status for call in (await Thread.load(store, "counted")).calls] == ["in_doubt"]
+    source.texts["a"] = ["1", "2"]
+    assert (await import_all(source, store)).updated == ("counted",)
+    grown = await Thread.load(store, "counted")
+    async with MemoryCheckpointer() as fresh:
+        await import_all(source, fresh)
+        whole = await Thread.load(fresh, "counted")
+    for field in ("messages", "usage", "cost_usd", "seconds", "state", "tags", "model", "status", "turns", "calls"):
+        assert getattr(grown, field) == getattr(whole, field), field
+    assert (grown.usage, grown.cost_usd, grown.seconds) == (Usage(210, 7), 1.0, 3.0)
 
 
 async def test_another_thread_of_that_id_is_never_touched(store: Checkpointer) -> None:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,16 +21,21 @@ from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer
 from clew.compat.importers.base import Conversation, Source
 from clew.errors import ClewError, Conflict, InvalidInput, Unavailable, UsageError
 from clew.log import (
+    Checkpoint,
     Described,
     FoldedState,
     LeaseTaken,
     Logged,
     ProviderKey,
+    Spend,
     StateSet,
     StatusChanged,
     ThreadStarted,
+    ToolIntent,
+    Usage,
     WorkspaceSnapshot,
     encode_entries,
+    fold,
 )
 from clew.providers.placement import Placement
 from clew.threads import Thread
@@ -52,6 +57,8 @@ Status = Literal["imported", "updated", "skipped", "failed"]
 _OWN = "clew:"
 _BATCH = 500
 _SHOWN = 8
+_NOTHING = 1e-9
+"""Dollars or seconds that are only a rounding error."""
 _IN_MEMORY = 64 * 2**20
 """The most bytes of files that a thread may have to be made in memory. With more it is made in a temporary SQLite file."""
 
@@ -295,31 +302,57 @@ _EXTENDED = "clew:extended"
 
 async def _extend(scratch: Checkpointer, store: Checkpointer, thread_id: str) -> bool:
     """Append to a thread of the store what the thread of the same id in the scratch store has beyond it, in one step.
-    Returns whether messages, other events or files were added, and not only facts such as a new version.
+    Returns whether that was more than new tags.
 
-    Raises `InvalidInput` if the store's thread is not the beginning of the other one, apart from such facts.
+    Raises `InvalidInput` if the events of the store's thread are not the beginning of those of the other one.
     """
     await Thread.copy(store, scratch, thread_id, new_id=_EXTENDED)
     there, now = await _entries(scratch, _EXTENDED), await _entries(scratch, thread_id)
-    old, new = [_key_of(entry) for entry in there if _is_event(entry)], [each for each in now if _is_event(each)]
-    if old != [_key_of(entry) for entry in new[: len(old)]]:
+    old, new = ([_key_of(entry) for entry in entries if _is_event(entry)] for entries in (there, now))
+    if old != new[: len(old)]:
         raise InvalidInput(
             f"thread {thread_id!r} was worked on since it was imported, or the conversation was changed otherwise than by "
             "going on, so the thread is left alone. Import the conversation under another id to have both."
         )
-    events = 0
-    rest: list[Logged] = []
-    for entry in now:
-        if len(old) <= events and not isinstance(entry, LeaseTaken | FoldedState):
-            rest.append(entry)
-        events += _is_event(entry)
+    rest = _after(now, len(old))
     started = _last(now, ThreadStarted)
     if started is not None and started != _last(there, ThreadStarted) and started not in rest:
         rest.insert(0, started)
+    before, after = await Thread.load(scratch, _EXTENDED), await Thread.load(scratch, thread_id)
+    totals = _totals(fold(rest, before), after)
     async with Thread.open(scratch, _EXTENDED, label="import") as thread:
-        await thread.append(*rest)
+        await thread.append(*totals, *rest)
     await Thread.copy(scratch, store, _EXTENDED, new_id=thread_id)
-    return any(map(_is_event, rest)) or _last(now, WorkspaceSnapshot) != _last(there, WorkspaceSnapshot)
+    files = [_last(entries, WorkspaceSnapshot) for entries in (there, now)]
+    return bool(totals) or any(map(_is_event, rest)) or files[0] != files[1]
+
+
+def _after(entries: Sequence[Logged], events: int) -> list[Logged]:
+    """Return the entries that come after so many events, without those of `_totals` and without marks of writers."""
+    rest: list[Logged] = []
+    for entry in entries:
+        if events <= 0 and not isinstance(entry, LeaseTaken | FoldedState | Spend):
+            rest.append(entry)
+        events -= _is_event(entry)
+    return rest
+
+
+def _totals(before: Checkpoint, after: Checkpoint) -> list[Logged]:
+    """Return the entries that bring the values and the spend of the state `before` to those of `after`."""
+    values: dict[str, Any] = {key: None for key in (LOSSES,) if before.state.get(key) is not None} | after.state
+    changed = {key: value for key, value in values.items() if before.state.get(key) != value}
+    found: list[Logged] = [StateSet(key, value) for key, value in changed.items()]
+    usage = Usage(*(max(0, now - then) for then, now in zip(_counts(before), _counts(after), strict=True)))
+    cost = None if before.cost_usd is None or after.cost_usd is None else max(0.0, after.cost_usd - before.cost_usd)
+    seconds = max(0.0, after.seconds - before.seconds)
+    is_lost = before.cost_usd is not None and after.cost_usd is None
+    if usage != Usage() or is_lost or (cost or 0) > _NOTHING or seconds > _NOTHING:
+        found.append(Spend(usage, cost, seconds))
+    return found
+
+
+def _counts(state: Checkpoint) -> tuple[int, ...]:
+    return msgspec.structs.astuple(state.usage)
 
 
 def _last(entries: Sequence[Logged], kind: type[Logged]) -> Logged | None:
@@ -333,11 +366,12 @@ async def _entries(store: Checkpointer, thread_id: str) -> list[Logged]:
 
 def _is_event(entry: Logged) -> bool:
     """Return whether this entry is part of what happened, such as a message. Other entries are facts about the thread as
-    a whole, of which the last one counts, such as its tags."""
+    a whole, of which only the last counts, such as its tags; sums, such as what was spent; or guesses: a call that had no
+    result at first may have one later."""
     if isinstance(entry, StateSet):
-        return entry.key != LOSSES
+        return entry.scope == "turn"
     facts = (Described, FoldedState, LeaseTaken, ProviderKey, StatusChanged, ThreadStarted, WorkspaceSnapshot)
-    return not isinstance(entry, facts)
+    return not isinstance(entry, (*facts, Spend, ToolIntent))
 
 
 def _key_of(entry: Logged) -> bytes:
