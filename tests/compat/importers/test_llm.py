@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,11 +14,12 @@ import pytest
 from clew import Agent, Thread
 from clew.checkpointers import MemoryCheckpointer
 from clew.compat.importers import Conversation, import_all, open_source
-from clew.errors import Corrupt, InvalidInput
+from clew.errors import ClewError, Corrupt, InvalidInput
 from clew.log import Checkpoint, Usage, fold
 from clew.messages import Image, System, Text, Thinking, Tool, ToolCall, ToolResult, plain_text
 from clew.testing import ModelServer
 from tests.compat.importers.llm_logs import LOGS, PICTURE, unpacked
+from tests.sampling import dice, sampled
 
 pytestmark = pytest.mark.anyio
 
@@ -306,3 +307,35 @@ def test_what_is_not_a_log_of_llm_is_refused(make: Callable[[Path], None], said:
     make(tmp_path)
     with pytest.raises(InvalidInput, match=said):
         open_source("llm", tmp_path)
+
+
+NESTED = json.dumps({"text_ref": [{"fragment": "x"}, 3], "attachment": {"id": 7}, "name": {}, "provider_metadata": [2]})
+ODD = ["NULL", "-1", "1.5", "x'ff00'", "'{'", "'[1]'", "'null'", "'" + "[" * 5000 + "'", f"'{NESTED}'"]
+
+
+@pytest.mark.parametrize("case", sampled(range(600), 25))
+async def test_nothing_but_an_error_of_clew_comes_of_damage(case: int, tmp_path: Path) -> None:
+    chance = dice(f"damaged llm {case}")
+    path = unpacked(chance.choice(LOGS), tmp_path)
+    if case % 3:
+        with closing(sqlite3.connect(path)) as log:
+            tables = log.execute(
+                "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE '%fts%'"
+            ).fetchall()
+            for _ in range(chance.choice([1, 2, 5])):
+                table = chance.choice(tables)[0]
+                column = chance.choice(log.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall())[0]
+                some = chance.choice(["", " WHERE rowid % 2 = 0"])
+                with suppress(sqlite3.Error), log:
+                    log.execute(f'UPDATE OR REPLACE {table} SET "{column}" = {chance.choice(ODD)}{some}')
+    else:
+        data = bytearray(path.read_bytes())
+        for _ in range(chance.choice([1, 3, 30])):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        path.write_bytes(data)
+    with suppress(ClewError):
+        async with MemoryCheckpointer() as store:
+            with open_source("llm", path) as source:
+                done = await import_all(source, store)
+            for thread_id in done.ids:
+                assert (await Thread.verify(store, thread_id)).sound

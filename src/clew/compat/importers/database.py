@@ -48,6 +48,7 @@ class Database:
         """Find out which tables there are, and what their columns are."""
         try:
             with self._translated_errors():
+                self._connection.text_factory = lambda data: data.decode("utf-8", "replace")
                 self._connection.execute("PRAGMA trusted_schema = OFF")
                 self._connection.execute("PRAGMA cell_size_check = ON")
                 found = self._connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall()
@@ -91,13 +92,14 @@ class Database:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # Python's own errors have none
+            if code == sqlite3.SQLITE_INTERRUPT:
                 raise Corrupt(
                     f"{self._path} takes far more steps to read than its size explains: its pages point at each other in a "
                     "circle or many times over. Restore it from a copy."
                 ) from error
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_ERROR:  # the tables are not as they should be
+            if code & 0xFF == sqlite3.SQLITE_ERROR:  # the tables are not as they should be
                 raise Corrupt(f"{self._path} cannot be read as {self._what}: {error}.") from error
             raise Unavailable(f"{self._path}, {self._what}, could not be read: {error}. Try again.") from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise Corrupt(f"{self._path} cannot be read as {self._what}: {error}. Restore it from a copy.") from error
