@@ -51,6 +51,17 @@ def test_a_path_may_begin_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path
         open_source("native", "~/nowhere")
 
 
+def test_what_the_system_does_not_let_us_read_is_an_error_of_clew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(find_source("native"), "open", refuse)
+    with pytest.raises(InvalidInput, match=f"{tmp_path} cannot be read: Permission denied"):
+        open_source("native", tmp_path)
+
+
 def test_finding_a_kind_imports_no_other_kind() -> None:
     code = (
         "import sys\nfrom clew.compat.importers import find_source\nfind_source('llm')\n"

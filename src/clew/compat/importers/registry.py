@@ -50,4 +50,8 @@ def open_source(kind: str, path: str | os.PathLike[str]) -> Source:
 
     Raises `InvalidInput` if there is no such kind, or if the path holds nothing of this kind.
     """
-    return find_source(kind).open(Path(path).expanduser())
+    place = Path(path).expanduser()
+    try:
+        return find_source(kind).open(place)
+    except OSError as error:
+        raise InvalidInput(f"{place} cannot be read: {error.strerror or error}.") from error
