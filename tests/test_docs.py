@@ -15,6 +15,7 @@ import pytest
 from blake3 import blake3
 
 from clew.cli.app import COMMANDS
+from clew.compat.importers import KINDS
 from clew.log import Checkpoint, FoldedState, Usage
 from clew.log.entries import KnownEntry
 from clew.messages import Block, Message
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 GUIDES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_PROGRAMS = {"another-machine.md", "out-of-quota.md", "providers.md"}
 """Their examples need coding agents' programs: tests/e2e/test_provider_guides.py runs them."""
+COMING_FROM = ROOT / "docs" / "coming-from"
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FORMAT = (ROOT / "docs" / "format.md").read_text()
 FOR_CONTRIBUTORS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md", ROOT / "RELEASING.md"]
@@ -83,6 +85,26 @@ def test_links_between_guides_lead_somewhere() -> None:
     for guide in GUIDES:
         for target in re.findall(r"\]\(([^)#]+)\)", guide.read_text()):
             assert (guide.parent / target).exists(), f"{guide.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in COMING_FROM.glob("*.md") if path.name != "index.md"))
+def test_a_page_for_users_of_another_system_has_a_table_a_runnable_example_and_a_link(page: str) -> None:
+    text = (COMING_FROM / page).read_text()
+    assert text.startswith("# Coming from ")
+    assert re.search(r"^\|-.*\|$", text, re.MULTILINE)
+    assert EXAMPLE.search(text)
+    assert f"]({page})" in (COMING_FROM / "index.md").read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_data_that_can_be_imported_is_described(kind: str) -> None:
+    assert f"| `{kind}` |" in (ROOT / "docs" / "moving.md").read_text().partition("## From another system")[2]
+    assert f"--from {kind}`" in (COMING_FROM / "index.md").read_text()
+
+
+def test_every_kind_of_data_in_a_guide_can_be_imported() -> None:
+    kinds = set().union(*(named(guide, r"clew import --from ([a-z]+)") for guide in GUIDES))
+    assert kinds == set(KINDS)
 
 
 def named(guide: Path, pattern: str) -> set[str]:

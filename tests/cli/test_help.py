@@ -139,7 +139,7 @@ class Shell:
 def test_the_examples_of_a_command_run_one_after_the_other(name: str, tmp_path: Path) -> None:
     with ModelServer(lambda request: "That is done.") as model:
         shell = Shell(tmp_path, model)
-        if COMMANDS[name].panel == "Coding agents":
+        if COMMANDS[name].panel == "Coding agents" or name == "import":
             shell.keep_session(SESSION)
         if name == "move":
             shell.env["PATH"] += f"{os.pathsep}{cli_path()}"

@@ -139,7 +139,7 @@ COMMANDS: dict[str, Entry] = {
     "verify": Entry("Keep", "verify:verify", "Check that everything stored is intact."),
     "rekey": Entry("Keep", "rekey:rekey", "Seal every thread with a new key."),
     "export": Entry("Keep", "export:export", "Write a thread to a file."),
-    "import": Entry("Keep", "import_:import_", "Bring a thread back from a file."),
+    "import": Entry("Keep", "import_:import_", "Bring threads from a file, or from another system."),
     "copy": Entry("Keep", "copy:copy", "Copy threads to another store."),
     "sessions": Entry("Coding agents", "sessions:sessions", "List the sessions of Claude Code, Codex and opencode."),
     "adopt": Entry("Coding agents", "adopt:adopt", "Take a session of a coding agent into a thread."),

@@ -22,6 +22,7 @@ __all__ = [
     "entry_lines",
     "exchanges",
     "handles",
+    "importers",
     "leases",
     "log",
     "maintenance",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from clew.checkpointers import base as store_base
     from clew.checkpointers import registry as store_registry
     from clew.checkpointers.opensearch import store as opensearch
+    from clew.compat import importers as importers
     from clew.providers import registry as provider_registry
     from clew.providers import settings as provider_settings
     from clew.threads import heads as thread_heads
@@ -114,6 +116,7 @@ else:
     entry_lines = _Deferred("clew.threads.views.entries")
     exchanges = _Deferred("clew.agent.exchanges")
     handles = _Deferred("clew.agent.handles")
+    importers = _Deferred("clew.compat.importers")
     leases = _Deferred("clew.threads.leases")
     log = _Deferred("clew.log")
     maintenance = _Deferred("clew.threads.maintenance")

@@ -6,11 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import msgspec
 
 from clew.log import Entry
+
+if TYPE_CHECKING:
+    from clew.providers import Provider
 
 __all__ = ["Conversation", "Source"]
 
@@ -28,6 +31,9 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     """The folder with the files that belong to the conversation, or None. They become the thread's last snapshot."""
     losses: Sequence[str] = ()
     """For each part of the conversation that could not be carried over, a sentence that says what it was."""
+    native: tuple[Provider, str] | None = None
+    """For the session of a coding agent: its provider, and the key under which the provider finds it. The program's own
+    files are then stored with the thread, so that the program can go on with the session on any machine."""
 
 
 class Source(ABC):
