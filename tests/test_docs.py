@@ -26,6 +26,8 @@ GUIDES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_PROGRAMS = {"another-machine.md", "out-of-quota.md", "providers.md"}
 """Their examples need coding agents' programs: tests/e2e/test_provider_guides.py runs them."""
 COMING_FROM = ROOT / "docs" / "coming-from"
+OF_PROGRAMS = {"caw.md"}
+"""Pages whose examples need a coding agent's program. `tests/compat/caw/test_real_programs.py` runs them."""
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FORMAT = (ROOT / "docs" / "format.md").read_text()
 FOR_CONTRIBUTORS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md", ROOT / "RELEASING.md"]
@@ -92,7 +94,7 @@ def test_a_page_for_users_of_another_system_has_a_table_a_runnable_example_and_a
     text = (COMING_FROM / page).read_text()
     assert text.startswith("# Coming from ")
     assert re.search(r"^\|-.*\|$", text, re.MULTILINE)
-    assert EXAMPLE.search(text)
+    assert EXAMPLE.search(text) or page in OF_PROGRAMS
     assert f"]({page})" in (COMING_FROM / "index.md").read_text()
 
 

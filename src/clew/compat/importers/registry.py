@@ -17,8 +17,12 @@ GROUP = "clew.compat.importers"
 subclass of `Source`."""
 
 _BUILT_IN = {
+    "caw": "clew.compat.importers.caw:CawSource",
     "llm": "clew.compat.importers.llm:LlmLogs",
+    "locus": "clew.compat.importers.locus:LocusData",
     "native": "clew.compat.importers.native:NativeSessions",
+    "session": "clew.compat.importers.session:SessionSource",
+    "stirrup": "clew.compat.importers.stirrup:StirrupSource",
 }
 
 KINDS: tuple[str, ...] = tuple(_BUILT_IN)
