@@ -17,13 +17,29 @@ from clew.checkpointers.heads import UNSEALED, Status
 from clew.log import Checkpoint, Fold
 from clew.threads.leases import is_crashed
 
-__all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "is_unsealed", "listed", "new_head", "without_lease"]
+__all__ = [
+    "PART",
+    "head_of",
+    "is_child",
+    "is_hidden",
+    "is_part",
+    "is_unsealed",
+    "listed",
+    "new_head",
+    "title_in_head",
+    "without_lease",
+]
 
 _PAGE = 50
 """The fewest heads to ask the store for at a time, because a listing leaves some of them out."""
 
 _LONGEST_TITLE = 4096
 """The most characters of a title that a head has. Heads are small; the log has the whole title."""
+
+
+def title_in_head(title: str) -> str:
+    """Return as much of a thread's title as its head has."""
+    return title[:_LONGEST_TITLE]
 
 
 def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool, **changes: Any) -> Head:
@@ -38,7 +54,7 @@ def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool, **changes:
         **changes,
         status=state.status,
         agent=state.agent,
-        title="" if encrypted else state.title[:_LONGEST_TITLE],
+        title="" if encrypted else title_in_head(state.title),
         model=state.model,
         turns=state.turns,
         input_tokens=usage.input_tokens,

@@ -23,6 +23,7 @@ from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
 from clew.log import (
     Checkpoint,
+    Described,
     FoldedState,
     Logged,
     MessageAdded,
@@ -94,6 +95,16 @@ async def test_one_that_tar_packed_again_is_read_too(tmp_path: Path) -> None:
     subprocess.run("tar xf t.clew && tar cf u.clew clew.json frames/* blobs/*", shell=True, cwd=tmp_path, check=True)
     await import_(target, tmp_path / "u.clew")
     await assert_equal(store, target, "t")
+
+
+async def test_a_title_longer_than_a_head_has_is_sound_and_travels_whole(tmp_path: Path) -> None:
+    store, target, title = MemoryCheckpointer(), MemoryCheckpointer(), "long " * 2000
+    async with Thread.open(store, "t") as thread:
+        await thread.append(Described(title))
+    assert (await Thread.verify(store, "t")).problems == ()
+    await export(store, "t", tmp_path / "t.clew")
+    await import_(target, tmp_path / "t.clew")
+    assert (await Thread.load(target, "t")).title == title
 
 
 async def test_a_sealed_thread_is_exported_without_its_key_and_imported_only_with_it(tmp_path: Path) -> None:

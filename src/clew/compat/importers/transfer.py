@@ -57,7 +57,6 @@ Status = Literal["imported", "updated", "skipped", "failed"]
 _OWN = "clew:"
 _BATCH = 500
 _SHOWN = 8
-_LONGEST_TITLE = 4096
 _NOTHING = 1e-9
 """Dollars or seconds that are only a rounding error."""
 _IN_MEMORY = 64 * 2**20
@@ -266,7 +265,7 @@ async def _write(
 ) -> tuple[str, ...]:
     """Write a conversation as a thread of the scratch store, with these tags and with its files. Returns what could not
     be carried over. The facts that belong to the import as a whole come last in the log, before the status."""
-    entries = [_with_short_title(entry) for entry in conversation.entries]
+    entries = list(conversation.entries)
     ending = [entries.pop()] if entries and isinstance(entries[-1], StatusChanged) else []
     _check_tags(entries)
     lost = list(conversation.losses)
@@ -284,13 +283,6 @@ async def _write(
         kept = [StateSet(LOSSES, lost)] if lost else []
         await thread.append(*kept, Described(tags={**thread.checkpoint.tags, **tags}), *ending)
     return tuple(lost)
-
-
-def _with_short_title(entry: Logged) -> Logged:
-    """Return an entry with its title cut to the length that a thread's head can have."""
-    if isinstance(entry, Described) and entry.title is not None and len(entry.title) > _LONGEST_TITLE:
-        return msgspec.structs.replace(entry, title=entry.title[:_LONGEST_TITLE])
-    return entry
 
 
 def _check_tags(entries: Sequence[Logged]) -> None:

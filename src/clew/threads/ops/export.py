@@ -35,7 +35,7 @@ from clew.log import (
 from clew.log.trees import named_trees, rename_trees
 from clew.log.weights import ENTRY, FLOOR, weigh
 from clew.messages import Assistant
-from clew.threads.heads import is_part, without_lease
+from clew.threads.heads import is_part, title_in_head, without_lease
 from clew.threads.ops.archive import FORMAT, Archive, Manifest, TarWriter, frame_name
 from clew.threads.ops.copy import transfer
 from clew.threads.ops.gc import below
@@ -395,7 +395,7 @@ def _contradiction(head: Head, state: Fold) -> str | None:
     """Return the name of the first field in which the head differs from the state of the log, or None if it agrees."""
     said: dict[str, tuple[object, object]] = {
         "status": (head.status, "interrupted" if state.status == "running" else state.status),
-        "title": (head.title or state.title, state.title),
+        "title": (head.title or title_in_head(state.title), title_in_head(state.title)),
         "agent": (head.agent, state.agent),
         "model": (head.model, state.model),
         "turns": (head.turns, state.turns),

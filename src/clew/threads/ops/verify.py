@@ -25,6 +25,7 @@ from clew.log import (
 )
 from clew.log.blobs import tree_refs, unpack_blob
 from clew.log.trees import named_trees
+from clew.threads.heads import title_in_head
 from clew.threads.reader import next_window
 
 __all__ = ["Problem", "Seen", "Verdict", "is_snapshot", "scan", "verify", "verify_all"]
@@ -323,7 +324,7 @@ def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tu
         ("tags", head.tags, fold.tags),
     ]
     if not (sealed and not head.title):  # the head of an encrypted thread has no title
-        pairs.append(("title", head.title, fold.title))
+        pairs.append(("title", head.title, title_in_head(fold.title)))
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 
