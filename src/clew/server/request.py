@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -90,6 +91,11 @@ class Request:
         """Return a context manager that gives the store in the request's namespace, without keys. What a client has
         encrypted is stored and returned as it is."""
         return self._stores.use(self.namespace, self._tenant, is_opaque=True)
+
+    def lock(self, thread_id: str) -> asyncio.Lock:
+        """Return the lock of a thread. Hold it to read the thread and then append what was checked against it: no other
+        request that holds the lock appends to the thread meanwhile."""
+        return self._stores.locks[f"{self.namespace}\0{thread_id}"]
 
     def readable_store(self) -> Use:
         """Return a context manager that gives the store in the request's namespace, with the keys of the service. It is
