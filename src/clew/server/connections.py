@@ -232,7 +232,8 @@ class Connection(H11Protocol):
         return self._entry is None or self._limits.show(self._entry, token)
 
     def is_gone(self) -> bool:
-        """Return whether the client has closed the connection, as far as this machine knows by now."""
+        """Return whether the client has closed the connection, as far as this machine knows by now. May be called on
+        any OS thread."""
         if self.transport.is_closing():
             return True
         if self._entry is None:
