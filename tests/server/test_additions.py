@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,8 +15,9 @@ from clew import Thread, open_checkpointer
 from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.http.protocol import Append
 from clew.checkpointers.http.store import HTTPCheckpointer
-from clew.errors import UsageError
-from clew.log import FIRST, MessageAdded, StatusChanged, encode_entries, encode_frame
+from clew.checkpointers.sqlite.store import SQLiteCheckpointer
+from clew.errors import Conflict, UsageError
+from clew.log import FIRST, Described, MessageAdded, StatusChanged, encode_entries, encode_frame
 from clew.messages import assistant, user
 from clew.server.additions import check_addition
 from clew.server.failures import Refused
@@ -26,11 +28,13 @@ from tests.server.serving import Running, a_token, serving
 pytestmark = pytest.mark.anyio
 
 ADDER = "a-token-that-may-only-append"
+WRITER = "a-token-that-may-write-all"
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    with serving(f"sqlite:///{tmp_path}/clew.db", tokens=(a_token(ADDER, "team", ("read", "append")),)) as service:
+    tokens = (a_token(ADDER, "team", ("read", "append")), a_token(WRITER, "team", ("read", "write")))
+    with serving(f"sqlite:///{tmp_path}/clew.db", tokens=tokens) as service:
         yield service
 
 
@@ -103,7 +107,12 @@ HARM = {
     "another snapshot without frames": (changed(snapshot=0), "snapshot"),
     "another title without frames": (changed(title="Nothing here"), "title"),
     "no turns without frames": (changed(turns=0), "turns"),
-    "hidden without frames": (changed(tags={PART: "log"}), "tags"),
+    "other tags without frames": (changed(tags={"city": "Rome"}), "tags"),
+    "hidden without frames": (changed(tags={PART: "log"}), "incomplete"),
+    "from the future without frames": (
+        lambda head: changed(updated_at=head.updated_at + timedelta(days=90_000))(head),
+        "future",
+    ),
     "older without frames": (lambda head: changed(updated_at=head.updated_at - timedelta(days=9))(head), "older"),
     "a frame that follows nothing": (unchained, "follow"),
     "a frame that is not sound": (unsound, "follow"),
@@ -112,6 +121,9 @@ HARM = {
     "an old frame as the snapshot": (with_frame(snapshot=0), "snapshot"),
     "another time of creation": (with_frame(created_at=lambda head: head.created_at - timedelta(days=1)), "created_at"),
     "hidden": (with_frame(tags={PART: "log"}), "incomplete"),
+    "the tags of a copy that rekey has made": (with_frame(tags={"clew:rekeying": "victim"}), "reserved"),
+    "the tags of a copy that purge has made": (with_frame(tags={"clew:old-log": "0", "clew:new-log": "1"}), "reserved"),
+    "from the future": (with_frame(updated_at=lambda head: head.updated_at + timedelta(days=90_000)), "future"),
     "older": (with_frame(updated_at=lambda head: head.updated_at - timedelta(days=9)), "older"),
 }
 
@@ -127,6 +139,119 @@ async def test_an_append_token_cannot_destroy_history_with_an_append(running: Ru
         assert "the scope 'write'" in str(caught.value)
         assert await store.head("trip") == head
         assert (await Thread.verify(store, "trip")).sound
+
+
+async def test_an_append_token_cannot_make_a_thread_older_by_many_small_steps(running: Running) -> None:
+    async with adder(running) as store:
+        head = await written(store)
+        once, twice = (
+            msgspec.structs.replace(head, updated_at=head.updated_at - timedelta(minutes=minutes))
+            for minutes in (59, 118)
+        )
+        await store.append("trip", [], at=head.frames, head=once)
+        with pytest.raises(UsageError, match="older"):
+            await store.append("trip", [], at=head.frames, head=twice)
+        assert await store.head("trip") == once
+
+
+async def test_machines_whose_clocks_differ_a_little_take_turns_on_a_thread(running: Running) -> None:
+    async with adder(running) as store:
+        head = await written(store)
+        for minutes in (50, -50, 50):
+            moved = msgspec.structs.replace(head, updated_at=head.updated_at + timedelta(minutes=minutes))
+            await store.append("trip", [], at=head.frames, head=moved)
+
+
+async def test_a_thread_that_an_operator_dated_into_the_future_still_takes_honest_appends(running: Running) -> None:
+    async with adder(running) as store, HTTPCheckpointer(running.url, token=WRITER) as operator:
+        head = await written(store)
+        late = msgspec.structs.replace(head, updated_at=head.updated_at + timedelta(days=90_000))
+        await operator.append("trip", [], at=head.frames, head=late)
+        async with Thread.open(store, "trip") as thread:
+            await thread.append(MessageAdded(user("Back to the present.")))
+        stored = await store.head("trip")
+        assert stored is not None
+        assert stored.updated_at < late.updated_at
+
+
+@pytest.mark.parametrize("prefix", ["clew:purging:", "clew:rekeying:", "clew:"])
+async def test_an_append_token_makes_no_thread_whose_id_is_reserved(running: Running, prefix: str) -> None:
+    async with adder(running) as store:
+        head = await written(store)
+        frames = await store.read("trip")
+        forged = msgspec.structs.replace(head, thread_id=f"{prefix}{'0' * 64}", log_id="e" * 32)
+        with pytest.raises(UsageError, match="the id is reserved"):
+            await store.append(forged.thread_id, frames, at=0, head=forged)
+        assert await store.head(forged.thread_id) is None
+
+
+@pytest.mark.parametrize("tags", [{"clew:rekeying": "victim"}, {PART: "log", "clew:old-log": "0"}])
+async def test_an_append_token_makes_no_thread_with_reserved_tags(running: Running, tags: dict[str, str]) -> None:
+    async with adder(running) as store:
+        head = await written(store)
+        forged = msgspec.structs.replace(head, thread_id="other", log_id="e" * 32, tags=tags)
+        with pytest.raises(UsageError, match="reserved for Clew"):
+            await store.append("other", await store.read("trip"), at=0, head=forged)
+        assert await store.head("other") is None
+
+
+async def test_a_reserved_tag_that_is_only_on_record_hides_no_thread(running: Running) -> None:
+    async with adder(running) as store:
+        await written(store)
+        for _ in range(2):  # the second head is made from what the first put on record
+            async with Thread.open(store, "trip") as thread:
+                await thread.append(Described("Gone?", {PART: "log", "city": "Paris"}))
+        head = await store.head("trip")
+        assert head is not None
+        assert head.tags == {"city": "Paris"}
+
+
+async def test_an_append_ahead_of_the_log_is_a_conflict_even_if_another_makes_up_for_it(running: Running) -> None:
+    """The one that is ahead follows nothing when it is checked, and would fit when it is written."""
+    async with adder(running) as store, HTTPCheckpointer(running.url, token=ADDER, retries=0) as second:
+        head = await written(store)
+        for number in range(head.frames, head.frames + 20):
+            [data], grown = with_frame()(head)
+            ahead = msgspec.structs.replace(
+                grown, frames=number + 2, digest="00" * 16, updated_at=head.updated_at - timedelta(days=900)
+            )
+            honest, forged = await asyncio.gather(
+                store.append("trip", [data], at=number, head=grown),
+                second.append("trip", [bytes(64)], at=number + 1, head=ahead),
+                return_exceptions=True,
+            )
+            assert honest is None
+            assert isinstance(forged, Conflict | UsageError)
+            assert await store.head("trip") == grown
+            head = grown
+        assert (await Thread.verify(store, "trip")).sound
+
+
+async def test_between_the_check_of_an_append_and_its_writing_no_other_is_checked(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked, most = 0, 0
+    append = SQLiteCheckpointer.append
+
+    def counted_check(stored: Head | None, body: Append) -> None:
+        nonlocal checked, most
+        check_addition(stored, body)
+        checked += 1
+        most = max(most, checked)
+
+    async def counted_append(*arguments: Any, **named: Any) -> None:
+        nonlocal checked
+        try:
+            await append(*arguments, **named)
+        finally:
+            checked -= 1
+
+    async with adder(running) as store:
+        head = await written(store)
+        monkeypatch.setattr("clew.server.routes.threads.check_addition", counted_check)
+        monkeypatch.setattr(SQLiteCheckpointer, "append", counted_append)
+        await asyncio.gather(*[store.append("trip", [], at=head.frames, head=head) for _ in range(32)])
+    assert most == 1
 
 
 async def test_an_append_that_says_what_it_adds_is_taken(running: Running) -> None:

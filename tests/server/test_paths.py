@@ -195,6 +195,11 @@ DOUBTFUL = {
     "two types": ["content-type: application/msgpack", "content-type: application/json"],
     "two lengths": ["content-length: 3", "content-length: 4"],
     "a list of lengths": ["content-length: 3, 4"],
+    "a list of equal lengths": ["content-length: 5, 5"],
+    "the same length twice": ["content-length: 5"] * 2,
+    "no length": ["content-length:"],
+    "a line that ends with LF": ["x: y\ntransfer-encoding: chunked"],
+    "a folded length": ["content-length: 5\r\n , 5"],
     "two hosts": ["host: localhost"],
     "a length with a sign": ["content-length: +3"],
     "an unknown encoding": ["transfer-encoding: identity, chunked"],
@@ -216,6 +221,44 @@ def test_headers_that_can_be_read_in_two_ways_are_refused_and_nothing_after_them
     wire.close()
     assert re.match(rb"HTTP/1.1 (400|501) ", answer), answer
     assert answer.count(b"HTTP/1.1 ") == 1
+
+
+CHUNKS = {
+    "a space behind the size": b"5 \r\nhello\r\n0\r\n\r\n",
+    "a tab behind an extension's place": b"5\t;a\r\nhello\r\n0\r\n\r\n",
+    "a size that ends with LF": b"5\nhello\n0\n\n",
+    "a last chunk that ends with LF": b"5\r\nhello\r\n0\r\n\n",
+    "lines after the last chunk that end with LF": b"5\r\nhello\r\n0\r\nx: y\n\r\n",
+    "a size with a sign": b"+5\r\nhello\r\n0\r\n\r\n",
+    "a size with 0x": b"0x5\r\nhello\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("body", CHUNKS.values(), ids=CHUNKS)
+def test_chunks_that_can_be_read_in_two_ways_are_refused_and_nothing_after_them_is_a_request(
+    service: Running, body: bytes
+) -> None:
+    wire = Wire(service)
+    hidden = f"GET /healthz HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {OPERATOR}\r\n\r\n"
+    form = "content-type: application/x-www-form-urlencoded"
+    wire.head("POST", "/login", "", form, "transfer-encoding: chunked")
+    wire.send(body + hidden.encode())
+    answer = wire.rest()
+    wire.close()
+    assert re.match(rb"HTTP/1.1 4\d\d ", answer), answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_chunks_that_can_be_read_in_one_way_only_are_taken_in_any_pieces(service: Running) -> None:
+    wire = Wire(service)
+    form = "content-type: application/x-www-form-urlencoded"
+    wire.head("POST", "/login", "", form, "transfer-encoding: chunked")
+    for byte in b"5;x=y\r\nhello\r\n00A\r\n0123456789\r\n0\r\nx: y\r\n\r\n":
+        wire.send(bytes([byte]))
+    wire.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    answer = wire.rest()
+    wire.close()
+    assert re.findall(rb"HTTP/1.1 (\d+) ", answer) == [b"403", b"200"]
 
 
 LOCAL = ["localhost", "LOCALHOST", "localhost.", "app.localhost", "127.0.0.1", "127.0.0.2", "127.255.255.254", "[::1]"]

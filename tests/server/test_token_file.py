@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import stat
 from datetime import timedelta
 from pathlib import Path
@@ -10,8 +11,11 @@ import httpx
 import pytest
 
 from clew._runtime.clock import now
+from clew.checkpointers.http.protocol import encode_text
+from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import InvalidInput
 from clew.server.token_file import Tokens, add_token, read_tokens, revoke_token, rotate_token
+from clew.testing.contract.builders import append
 from tests.clock import Clock
 from tests.server.serving import Running, serving
 
@@ -37,6 +41,25 @@ def test_a_running_service_takes_up_new_rotated_and_revoked_tokens(tmp_path: Pat
         assert (status(running, first), status(running, rotated)) == (401, 404)
         revoke_token(path, "second")
         assert status(running, rotated) == 401  # the last one: nobody gets in, not everybody
+
+
+@pytest.mark.anyio
+async def test_a_long_read_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.jsonl"
+    secret, _ = add_token(path, "team", ["read", "write"], "ci")
+    with serving(token_file=path) as running:
+        async with HTTPCheckpointer(running.url, token=secret) as store:
+            for number in range(12):  # more than the buffers between two sockets hold
+                await append(store, "long", bytes(4 * 2**20), at=number)
+        connection = http.client.HTTPConnection("127.0.0.1", running.server.port)
+        address = f"/v1/threads/{encode_text('long')}/frames"
+        connection.request("GET", address, headers={"authorization": f"Bearer {secret}"})
+        answer = connection.getresponse()
+        answer.read(1)
+        revoke_token(path, "ci")
+        with pytest.raises(http.client.IncompleteRead):
+            answer.read()
+        connection.close()
 
 
 def test_a_file_that_is_broken_meanwhile_leaves_the_tokens_from_before(tmp_path: Path) -> None:

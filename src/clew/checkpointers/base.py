@@ -4,7 +4,7 @@ keep."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +14,16 @@ from typing import Self
 from clew.checkpointers.heads import Head, HeadQuery
 from clew.log.keys import Keyring
 
-__all__ = ["MAX_APPEND", "MAX_FRAME", "MAX_HEAD", "MAX_ID", "Checkpointer", "frees_room", "is_absent"]
+__all__ = [
+    "MAX_APPEND",
+    "MAX_FRAME",
+    "MAX_HEAD",
+    "MAX_ID",
+    "Checkpointer",
+    "frees_room",
+    "is_abandoned",
+    "is_absent",
+]
 
 MAX_ID = 1024
 """The longest thread id, in bytes of UTF-8."""
@@ -28,6 +37,11 @@ MAX_HEAD = 2**16
 frees_room: ContextVar[bool] = ContextVar("frees_room", default=False)
 """A caller sets this to True while it makes an append that has to come before the deletion of the thread. A store that
 keeps some disk space in reserve may use it for such an append, so that a thread can be deleted on a full disk."""
+is_abandoned: ContextVar[Callable[[], bool] | None] = ContextVar("is_abandoned", default=None)
+"""A caller sets this to a function that returns whether nobody waits any more for the append or the deletion that it
+makes. The service does so, because its clients give up after a while. A store that has waited, for a lock or in a queue,
+calls the function right before it writes, possibly on another OS thread. If it returns True, the store writes nothing and
+raises `Unavailable`. `checks.check_wanted` does this."""
 
 
 class Checkpointer(ABC):

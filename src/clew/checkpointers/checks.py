@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple
@@ -14,11 +14,12 @@ import msgspec
 from blake3 import blake3
 
 from clew._runtime import forks
-from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_HEAD, MAX_ID
+from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_HEAD, MAX_ID, is_abandoned
 from clew.checkpointers.heads import STATUSES, Head, HeadQuery
 from clew.errors import Corrupt, InvalidInput, Unavailable, UsageError
 
 __all__ = [
+    "GIVEN_UP",
     "NO_THREAD",
     "Guard",
     "WaysOut",
@@ -31,10 +32,13 @@ __all__ = [
     "check_range",
     "check_stored_blob",
     "check_thread_id",
+    "check_wanted",
     "fitting",
     "too_large",
 ]
 
+GIVEN_UP = "the caller gave up before this was carried out; nothing was written"
+"""What `Unavailable` says if a write was left out because nobody waits for it any more."""
 NO_THREAD = "the thread does not exist, so the append must have frames and be at position 0"
 """The reason that a `Conflict` gives if the append is to a thread that does not exist, and cannot be its first one."""
 
@@ -45,6 +49,14 @@ def _lacked_memory(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, MemoryError) and type(error).__name__ != "NoMemError":
         error = error.__cause__
     return error is not None
+
+
+def check_wanted(ask: Callable[[], bool] | None = None) -> None:
+    """Raise `Unavailable` if nobody waits any more for the append or the deletion that is about to be written. `ask` is
+    what `is_abandoned` held when the call began; by default, what it holds now."""
+    ask = ask or is_abandoned.get()
+    if ask is not None and ask():
+        raise Unavailable(GIVEN_UP)
 
 
 def too_large(thread_id: str) -> Unavailable:

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from clew._runtime.clock import now
 from clew.checkpointers import Head
 from clew.checkpointers.http.protocol import Append
+from clew.errors import Conflict
 from clew.log.codec import DIGEST, FIRST, PREVIOUS, is_sound
 from clew.server.failures import Refused
-from clew.threads.heads import PART, is_part
+from clew.threads.heads import PART, REPAIR_OF, is_part, is_reserved
 
 __all__ = ["check_addition"]
 
@@ -23,48 +25,80 @@ _WITH_FRAMES = (
 """The fields of a head, the summary of a thread, that may change only if frames (records of the log) are appended in
 the same step. Without frames, only the lease, the status and the time of the last change may change, so that a lease
 can be renewed."""
+_IN_PROGRESS = frozenset({PART, REPAIR_OF})
+"""The reserved tags that an append may set: those of an incomplete thread that a copy or a repair is writing."""
 _SKEW = timedelta(hours=1)
-"""How far an append may set back the time of the thread's last change, because the clocks of machines differ. An append
-that sets it back further is refused, because `clew prune` deletes threads by their age."""
+"""How far the time of an append may be from the service's clock, because the clocks of machines differ."""
 
 
 def check_addition(stored: Head | None, body: Append) -> None:
     """Raise `Refused` if an append could destroy or hide history. `stored` is the thread's head before the append; None
-    if there is no such thread.
+    if there is no such thread. The caller makes sure that nobody else appends between the reading of `stored` and the
+    append.
 
     The frames must continue the log without a gap, and the new head must describe the log that results. The head must
-    not mark the thread as incomplete, because incomplete threads are hidden and may be deleted. It must not make the
-    thread look older. If no frames are appended, the head may change only the lease, the status and the time. A thread
-    that is still incomplete, because a copy is being written to it, may get its final head.
+    not mark the thread as incomplete, because incomplete threads are hidden and may be deleted. It must have no id and
+    no tag that is reserved for Clew. It must not make the thread look older or newer than it is, because `clew prune`
+    deletes threads by their age. If no frames are appended, the head may change only the lease, the status and the
+    time. A thread that is still incomplete, because a copy is being written to it, may get its final head.
 
-    An append at another place than the end of the log is not checked: the store refuses it, or finds that it was made
-    before.
+    Raises `Conflict` if the append begins after the end of the log. An append that begins before the end is checked
+    only in itself: the store refuses it, or finds that it was made before.
     """
-    head = body.head
-    if stored is not None and stored.frames != body.at:
-        return
-    if head.frames != body.at + len(body.frames):
-        raise _refused("the head has another number of frames than the log would have")
+    head, frames = body.head, 0 if stored is None else stored.frames
+    if body.at > frames:
+        raise Conflict(head.thread_id, f"its log ends at frame {frames}, not {body.at}")
     end = FIRST.hex() if stored is None else stored.digest
-    for frame in body.frames:
-        if not is_sound(frame) or bytes(frame[PREVIOUS]).hex() != end:
-            raise _refused("a frame does not follow the one before it")
-        end = bytes(frame[DIGEST]).hex()
-    if head.digest != end:
-        raise _refused("the head has another digest than the last frame")
-    if not -1 <= head.snapshot < head.frames:
-        raise _refused("the head names a snapshot that is not in the log")
+    _check_log(head, body, end if body.at == frames else None)
+    _check_names(stored, head)
+    latest = now() + _SKEW
+    if head.updated_at > (latest if stored is None else max(latest, stored.updated_at)):
+        raise _refused("the head is from the future, by the service's clock")
+    if body.at < frames:
+        return
     if stored is None or (is_part(stored) and stored.log_id == head.log_id):
+        if head.created_at > latest:
+            raise _refused("the head says that the thread was created in the future, by the service's clock")
         return
     fixed = _FIXED if body.frames else (*_FIXED, *_WITH_FRAMES)
     if changed := [name for name in fixed if getattr(head, name) != getattr(stored, name)]:
         raise _refused(f"the head changes {', '.join(changed)}")
     if head.snapshot != stored.snapshot and head.snapshot not in range(body.at, head.frames):
         raise _refused("the head names an old frame as its snapshot")
-    if PART in head.tags:
-        raise _refused("the head marks the thread as incomplete")
-    if head.updated_at < stored.updated_at - _SKEW:
+    # Not earlier than what is stored would be too strict: another machine's clock may be ahead. But the limit must not
+    # move with the stored time, or many small steps would make the thread as old as somebody likes.
+    if head.updated_at < min(stored.updated_at, now() - _SKEW):
         raise _refused("the head makes the thread older than it is")
+
+
+def _check_log(head: Head, body: Append, end: str | None) -> None:
+    """Raise `Refused` if the frames of an append do not follow each other, or if the head does not describe the log that
+    results. `end` is the digest of the log's last frame; None if it is not known, because the append does not begin at
+    the end of the log."""
+    if head.frames != body.at + len(body.frames):
+        raise _refused("the head has another number of frames than the log would have")
+    for frame in body.frames:
+        if not is_sound(frame) or end not in (None, bytes(frame[PREVIOUS]).hex()):
+            raise _refused("a frame does not follow the one before it")
+        end = bytes(frame[DIGEST]).hex()
+    if end not in (None, head.digest):
+        raise _refused("the head has another digest than the last frame")
+    if not -1 <= head.snapshot < head.frames:
+        raise _refused("the head names a snapshot that is not in the log")
+
+
+def _check_names(stored: Head | None, head: Head) -> None:
+    """Raise `Refused` if the head has an id or a tag that is reserved for Clew. By these, `rekey` and `purge` know the
+    copies that they have made, and delete the threads that were copied. Tags that the thread has already may stay."""
+    if is_reserved(head.thread_id):
+        raise _refused("the id is reserved for Clew")
+    is_new = stored is None or is_part(stored)
+    if PART in head.tags and not is_new:
+        raise _refused("the head marks the thread as incomplete")
+    for name, value in head.tags.items():
+        is_known = stored is not None and stored.tags.get(name) == value
+        if is_reserved(name) and not is_known and not (is_new and name in _IN_PROGRESS):
+            raise _refused(f"the head has the tag {name[:40]!r}, which is reserved for Clew")
 
 
 def _refused(reason: str) -> Refused:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections import Counter
 from contextlib import suppress
 from typing import Any
 
 import h11
+from h11._receivebuffer import ReceiveBuffer
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clew.server.settings import CONNECTION, Settings
@@ -177,6 +179,46 @@ class Connections:
         self._timer = loop.call_later(_ROUND, self._check)
 
 
+_LENGTH = b"content-length:"
+_CHUNK_HEAD = re.compile(rb"[0-9A-Fa-f]{1,16}(?:;[^\r\n]*)?\r\n")
+
+
+class _StrictBuffer(ReceiveBuffer):
+    """The bytes of requests that h11 has not parsed yet. Raises `RemoteProtocolError` for what h11 reads in one way, and
+    a proxy in front of the service may read in another: they would not agree where a request ends. Replaces the buffer
+    that h11 makes."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """Return the lines of the head of a request, or those after its last chunk; None if they are not complete.
+        Refuses lines that do not end with CRLF, lines that continue the one before, and a length of the body that is
+        not one number."""
+        data, start = self._data, self._multiple_lines_search
+        if data[:2] != b"\r\n":
+            end = data.find(b"\r\n\r\n", max(0, start - 2))
+            end = len(data) if end < 0 else end
+            # Counted, because a regular expression for this takes as long as all else that h11 does with the head.
+            if data.count(b"\n", start, end) != data.count(b"\r\n", max(0, start - 1), end):
+                raise h11.RemoteProtocolError("a line does not end with CRLF")
+        lines = super().maybe_extract_lines()
+        has_length = False
+        for line in lines or ():
+            if line[0] in b" \t":
+                raise h11.RemoteProtocolError("a line continues the one before")
+            if line[0] in b"cC" and line[: len(_LENGTH)].lower() == _LENGTH:
+                if has_length or not line[len(_LENGTH) :].strip(b" \t").isdigit():
+                    raise h11.RemoteProtocolError("the length of the body is not one number")
+                has_length = True
+        return lines
+
+    def maybe_extract_next_line(self) -> bytearray | None:
+        """Return the line before a chunk, which has its size; None if it is not complete. Refuses a size with anything
+        but digits, such as a space behind it."""
+        line = super().maybe_extract_next_line()
+        if line is not None and not _CHUNK_HEAD.fullmatch(line):
+            raise h11.RemoteProtocolError("the size of a chunk is not a number")
+        return line
+
+
 class Connection(H11Protocol):
     """One connection of a client, which carries one request after the other. Ends it if the client takes too long to
     send the head of a request, or to receive a response.
@@ -186,6 +228,7 @@ class Connection(H11Protocol):
 
     def __init__(self, limits: Connections, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        self.conn._receive_buffer = _StrictBuffer()
         self._application = self.app
         self.app = self._run
         self._limits = limits
@@ -232,7 +275,8 @@ class Connection(H11Protocol):
         return self._entry is None or self._limits.show(self._entry, token)
 
     def is_gone(self) -> bool:
-        """Return whether the client has closed the connection, as far as this machine knows by now."""
+        """Return whether the client has closed the connection, as far as this machine knows by now. May be called on
+        any OS thread."""
         if self.transport.is_closing():
             return True
         if self._entry is None:

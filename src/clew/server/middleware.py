@@ -10,6 +10,7 @@ import traceback
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,7 +25,7 @@ from clew.server.hosts import is_local_header
 from clew.server.inspector import Inspector
 from clew.server.limits import Bodies, Room, Streams
 from clew.server.request import Request
-from clew.server.response import Response
+from clew.server.response import Response, Stream
 from clew.server.router import Router
 from clew.server.settings import CONNECTION, Settings
 from clew.server.stores import Stores
@@ -155,10 +156,24 @@ class Gate:
             response = refusal(Failure("limited", reason, retry_after=1))
             await response.send(connection.receive, connection.send)
             return
+        if not isinstance(response.body, bytes):
+            response.body = self._while_allowed(request.token, response.body)
         try:
             await response.send(connection.receive, connection.send)
+        except _Revoked:  # the response is cut off, and the client's next request says why
+            return
         finally:
             self._streams.leave(request.token)
+
+    async def _while_allowed(self, token: Token, stream: Stream) -> Stream:
+        """Yield the pieces of a stream. Raises `_Revoked` before the next piece once the token that asked for it was
+        revoked, has expired, or may no longer read."""
+        async with aclosing(stream):
+            async for piece in stream:
+                now = self._tokens.current(token)
+                if now is None or not now.allows("read"):
+                    raise _Revoked
+                yield piece
 
     def _limit(self, request: Request, connection: Connection | None) -> Failure | None:
         """Note which token was shown on the connection of a request. Returns a `Failure` (an error code and a message
@@ -234,6 +249,10 @@ class Gate:
         if request.token is not NOBODY:
             entry |= {"token": request.token.label, "tenant": request.token.namespace, "thread": request.thread}
         access.info(msgspec.json.encode(entry).decode())
+
+
+class _Revoked(Exception):
+    """Raised in the middle of a stream if the token that asked for it may not read any more."""
 
 
 def _counted_response(request: Request, response: Response, size: int) -> Response:

@@ -3,13 +3,16 @@ wrapper around its store refuses what would be too much."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import apsw
 
 from clew._runtime import files
+from clew._runtime.aio import Locks
 from clew._runtime.text import size as shown_size
 from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import thread_key
@@ -35,6 +38,15 @@ _BUSY = 5000
 """Milliseconds to wait for another process that writes to the file."""
 
 
+class _Coming:
+    """What a tenant's writes under way will add to its counts."""
+
+    __slots__ = ("size", "threads")
+
+    def __init__(self) -> None:
+        self.threads = self.size = 0
+
+
 class Ledger:
     """Counts the threads and blobs that each tenant keeps, with their sizes, in a SQLite file. Only what passes through
     the service after the file was made is counted. `threads` and `size` are the most threads and bytes that a tenant
@@ -45,6 +57,8 @@ class Ledger:
         opened."""
         self._threads = threads
         self._size = size
+        self._coming: dict[str, _Coming] = {}
+        self._locks = Locks()
         try:
             files.make_private_file(path)
             self._db = apsw.Connection(str(path))
@@ -53,11 +67,14 @@ class Ledger:
         except (OSError, apsw.Error) as error:
             raise InvalidInput(f"{path}: the ledger of quotas cannot be opened: {error}") from None
 
-    def check(self, tenant: str, *, threads: int, size: int) -> None:
-        """Raise `Refused` if `threads` more threads and `size` more bytes would exceed what the tenant may have."""
-        has_threads, has_bytes = self._db.execute(
-            "SELECT threads, bytes FROM totals WHERE tenant = ?", (tenant,)
-        ).fetchone() or (0, 0)
+    @contextmanager
+    def reserved(self, tenant: str, *, threads: int, size: int) -> Iterator[None]:
+        """Reserve room for `threads` more threads and `size` more bytes until the block ends, so that of several writes
+        at once no two use the same room. The block stores them and counts them with `add`. If it raises an error, the
+        room is free again. Raises `Refused` if they would exceed what the tenant may have."""
+        kept = self._db.execute("SELECT threads, bytes FROM totals WHERE tenant = ?", (tenant,)).fetchone() or (0, 0)
+        coming = self._coming.setdefault(tenant, _Coming())
+        has_threads, has_bytes = kept[0] + coming.threads, kept[1] + coming.size
         if threads and self._threads is not None and has_threads + threads > self._threads:
             raise Refused(
                 "forbidden",
@@ -69,6 +86,18 @@ class Ledger:
                 f"the tenant {tenant} keeps {shown_size(has_bytes)}, and may keep {shown_size(self._size)}; this has "
                 f"{shown_size(size)}. Delete threads, and collect what they leave, first.",
             )
+        coming.threads += threads
+        coming.size += size
+        try:
+            yield
+        finally:
+            coming.threads -= threads
+            coming.size -= size
+
+    def lock(self, tenant: str, namespace: str, name: str) -> asyncio.Lock:
+        """Return the lock of a thread. Held while the thread is written or deleted and counted, so that its count is
+        always that of the last write. `name` is the thread's key, a hash of its id."""
+        return self._locks[f"{tenant}\0{namespace}\0{name}"]
 
     def frames(self, tenant: str, namespace: str, name: str) -> int | None:
         """Return how many frames of a thread were counted; None if the thread was not counted yet. `name` is the
@@ -87,13 +116,16 @@ class Ledger:
     def add(self, tenant: str, namespace: str, kind: str, sizes: Mapping[str, int], frames: int = 0) -> None:
         """Add threads or blobs to the tenant's counts. `kind` is `thread` or `blob`. `sizes` has how many bytes were
         stored for each, by the key of the thread or the digest of the blob. `frames` is how many frames the thread now
-        has; 0 for blobs."""
+        has; 0 for blobs. A blob that was counted meanwhile, because another request stored it too, is not counted
+        again."""
         with self._db:
             for name, size in sizes.items():
                 self._db.execute(
                     "INSERT OR IGNORE INTO kept VALUES (?, ?, ?, ?, 0, 0)", (tenant, namespace, kind, name)
                 )
                 is_new = self._db.changes()
+                if kind == "blob" and not is_new:
+                    continue
                 self._db.execute(
                     "UPDATE kept SET frames = ?, bytes = bytes + ? "
                     "WHERE tenant = ? AND namespace = ? AND kind = ? AND name = ?",
@@ -139,23 +171,27 @@ class Metered(WrappedCheckpointer):
     ) -> None:
         ledger, name = self._ledger, thread_key(thread_id)
         added = sum(map(len, frames)) + _ROW * (len(frames) + len(refs))
-        known = ledger.frames(self._tenant, self._namespace, name)
-        is_repeated = known is not None and known >= at + len(frames)
-        if not is_repeated:
-            ledger.check(self._tenant, threads=int(known is None and not at), size=added)
-        await self.store.append(thread_id, frames, at=at, head=head, refs=refs)
-        if frames and not is_repeated:
-            ledger.add(self._tenant, self._namespace, "thread", {name: added}, at + len(frames))
+        async with ledger.lock(self._tenant, self._namespace, name):
+            known = ledger.frames(self._tenant, self._namespace, name)
+            if known is not None and known >= at + len(frames):  # nothing new: a repetition, or only a head
+                await self.store.append(thread_id, frames, at=at, head=head, refs=refs)
+                return
+            with ledger.reserved(self._tenant, threads=int(known is None and not at), size=added):
+                await self.store.append(thread_id, frames, at=at, head=head, refs=refs)
+                if frames:
+                    ledger.add(self._tenant, self._namespace, "thread", {name: added}, at + len(frames))
 
     async def delete(self, thread_id: str) -> None:
-        await self.store.delete(thread_id)
-        self._ledger.remove(self._tenant, self._namespace, "thread", [thread_key(thread_id)])
+        name = thread_key(thread_id)
+        async with self._ledger.lock(self._tenant, self._namespace, name):
+            await self.store.delete(thread_id)
+            self._ledger.remove(self._tenant, self._namespace, "thread", [name])
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         sizes = {name: len(blobs[name]) for name in self._ledger.unknown(self._tenant, self._namespace, blobs)}
-        self._ledger.check(self._tenant, threads=0, size=sum(sizes.values()))
-        await self.store.put_blobs(blobs)
-        self._ledger.add(self._tenant, self._namespace, "blob", sizes)
+        with self._ledger.reserved(self._tenant, threads=0, size=sum(sizes.values())):
+            await self.store.put_blobs(blobs)
+            self._ledger.add(self._tenant, self._namespace, "blob", sizes)
 
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
         await self.store.delete_blobs(digests, untouched_for=untouched_for)

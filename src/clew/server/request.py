@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from clew.checkpointers.base import is_abandoned
 from clew.checkpointers.checks import check_thread_id
 from clew.checkpointers.heads import thread_key
 from clew.checkpointers.http.protocol import NAMESPACE_HEADER, decode_text
@@ -91,6 +93,11 @@ class Request:
         encrypted is stored and returned as it is."""
         return self._stores.use(self.namespace, self._tenant, is_opaque=True)
 
+    def lock(self, thread_id: str) -> asyncio.Lock:
+        """Return the lock of a thread. Hold it to read the thread and then append what was checked against it: no other
+        request that holds the lock appends to the thread meanwhile."""
+        return self._stores.locks[f"{self.namespace}\0{thread_id}"]
+
     def readable_store(self) -> Use:
         """Return a context manager that gives the store in the request's namespace, with the keys of the service. It is
         for pages, which show what is in a thread."""
@@ -112,10 +119,14 @@ class Request:
         return thread_id
 
     def need_client(self) -> None:
-        """Raise `Refused` if the client has gone away. Call this right before something is written. A client that gave
-        up has taken the call as failed, and a busy or frozen service must not carry out the write after that."""
-        if self._connection is not None and self._connection.is_gone():
+        """Raise `Refused` if the client has gone away, and make the store look again before it writes. Call this right
+        before something is written. A client that gave up has taken the call as failed, and a service that was busy or
+        frozen, or a store that waited for a lock, must not carry out the write after that."""
+        if self._connection is None:
+            return
+        if self._connection.is_gone():
             raise Refused("unavailable", "the client went away before its request was carried out; nothing was written")
+        is_abandoned.set(self._connection.is_gone)
 
     def need(self, scope: Scope) -> None:
         """Raise `Refused` if the request's token lacks this scope."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from types import TracebackType
 
+from clew._runtime.aio import Locks
 from clew.checkpointers import Checkpointer, MemoryCheckpointer, SealedCheckpointer, open_checkpointer
 from clew.checkpointers.sealed import without_keys
 from clew.server.quotas import Ledger, Metered
@@ -54,6 +55,8 @@ class Stores:
     def __init__(self, url: str, ledger: Ledger | None = None) -> None:
         self._url = url
         self._ledger = ledger
+        self.locks = Locks()
+        """A lock for each thread, by its namespace and id, for an append that is checked against what is stored."""
         self._first = open_checkpointer(url)  # so that a wrong URL or a missing extra is reported at once
         self._open: OrderedDict[str, _Open] = OrderedDict({"": _Open(self._first)})
 

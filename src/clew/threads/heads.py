@@ -19,10 +19,12 @@ from clew.threads.leases import is_crashed
 
 __all__ = [
     "PART",
+    "REPAIR_OF",
     "head_of",
     "is_child",
     "is_hidden",
     "is_part",
+    "is_reserved",
     "is_unsealed",
     "listed",
     "new_head",
@@ -46,7 +48,8 @@ def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool, **changes:
     """Return the head `base` with all fields set that follow from the thread's state, such as status, turns and cost.
 
     `encrypted` says whether the thread is encrypted. If so, its title is left empty, because heads are not encrypted.
-    `changes` are values for the other fields that differ from `base`.
+    Tags of the state whose names are reserved for Clew are left out: anybody who may append can put them on record, and
+    such a tag in a head hides the thread. `changes` are values for the other fields that differ from `base`.
     """
     usage = state.usage
     return msgspec.structs.replace(
@@ -61,7 +64,7 @@ def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool, **changes:
         output_tokens=usage.output_tokens,
         cost_usd=state.cost_usd,
         parent=state.parent,
-        tags=state.tags,
+        tags={name: value for name, value in state.tags.items() if not is_reserved(name)},
     )
 
 
@@ -90,7 +93,14 @@ def without_lease(head: Head) -> Head:
 PART = "clew:part"
 """Tag that marks a thread as incomplete while a copy, repair or purge writes it. The thread is hidden until it is
 complete."""
+REPAIR_OF = "clew:repair-of"
+"""Tag that `repair` gives to a thread while it writes it: the id of the damaged thread."""
 _OWN = "clew:"
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a thread id or the name of a tag is reserved for Clew's own use."""
+    return name.startswith(_OWN)
 
 
 def is_part(head: Head) -> bool:
@@ -101,7 +111,7 @@ def is_part(head: Head) -> bool:
 
 def is_hidden(head: Head) -> bool:
     """Return whether listings leave this thread out: it is incomplete, or Clew made it for its own use."""
-    return is_part(head) or head.thread_id.startswith(_OWN)
+    return is_part(head) or is_reserved(head.thread_id)
 
 
 _CHILD = re.compile(r"/[A-Za-z0-9_-]{1,64}:[0-9a-f]{1,16}")

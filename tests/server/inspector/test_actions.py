@@ -216,6 +216,15 @@ def test_fork_here(service: Running, url: str) -> None:
     assert (head.parent, head.turns) == (("trip", 1), 1)
 
 
+def test_a_fork_gets_no_id_that_is_reserved(service: Running) -> None:
+    with signed_in(service, WRITER) as client:
+        answer = post(
+            client, thread("trip", "/fork?turn=1"), thread("trip", "/fork"), turn="1", new_id="clew:rekeying:trip"
+        )
+        assert answer.status_code == 400
+        assert "reserved for Clew" in answer.text
+
+
 def test_rewind_here_asks_first_and_keeps_what_was_rewound(service: Running, url: str) -> None:
     with signed_in(service, WRITER) as client:
         asked = client.get(thread("trip", "/rewind?turn=1")).text

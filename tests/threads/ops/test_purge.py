@@ -17,6 +17,7 @@ from clew.errors import Conflict, LeaseLost, ThreadBusy, ThreadNotFound, Unavail
 from clew.log import Compacted, Described, Logged, MessageAdded, Rewound, StateSet, decode_frame, fold
 from clew.log.blobs import pack_blob, pack_tree
 from clew.messages import assistant, user
+from clew.threads.heads import PART
 from clew.threads.ops import purge as purging
 from clew.threads.ops.purge import purge, purge_rewound, trimmed
 from clew.threads.ops.verify import verify, verify_all
@@ -268,6 +269,38 @@ async def test_a_thread_made_in_the_gap_is_a_conflict_and_the_copy_stays(monkeyp
     await store.delete("t")
     await purge_rewound(store, "t")
     assert (await Thread.load(store, "t")).messages == right.messages
+
+
+async def forged_copy(store: Checkpointer, **tags: str) -> None:
+    """A thread under the id of the copy that a purge of `t` makes, with these tags."""
+    await with_turns(store, "forged", 1)
+    head = await store.head("forged")
+    assert head is not None
+    forged = msgspec.structs.replace(head, thread_id=purging._copy_id("t"), tags=tags, lease=None, log_id="e" * 32)
+    await store.append(forged.thread_id, await store.read("forged"), at=0, head=forged)
+    await store.delete("forged")
+
+
+@pytest.mark.anyio
+async def test_a_forged_copy_does_not_make_a_purge_report_what_was_not_done() -> None:
+    store = MemoryCheckpointer()
+    await rewound(store)
+    before = await store.head("t")
+    assert before is not None
+    await forged_copy(store, **{PART: "1", purging._OLD_LOG: "no such log", purging._NEW_LOG: before.log_id})
+    assert (await purge_rewound(store, "t")).messages > 0
+    state = await Thread.load(store, "t")
+    assert trimmed(state) == state
+    assert await names(store) == ["t"]
+
+
+@pytest.mark.anyio
+async def test_a_thread_in_the_place_of_the_copy_that_is_none_is_named() -> None:
+    store = MemoryCheckpointer()
+    await rewound(store)
+    await forged_copy(store, city="Paris")
+    with pytest.raises(Conflict, match="is no such copy"):
+        await purge_rewound(store, "t")
 
 
 @pytest.mark.anyio

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from clew import open_checkpointer
 from clew.checkpointers import Checkpointer, Head
+from clew.checkpointers.heads import thread_key
 from clew.errors import InvalidInput, WrongKey
 from clew.log import Checkpoint, MessageAdded, StatusChanged, Usage
 from clew.messages import assistant, user
@@ -18,6 +20,7 @@ from clew.threads.ops.rekey import rekey
 pytestmark = pytest.mark.anyio
 
 OLD, NEW = "00" * 32, "11" * 32
+COPY_OF_A = rekeying._HIDDEN + thread_key("a")
 
 
 async def fill(store: Checkpointer) -> dict[str, Checkpoint]:
@@ -95,6 +98,27 @@ async def test_what_was_interrupted_goes_on(url: str, step: str, monkeypatch: py
     async with open_checkpointer(url, key=NEW) as store:
         for name, state in states.items():
             assert await Thread.load(store, name) == state
+
+
+@pytest.mark.parametrize("place", ["innocent", COPY_OF_A])
+async def test_a_forged_copy_replaces_no_thread(url: str, place: str) -> None:
+    """Somebody without the key writes a thread that claims to be the copy of another, which would be deleted for it."""
+    async with open_checkpointer(url) as store:
+        states = await fill(store)
+        head = await store.head("a")
+        assert head is not None
+        async with Thread.open(store, "forged") as thread:
+            await thread.append(MessageAdded(user("forged")))
+        base = await store.head("forged")
+        assert base is not None
+        tags = {"clew:rekeying": "a", "clew:rekeying-log": head.log_id, "clew:rekeying-frames": str(head.frames - 1)}
+        forged = msgspec.structs.replace(base, thread_id=place, tags=tags, log_id="e" * 32)
+        await store.append(place, await store.read("forged"), at=0, head=forged)
+    async with open_checkpointer(url, key=NEW, allow_plain=True) as store:
+        await rekey(store)
+        for name, state in states.items():
+            assert await Thread.load(store, name) == state
+        assert {head.thread_id async for head in store.heads()} == {"a", "b", "forged", *{place} - {COPY_OF_A}}
 
 
 async def test_without_a_key_there_is_nothing_to_seal_with(url: str) -> None:

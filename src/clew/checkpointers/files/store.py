@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from clew._runtime.aio import WorkerPool, apart
 from clew._runtime.files import is_full
-from clew.checkpointers.base import Checkpointer, frees_room
+from clew.checkpointers.base import Checkpointer, frees_room, is_abandoned
 from clew.checkpointers.checks import (
     Guard,
     check_append,
@@ -81,15 +81,15 @@ class FileCheckpointer(Checkpointer):
     ) -> None:
         loop = self._guard.enter()
         check_append(thread_id, frames, at, head, refs)
-        is_freeing = frees_room.get()
+        is_freeing, ask = frees_room.get(), is_abandoned.get()
 
         def work() -> None:
             try:
-                self._threads.append(thread_id, frames, at, head, refs)
+                self._threads.append(thread_id, frames, at, head, refs, ask)
             except Unavailable as error:
                 if not (is_freeing and is_full(error.__cause__) and self._root.reserve.release()):
                     raise
-                self._threads.append(thread_id, frames, at, head, refs)
+                self._threads.append(thread_id, frames, at, head, refs, ask)
 
         await self._run(work, loop)
 
@@ -122,9 +122,10 @@ class FileCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
+        ask = is_abandoned.get()
 
         def work() -> None:
-            self._threads.delete(thread_id)
+            self._threads.delete(thread_id, ask)
             self._root.reserve.hold()
 
         await self._run(work, loop)

@@ -6,12 +6,12 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clew._runtime import files
-from clew.checkpointers.checks import NO_THREAD, too_large
+from clew.checkpointers.checks import NO_THREAD, check_wanted, too_large
 from clew.checkpointers.files.blobs import BlobFiles
 from clew.checkpointers.files.log import TORN, Log
 from clew.checkpointers.files.root import Root
@@ -40,7 +40,17 @@ class ThreadFiles:
     def path(self, key: str) -> str:
         return f"{self._prefix}{key[:2]}{os.sep}{key}"
 
-    def append(self, thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+    def append(
+        self,
+        thread_id: str,
+        frames: Sequence[bytes],
+        at: int,
+        head: Head,
+        refs: Collection[str],
+        ask: Callable[[], bool] | None = None,
+    ) -> None:
+        """Append to a thread, as `Checkpointer.append` says. `ask` returns whether nobody waits for the append any
+        more; then `Unavailable` is raised instead."""
         key = thread_key(thread_id)
         create = at == 0 and len(frames) > 0
         with self.opened(key, shared=False, create=create) as fd:
@@ -58,6 +68,7 @@ class ThreadFiles:
                     folder = Path(log.path).parent
                     self._root.keep(folder)
                     files.sync_folder(folder)
+                check_wanted(ask)
                 log.add(fd, size, frames, refs, head)
             except BaseException:
                 if create and not log.end and sys.platform != "win32":
@@ -97,10 +108,13 @@ class ThreadFiles:
             log.refresh(fd)
             return log.refs(fd)
 
-    def delete(self, thread_id: str) -> None:
+    def delete(self, thread_id: str, ask: Callable[[], bool] | None = None) -> None:
+        """Delete a thread. `ask` returns whether nobody waits for the deletion any more; then `Unavailable` is raised
+        instead."""
         key = thread_key(thread_id)
         path = self.path(key)
         with self.opened(key, shared=False) as fd:
+            check_wanted(ask)
             if fd is not None and sys.platform != "win32":
                 os.unlink(path)
         with suppress(FileNotFoundError):

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from clew._runtime.aio import together
+from clew.checkpointers.checks import check_wanted
 from clew.checkpointers.heads import Head, thread_key
 from clew.checkpointers.objects.blobs import ObjectBlobs
 from clew.checkpointers.objects.bucket import PatientBucket, Refused, Tag
@@ -104,6 +105,7 @@ class ObjectThreads:
                     if log_id not in (None, parts.head.log_id):
                         break
                     log_id, packs = parts.head.log_id, parts.contents.packs if parts.contents else ()
+                check_wanted()
                 try:
                     await self._bucket.put(name, dead_record(0), found.tag)
                     break

@@ -14,6 +14,7 @@ from typing import Any
 
 from clew._runtime.aio import together
 from clew._runtime.batches import batches
+from clew.checkpointers.checks import check_wanted
 from clew.checkpointers.heads import Head, thread_key
 from clew.checkpointers.opensearch.blobs import Blobs
 from clew.checkpointers.opensearch.documents import (
@@ -93,6 +94,7 @@ class Threads:
                 if isinstance(first, Log) and isinstance(found, Log) and found.log_id != first.log_id:
                     return  # somebody else has deleted the thread and made it again
                 first = first or found
+                check_wanted()
                 if await self._deleted(key, state):
                     break
             if isinstance(found, Log):

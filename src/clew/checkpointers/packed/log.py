@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from clew._runtime.aio import Locks
-from clew.checkpointers.checks import NO_THREAD
+from clew.checkpointers.checks import NO_THREAD, check_wanted
 from clew.checkpointers.heads import Head, thread_key
 from clew.checkpointers.packed.packs import Pack, PackGone
 from clew.errors import Conflict, Corrupt, MissingBlob, Unavailable
@@ -198,6 +198,7 @@ class PackedLogs(Generic[S]):
                         raise MissingBlob(missing, thread_id=append.thread_id)
                     touched = True
                 gone: Pack | None = None
+                check_wanted()
                 try:
                     if await self._commit(key, known, append):
                         return

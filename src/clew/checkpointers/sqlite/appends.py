@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -17,10 +17,10 @@ import apsw
 import msgspec
 
 from clew._runtime.aio import Job
-from clew.checkpointers.checks import NO_THREAD
+from clew.checkpointers.checks import GIVEN_UP, NO_THREAD
 from clew.checkpointers.sqlite.packs import frames_of
 from clew.checkpointers.sqlite.schema import PAGE_SIZE
-from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
+from clew.errors import ClewError, Conflict, Corrupt, MissingBlob, Unavailable
 
 __all__ = ["Append", "Appender", "is_freeing", "may_be_written_here", "now", "pages_of", "touch"]
 
@@ -76,6 +76,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """Bytes of the frames and the encoded head together."""
     frees_room: bool
     """Whether this append prepares the deletion of its thread, so that on a full disk it may use the reserved space."""
+    is_abandoned: Callable[[], bool] | None
+    """Returns whether nobody waits for this append any more, so that it must not be written. None if that cannot be."""
 
 
 class _Log(msgspec.Struct, gc=False):
@@ -129,6 +131,9 @@ class Appender:
         created: dict[int, int] = {}
         for job in jobs:
             append: Append = job.work
+            if append.is_abandoned is not None and append.is_abandoned():
+                job.error = Unavailable(GIVEN_UP)
+                continue
             log = self._logs.get((append.namespace, append.key))
             if log is None or log.frames != append.at or log.log_id != append.log_id or append.refs:
                 try:

@@ -23,6 +23,7 @@ from clew._runtime import files
 from clew._runtime.aio import Job
 from clew._runtime.files import Reserve
 from clew._runtime.text import size as size_text
+from clew.checkpointers.checks import GIVEN_UP
 from clew.checkpointers.sqlite.connection import FAULTS, ROOM_NEEDED, explain, roll_back
 from clew.checkpointers.sqlite.lookups import find_id
 from clew.errors import ClewError, Unavailable
@@ -57,26 +58,54 @@ VACUUM_STEP = 16
 
 
 class Deletion(ABC):
-    """The deletion of a thread or of blobs. It is done in one transaction or, on a full disk, in several small ones."""
+    """The deletion of a thread or of blobs. It is done in one transaction or, on a full disk, in several small ones.
 
-    @abstractmethod
+    `is_abandoned` returns whether nobody waits for the deletion any more. If it does so when the deletion would begin,
+    nothing is deleted. It is None if that cannot be.
+    """
+
+    def __init__(self, is_abandoned: Callable[[], bool] | None) -> None:
+        self._is_abandoned = is_abandoned
+        self._is_given_up: bool | None = None
+
+    def check_wanted(self) -> None:
+        """Raise `Unavailable` if nothing was deleted because nobody waited for the deletion any more."""
+        if self._is_given_up:
+            raise Unavailable(GIVEN_UP)
+
     def __call__(self, db: apsw.Cursor) -> None:
         """Delete everything. Called inside a transaction."""
+        if not self._gives_up():
+            self._delete_all(db)
 
-    @abstractmethod
     def delete_part(self, db: apsw.Cursor) -> bool:
         """Delete a small part, and return True once everything is deleted. The caller calls this again and again, each
         time in a transaction of its own, until it returns True."""
+        return self._gives_up() or self._delete_part(db)
+
+    @abstractmethod
+    def _delete_all(self, db: apsw.Cursor) -> None: ...
+
+    @abstractmethod
+    def _delete_part(self, db: apsw.Cursor) -> bool: ...
+
+    def _gives_up(self) -> bool:
+        if self._is_given_up is None:
+            self._is_given_up = self._is_abandoned is not None and self._is_abandoned()
+        return self._is_given_up
 
 
 class ThreadDeletion(Deletion):
     """The deletion of one thread. `where` names the database in errors."""
 
-    def __init__(self, namespace: str, thread_id: str, where: str) -> None:
+    def __init__(
+        self, namespace: str, thread_id: str, where: str, is_abandoned: Callable[[], bool] | None = None
+    ) -> None:
+        super().__init__(is_abandoned)
         self._wanted = namespace, thread_id, where
         self._is_hidden = False
 
-    def __call__(self, db: apsw.Cursor) -> None:
+    def _delete_all(self, db: apsw.Cursor) -> None:
         thread = find_id(db, *self._wanted)
         if thread is not None:
             db.execute("DELETE FROM heads WHERE id = ?", (thread,))
@@ -84,7 +113,7 @@ class ThreadDeletion(Deletion):
             db.execute("DELETE FROM frames WHERE thread = ?", (thread,))
             db.execute("DELETE FROM packs WHERE thread = ?", (thread,))
 
-    def delete_part(self, db: apsw.Cursor) -> bool:
+    def _delete_part(self, db: apsw.Cursor) -> bool:
         """Delete a small part of the thread, and return True once all of it is deleted.
 
         The first call moves the thread to the namespace `DELETED`, where nobody sees it. Its row in the table `heads`
@@ -103,16 +132,23 @@ class ThreadDeletion(Deletion):
 class BlobDeletion(Deletion):
     """The deletion of blobs, except those whose time of last use is later than `before()`, in microseconds since 1970."""
 
-    def __init__(self, namespace: str, digests: Sequence[bytes], before: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        digests: Sequence[bytes],
+        before: Callable[[], int],
+        is_abandoned: Callable[[], bool] | None = None,
+    ) -> None:
+        super().__init__(is_abandoned)
         self._namespace = namespace
         self._digests = digests
         self._before = before
         self._done = 0
 
-    def __call__(self, db: apsw.Cursor) -> None:
+    def _delete_all(self, db: apsw.Cursor) -> None:
         self._delete(db, self._digests)
 
-    def delete_part(self, db: apsw.Cursor) -> bool:
+    def _delete_part(self, db: apsw.Cursor) -> bool:
         self._delete(db, self._digests[self._done : self._done + BLOBS_AT_ONCE])
         self._done += BLOBS_AT_ONCE
         return self._done >= len(self._digests)

@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 
 from clew._runtime.aio import apart
-from clew.checkpointers.base import Checkpointer, frees_room
+from clew.checkpointers.base import Checkpointer, frees_room, is_abandoned
 from clew.checkpointers.checks import (
     Guard,
     check_append,
@@ -98,6 +98,7 @@ class SQLiteCheckpointer(Checkpointer):
             ),
             sum(map(len, frames)) + len(encoded),
             frees_room.get(),
+            is_abandoned.get(),
         )
         await (self._engine or self._use()).submit(append, loop)
 
@@ -161,7 +162,9 @@ class SQLiteCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        await self._use().write(ThreadDeletion(self._namespace, thread_id, self._name), loop)
+        deletion = ThreadDeletion(self._namespace, thread_id, self._name, is_abandoned.get())
+        await self._use().write(deletion, loop)
+        deletion.check_wanted()
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         loop = self._guard.enter()
@@ -214,7 +217,9 @@ class SQLiteCheckpointer(Checkpointer):
         check_digests(digests)
         check_grace(untouched_for)
         wanted = [bytes.fromhex(digest) for digest in digests]
-        await self._use().write(BlobDeletion(self._namespace, wanted, lambda: _before(untouched_for)), loop)
+        deletion = BlobDeletion(self._namespace, wanted, lambda: _before(untouched_for), is_abandoned.get())
+        await self._use().write(deletion, loop)
+        deletion.check_wanted()
 
     async def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None

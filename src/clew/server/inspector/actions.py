@@ -26,6 +26,7 @@ from clew.server.inspector.threads_page import read_tags
 from clew.server.inspector.visits import HEADERS, PageRoute, Visit, html, turn_of
 from clew.server.response import Response
 from clew.threads import Thread
+from clew.threads.heads import is_reserved
 from clew.threads.maintenance import upkeep
 from clew.threads.ops.fork import check_turn, fork, state_for
 
@@ -113,6 +114,8 @@ async def make_fork(visit: Visit) -> Response:
     thread_id, fields = visit.thread_id, await visit.form()
     new_id, turn = fields.get("new_id", "").strip(), turn_of(fields)
     check_thread_id(new_id)
+    if is_reserved(new_id):
+        raise InvalidInput("ids that begin with 'clew:' are reserved for Clew. Choose another one.")
     async with visit.store() as store:
         await fork(store, thread_id, await state_for(store, thread_id, turn), new_id, turn)
     return _go(thread_url(new_id))

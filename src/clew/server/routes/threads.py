@@ -69,12 +69,17 @@ async def append(request: Request) -> Response:
             f"a frame has up to {MAX_FRAME} bytes and an append up to {MAX_APPEND}. Put large values in blobs.",
         )
     _check_conditions(request, thread_id, log_tag(body.at, head.log_id), is_first=not body.at)
-    request.need_client()
     async with request.store() as store:
-        if not request.token.allows("write"):
-            addition = Append(at=body.at, head=head, frames=body.frames, refs=body.refs)
-            check_addition(await store.head(thread_id), addition)
-        await store.append(thread_id, body.frames, at=body.at, head=head, refs=body.refs)
+        if request.token.allows("write"):
+            request.need_client()
+            await store.append(thread_id, body.frames, at=body.at, head=head, refs=body.refs)
+        else:
+            # Under a lock, because an append that was checked against an older head could destroy history after all.
+            async with request.lock(thread_id):
+                addition = Append(at=body.at, head=head, frames=body.frames, refs=body.refs)
+                check_addition(await store.head(thread_id), addition)
+                request.need_client()
+                await store.append(thread_id, body.frames, at=body.at, head=head, refs=body.refs)
     return Response(headers={"etag": log_tag(head.frames, head.log_id)})
 
 

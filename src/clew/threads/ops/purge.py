@@ -17,7 +17,7 @@ from clew.log.checkpoint import TURN_MARK, Fact, Ranges, provider_key
 from clew.log.fold import TITLE_LENGTH
 from clew.messages import Message, User, plain_text
 from clew.threads.appends import append_frames, append_state
-from clew.threads.heads import PART
+from clew.threads.heads import PART, is_part
 from clew.threads.leases import new_lease, wait_until_free
 from clew.threads.ops.gc import Cutoff, below, remove_blobs, unreached
 from clew.threads.reader import load
@@ -91,25 +91,46 @@ async def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
 
     If this is interrupted, call it again. The hidden copy names the old and the new log, so it is known which steps are
     done. If the old log exists (after 1), it may have grown, so the copy is dropped and everything starts over. If
-    neither exists (after 2), the new log is written from the copy. If the new log exists (after 3), only step 4 remains.
+    neither exists (after 2), the new log is written from the copy. If the new log exists (after 3), step 4 remains; then
+    everything starts over if the thread has messages to erase, whatever the copy says.
     Between 2 and 3 the thread is not found. If someone creates a thread of this id then, `Conflict` is raised and
     nothing is lost: the copy stays until that thread is deleted and this is called again.
     """
     copy = await checkpointer.head(_copy_id(thread_id))
-    removed = 0
+    blobs = freed = 0
     if copy is not None:
         here = await checkpointer.head(thread_id)
         if here is not None and here.log_id == copy.tags.get(_OLD_LOG):
             await checkpointer.delete(copy.thread_id)
-            copy = None
-    if copy is None:
-        copy, removed = await _write_copy(checkpointer, thread_id)
-        await checkpointer.delete(thread_id)
+        else:
+            blobs, freed = await _finish(checkpointer, thread_id, copy)
+            if await _is_trimmed(checkpointer, thread_id):
+                return Purged(thread_id=thread_id, blobs=blobs, freed=freed)
+    copy, removed = await _write_copy(checkpointer, thread_id)
+    await checkpointer.delete(thread_id)
+    more, room = await _finish(checkpointer, thread_id, copy)
+    return Purged(thread_id=thread_id, messages=removed, blobs=blobs + more, freed=freed + room)
+
+
+async def _is_trimmed(checkpointer: Checkpointer, thread_id: str) -> bool:
+    """Return whether a thread's log holds nothing that `purge_rewound` would erase: it has a single frame, and that has
+    no message which no rewind can bring back.
+
+    This is asked after another call's work was finished. The tags of a hidden copy alone do not prove that the thread
+    was rewritten, because others than `purge_rewound` can write tags too, and the thread may have grown since.
+    """
+    loaded = await load(checkpointer, thread_id)
+    return loaded.head.frames == 1 and trimmed(loaded.state) == loaded.state
+
+
+async def _finish(checkpointer: Checkpointer, thread_id: str, copy: Head) -> tuple[int, int]:
+    """Do steps 3 and 4 of `purge_rewound`, as far as they are not done yet. Returns how many blobs were deleted, and how
+    many bytes they took."""
     await _write_final(checkpointer, thread_id, copy)
     blobs = await below(checkpointer, await checkpointer.refs(copy.thread_id))
-    deleted, freed = await _erase_blobs(checkpointer, blobs, but=copy.thread_id)
+    erased = await _erase_blobs(checkpointer, blobs, but=copy.thread_id)
     await checkpointer.delete(copy.thread_id)
-    return Purged(thread_id=thread_id, messages=removed, blobs=deleted, freed=freed)
+    return erased
 
 
 def _copy_id(thread_id: str) -> str:
@@ -147,9 +168,14 @@ async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -
     """Write the new log of the thread from `copy`, the hidden copy, unless that is already done: step 3 of
     `purge_rewound`.
 
-    Raises `Conflict` if there is another thread of this id.
+    Raises `Conflict` if there is another thread of this id, and if `copy` is not a copy that `purge_rewound` has made.
     """
-    log_id = copy.tags[_NEW_LOG]
+    log_id = copy.tags.get(_NEW_LOG, "")
+    if not is_part(copy) or not log_id:
+        raise Conflict(
+            copy.thread_id,
+            f"it has the id of the copy that a purge of {thread_id!r} makes, and is no such copy. Delete it",
+        )
     here = await checkpointer.head(thread_id)
     if here is None:
         state = (await load(checkpointer, copy.thread_id)).state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -12,13 +13,15 @@ from clew.checkpointers.sealed import without_keys
 from clew.errors import Conflict, InvalidInput, ThreadBusy
 from clew.log import sealed_with
 from clew.threads.appends import append_frames
-from clew.threads.heads import is_hidden, is_part
+from clew.threads.heads import is_hidden, is_part, is_unsealed
 from clew.threads.leases import note_seen, wait_until_free
 from clew.threads.ops.copy import copy
 from clew.threads.ops.purge import fence
 from clew.threads.reader import Progress, frames
 
 __all__ = ["Rekeyed", "rekey"]
+
+log = logging.getLogger("clew.threads")
 
 _HIDDEN = "clew:rekeying:"
 _NAME, _LOG, _FRAMES = "clew:rekeying", "clew:rekeying-log", "clew:rekeying-frames"
@@ -53,7 +56,8 @@ async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) ->
 
     A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
     moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
-    copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. Blobs of the old key are left
+    copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. A thread that claims to be such
+    a copy, but has another id or no seal, is left alone. Blobs of the old key are left
     to gc. Threads that a process works on are left out and reported. `progress` is called with the number of threads
     looked at so far and the number of all threads. Raises `InvalidInput` if the checkpointer has no key.
     """
@@ -61,7 +65,10 @@ async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) ->
         raise InvalidInput("rekey needs a key: open_checkpointer(url, key=[new, old])")
     heads = [head async for head in checkpointer.heads() if not is_part(head)]
     for hidden in [head for head in heads if _NAME in head.tags]:
-        await _finish(checkpointer, hidden)
+        if _is_own_copy(hidden):
+            await _finish(checkpointer, hidden)
+        else:
+            log.warning("thread %r has the tags of a copy that rekey makes, and is none: ignored", hidden.thread_id)
     for listed in heads:
         if listed.lease is not None:
             note_seen(listed)  # now, so that the waits for the ends of all these leases run at the same time
@@ -81,6 +88,16 @@ async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) ->
         if progress is not None:
             progress(count, len(heads))
     return Rekeyed(sealed=tuple(sealed), already=already, busy=tuple(busy))
+
+
+def _is_own_copy(hidden: Head) -> bool:
+    """Return whether `rekey` has made this copy: it has the id that `rekey` gives to a copy of the thread that its tags
+    name, and a valid seal, which only somebody with the key can make. A copy replaces the thread that it names, so its
+    tags alone, which others can write too, must not be trusted."""
+    name = hidden.tags[_NAME]
+    return (
+        hidden.thread_id == _HIDDEN + thread_key(name) and not is_unsealed(hidden) and {_LOG, _FRAMES} <= {*hidden.tags}
+    )
 
 
 async def _is_free(checkpointer: Checkpointer, head: Head) -> bool:
@@ -108,6 +125,8 @@ async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
     Returns False, with the thread unchanged, if a process changed it or took its lease meanwhile.
     """
     name = _HIDDEN + thread_key(head.thread_id)
+    if (there := await checkpointer.head(name)) is not None and is_unsealed(there):
+        await checkpointer.delete(name)  # not by rekey, which seals its copies, and the thread itself is here
     copied = await copy(checkpointer, checkpointer, head.thread_id, new_id=name)
     if copied.frames != head.frames:
         await checkpointer.delete(name)

@@ -12,13 +12,11 @@ from clew.errors import Conflict, Corrupt, NewerFormat, ThreadNotFound, WrongKey
 from clew.log import FIRST, EncodedFrame, Fold, Frame, encode_entries, encode_frame
 from clew.log.trees import named_trees
 from clew.threads.appends import append_frames
-from clew.threads.heads import PART, new_head
+from clew.threads.heads import PART, REPAIR_OF, new_head
 from clew.threads.ops.gc import below
 from clew.threads.ops.verify import is_snapshot, scan
 
 __all__ = ["repair"]
-
-_OF = "clew:repair-of"
 
 
 async def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Head:
@@ -82,7 +80,7 @@ async def _clear(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Non
     head = await checkpointer.head(new_id)
     if head is None:
         return
-    if head.tags != {PART: "1", _OF: thread_id}:
+    if head.tags != {PART: "1", REPAIR_OF: thread_id}:
         raise Conflict(new_id, f"the repair of {thread_id!r} needs an unused id, and this thread exists")
     await checkpointer.delete(new_id)
 
@@ -108,7 +106,7 @@ class _NewLog:
 
     def __init__(self, checkpointer: Checkpointer, new_id: str, old_id: str, created_at: datetime | None) -> None:
         self._checkpointer = checkpointer
-        self._hidden = {PART: "1", _OF: old_id}
+        self._hidden = {PART: "1", REPAIR_OF: old_id}
         self._created_at = created_at
         self._fold = Fold()
         self._head = new_head(new_id, created_at=created_at)
