@@ -3,6 +3,7 @@ their entries add up to."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Protocol, TypedDict
 import msgspec
 from blake3 import blake3
 
+from clew._runtime.aio import settle
 from clew._runtime.telemetry import span
 from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.checks import fitting
@@ -278,7 +280,7 @@ async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_Incom
         blobs = await checkpointer.get_blobs(missing.union(*[each.frame.refs for each in lacking]))
         if absent := missing - blobs.keys():
             raise MissingBlob(absent, thread_id=thread_id)
-        frames = [decode_frame(each.data, thread_id, each.number, blobs, checkpointer.keys) for each in lacking]
+        frames = [await _decode(each.data, thread_id, each.number, blobs, checkpointer.keys) for each in lacking]
         for each, frame in zip(lacking, frames, strict=True):
             each.entries.extend(frame.entries)
         lacking = [
@@ -306,6 +308,8 @@ unknown."""
 
 _WINDOW = 2 * 2**20  # bytes to read at once, estimated from the frames before
 _MOST, _FEWEST = 8192, 4
+_LARGE = 2**20
+"""Blobs of a frame count as large if they have this number of bytes together. It takes milliseconds to decode them."""
 
 
 class Source(Protocol):
@@ -429,8 +433,16 @@ async def decoded(source: Source, thread_id: str, number: int, data: bytes) -> F
         blobs |= await source.get_blobs(frame.missing)
         if absent := frame.missing - blobs.keys():
             raise MissingBlob(absent, thread_id=thread_id)
-        frame = decode_frame(data, thread_id, number, blobs, source.keys)
+        frame = await _decode(data, thread_id, number, blobs, source.keys)
     return frame
+
+
+async def _decode(data: bytes, thread_id: str, number: int, blobs: dict[str, bytes], keys: Keyring | None) -> Frame:
+    """Decode frame `number` of a thread, given as bytes, with these blobs. If the blobs are large, this is done on
+    another OS thread, so that the event loop can do other work meanwhile."""
+    if sum(map(len, blobs.values())) < _LARGE:
+        return decode_frame(data, thread_id, number, blobs, keys)
+    return await settle(asyncio.to_thread(decode_frame, data, thread_id, number, blobs, keys))
 
 
 async def state_at(source: Source, head: Head) -> Checkpoint:
