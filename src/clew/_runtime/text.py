@@ -115,11 +115,23 @@ def visible_json(text: str) -> str:
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+_GAPS = 8
+"""How many characters of a text are looked at for each character of the line that is made of it, because white space in
+the text can make the line shorter."""
+
+
 def one_line(text: str, longest: int | None = None) -> str:
     """Return a text on one line: with control characters made visible, and with single spaces in place of line breaks,
     tabs and longer gaps. If `longest` is given, the result has at most that many characters, and ends in
-    an ellipsis if it was cut."""
-    return cut(" ".join(visible(text).split()), longest)
+    an ellipsis if it was cut.
+
+    Of a long text only the beginning is looked at, so a text of any length takes the same time and memory.
+    """
+    if longest is None:
+        return " ".join(visible(text).split())
+    beginning = text[: _GAPS * longest]
+    more = "…" if len(beginning) < len(text) else ""
+    return cut(" ".join(visible(beginning).split()) + more, longest)
 
 
 def cut(text: str, longest: int | None) -> str:

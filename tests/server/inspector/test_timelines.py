@@ -32,7 +32,7 @@ async def store(monkeypatch: pytest.MonkeyPatch) -> CountedReads:
 
 @pytest.mark.parametrize("start", [0, 3, 41, 65, 80])
 async def test_a_page_has_its_turns_wherever_in_the_thread_they_are(store: CountedReads, start: int) -> None:
-    reader, _ = await Readers().read_at(store, "", "t", start, start + 10)
+    reader, *_ = await Readers().read_at(store, "", "t", start, start + 10)
     expected = (await read_timeline(store, "t", start=start, stop=start + 10)).turns
     assert reader.timeline(start, start + 10).turns == expected
     assert len(reader.timeline().turns) <= KEPT + 1
@@ -42,10 +42,10 @@ async def test_pages_beside_each_other_read_the_log_once(store: CountedReads) ->
     readers = Readers()
     await readers.read_at(store, "", "t", 30, 35)
     before = store.reads
-    reader, head = await readers.read_at(store, "", "t", 35, 40)
+    reader, head, _ = await readers.read_at(store, "", "t", 35, 40)
     assert store.reads == before
     assert isinstance(head, Head)
     assert [turn.position for turn in reader.timeline(35, 40).turns] == [35, 36, 37, 38, 39]
-    newest, _ = await readers.read_at(store, "", "t", TURNS - 5, TURNS)
+    newest, *_ = await readers.read_at(store, "", "t", TURNS - 5, TURNS)
     assert store.reads == before
     assert newest is not reader

@@ -16,12 +16,12 @@ thread: `thread-title`, `facts`, `fact-status`, `fact-holder`, `fact-cost`, `fac
     (with `data-kind`), `timeline`, `turn` (with `data-turn`, `data-position`), `turn-duration`, `turn-tokens`, `turn-cost`,
     `turn-files`, `fork-here`, `rewind-here`, `prompt`, `text`, `thinking`, `image`, `call` (with `data-status`),
     `call-status`, `was-in-doubt`, `result`, `mark` (with `data-kind`), `older`, `newer`, `pending`, `asking`, `new-turns`,
-    `questions`, `question`, `answer`, `answer-yes`, `answer-no`, `answer-submit`
+    `questions`, `question`, `answer`, `answer-yes`, `answer-no`, `answer-submit`, `in-part`
 actions: `fork-form`, `fork-id`, `fork-submit`, `rewind-form`, `rewind-submit`, `describe-form`, `title`, `tags`,
     `describe-submit`, `back`
 files: `files-form`, `files-turn`, `files-against`, `files-show`, `file-tree`, `file`, `file-content`, `change` (with
     `data-path`), `diff`, `no-changes`
-entries: `frames`, `frame`, `entry` (with `data-kind`), `earlier`, `later`
+entries: `frames`, `frame`, `entry` (with `data-kind`), `more-entries`, `earlier`, `later`
 overview: `totals`, `total-threads`, `total-spend`, `total-storage`, `chart-spend`, `chart-activity`, `chart`,
     `table-agents`, `table-tools`
 errors: `error` (with `data-status`), `error-text`

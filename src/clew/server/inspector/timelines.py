@@ -5,19 +5,40 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
+from clew._runtime.aio import settle
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import ThreadNotFound
 from clew.threads.heads import is_part
 from clew.threads.views.timeline import TimelineReader, Window, reader_of
 
-__all__ = ["Readers"]
+__all__ = ["Readers", "Reading"]
+
+T = TypeVar("T")
 
 _MOST = 8
 """The most threads whose timelines are kept in memory."""
 _NEWEST = 2_000
 """How many of a thread's newest turns are kept in memory. At most as many older turns, around those that were looked at
 last, are kept too. A page that shows other turns reads the log again."""
+
+
+class Reading(NamedTuple):
+    """A reader that has read the whole log of a thread, and the thread's head at that moment."""
+
+    reader: TimelineReader
+    head: Head
+    lock: asyncio.Lock
+    """Held while the reader reads, and while another OS thread uses it."""
+
+    async def show(self, make: Callable[[TimelineReader], T]) -> T:
+        """Run `make` with the reader on another OS thread, so that a large page does not keep other requests waiting.
+        Return its result. If the caller is cancelled, it still waits until `make` has ended, so that no other page is
+        made in the meantime."""
+        async with self.lock:
+            return await settle(asyncio.to_thread(make, self.reader))
 
 
 class _Kept:
@@ -39,7 +60,7 @@ class Readers:
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
-    async def read(self, store: Checkpointer, namespace: str, thread_id: str) -> tuple[TimelineReader, Head]:
+    async def read(self, store: Checkpointer, namespace: str, thread_id: str) -> Reading:
         """Return a reader that has read the whole log of a thread, and the thread's head at that moment. It has the
         thread's newest turns. `namespace` is the namespace of `store`, because two namespaces may have threads with the
         same id.
@@ -65,22 +86,21 @@ class Readers:
                 except BaseException:
                     self._kept.pop(name, None)
                     raise
-        return kept.reader, head
+        return Reading(kept.reader, head, kept.lock)
 
-    async def read_at(
-        self, store: Checkpointer, namespace: str, thread_id: str, start: int, stop: int
-    ) -> tuple[TimelineReader, Head]:
+    async def read_at(self, store: Checkpointer, namespace: str, thread_id: str, start: int, stop: int) -> Reading:
         """Return a reader that has read the whole log of a thread, and the thread's head at that moment. The reader has
         the turns at the positions from `start` up to, but not including, `stop`: at most `_NEWEST` turns. `namespace`
         is the namespace of `store`. Raises the same errors as `read`.
 
         If these turns are not in the cache, the whole log is read again, and turns around them are kept too.
         """
-        reader, head = await self.read(store, namespace, thread_id)
+        reading = await self.read(store, namespace, thread_id)
+        reader, head, _ = reading
         stop = min(stop, reader.total)
         kept = self._kept.get((namespace, thread_id))
         if kept is None or reader.turns.holds(start, stop):
-            return reader, head
+            return reading
         async with kept.lock:
             older = kept.older
             if older is None or not older.turns.holds(start, stop):
@@ -90,4 +110,4 @@ class Readers:
                 kept.older = None
                 await reader_of(store, thread_id, head=head, reader=older)
             kept.older = older
-        return older, head
+        return Reading(older, head, kept.lock)
