@@ -18,7 +18,8 @@ from clew.messages import Assistant, System, Text, ToolCall, ToolResult, User
 from clew.server.inspector.templates import Markup, render
 from clew.server.inspector.text import Room, compact, pretty
 from clew.server.inspector.visits import Viewer
-from clew.threads.reader import check_rest, decoded, frames
+from clew.threads.frames import decoded
+from clew.threads.reader import check_rest, frames
 
 __all__ = ["PAGE", "entries_page", "read_stretch"]
 
