@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bench.long_threads import write_thread
+from clew import Thread
 from clew.checkpointers import Head, MemoryCheckpointer
+from clew.log import MessageAdded, ToolOutcome
+from clew.messages import Assistant, Text, Thinking, ToolCall, ToolResult, user
 from clew.server.inspector import timelines
 from clew.server.inspector.timelines import Readers
 from clew.threads.views.timeline import read_timeline
@@ -49,3 +52,23 @@ async def test_pages_beside_each_other_read_the_log_once(store: CountedReads) ->
     newest, *_ = await readers.read_at(store, "", "t", TURNS - 5, TURNS)
     assert store.reads == before
     assert newest is not reader
+
+
+async def test_of_long_texts_only_the_beginnings_stay_in_memory() -> None:
+    long = "x" * 3_000_000
+    async with MemoryCheckpointer() as store:
+        async with Thread.open(store, "t") as thread:
+            await thread.append(MessageAdded(user(long, "short")))
+            await thread.append(MessageAdded(Assistant((Thinking(long), Text(long), ToolCall("1", "tool", {})))))
+            await thread.append(ToolOutcome(1, 0, ToolResult("1", (Text(long),))))
+        reader, *_ = await Readers().read(store, "", "t")
+    (turn,) = reader.timeline().turns
+    (prompt,) = turn.prompts
+    (call,) = turn.calls
+    assert call.result is not None
+    assert isinstance(prompt.content[1], Text)
+    assert prompt.content[1].text == "short"
+    for block in (prompt.content[0], *turn.blocks[:2], call.result.content[0]):
+        assert isinstance(block, Text | Thinking)
+        assert len(block.text) < 200_000
+        assert block.text.endswith("2,810,000 more characters; export the thread to see all")
