@@ -80,11 +80,13 @@ def test_numbers_and_sizes_are_short() -> None:
 
 
 @given(st.text())
+@pytest.mark.attack
 def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
     assert not set(visible(text)) & {chr(number) for number in (*range(9), *range(11, 32), *range(127, 160))}
     assert "\n" not in one_line(text)
 
 
+@pytest.mark.attack
 def test_control_characters_are_shown_and_no_word_is_swallowed() -> None:
     text = "\x1b[31mred \x1b]0;title\x07and \x9b2J \x7f\u202eback\u2066\u2028\r\n\tend\rover\ud800"
     shown = "\\x1b[31mred \\x1b]0;title\\x07and \\x9b2J \\x7f\\u202eback\\u2066\\u2028\n\tend\\x0dover\\ud800"
@@ -92,6 +94,7 @@ def test_control_characters_are_shown_and_no_word_is_swallowed() -> None:
     assert visible(shown) == shown
 
 
+@pytest.mark.attack
 def test_json_for_a_terminal_stands_for_the_same_value() -> None:
     value = {"a": "\x9b2J\u202e\u2028\x7f\x1b \u00e9"}
     text = visible_json(json.dumps(value, ensure_ascii=False))

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.command_line import clew, objects, terminal
 from tests.hidden_text import OBEYED, write_everywhere
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eback\u2066\u2028\u0085\x7fz"
 COLOUR = re.compile("\x1b\\[[0-9;]*m")

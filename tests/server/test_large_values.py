@@ -20,6 +20,8 @@ from clew.server.inspector.turns import _MOST_BLOCKS, _arguments_line, _prompt
 from clew.testing.contract.builders import a_head
 from tests.server.serving import Running, serving
 
+pytestmark = pytest.mark.attack
+
 FRAMES = f"/v1/threads/{encode_text('thread')}/frames"
 
 

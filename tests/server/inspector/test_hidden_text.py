@@ -19,7 +19,7 @@ from tests.limits import PATIENCE
 from tests.server.inspector.looking import thread
 from tests.server.serving import serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
 TEXT = "a\x1b]0;owned\x07\x9b31m\u202eback\u2066\u2028\u0085\x7fz"
 SHOWN = "a\\x1b]0;owned\\x07\\x9b31m\\u202eback\\u2066\\u2028\\x85\\x7fz"

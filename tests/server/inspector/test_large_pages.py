@@ -24,7 +24,7 @@ from tests.limits import PATIENCE
 from tests.server.inspector.looking import thread
 from tests.server.serving import a_token, serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 T = TypeVar("T")
 
 HIDDEN = "\u202e\x1b"

@@ -60,6 +60,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES)
+@pytest.mark.attack
 def test_every_page_has_the_strict_policy_and_nothing_inline(browser: httpx.Client, page: str) -> None:
     shown = browser.get(page)
     assert {name: shown.headers[name] for name in HEADERS} == HEADERS
@@ -144,6 +145,7 @@ def test_threads_come_in_pages(tmp_path: Path) -> None:
         assert thread("n0") not in first
 
 
+@pytest.mark.attack
 def test_text_from_threads_is_never_markup(browser: httpx.Client) -> None:
     for page in ("/", thread("hostile"), thread("hostile", "/entries"), "/overview"):
         shown = browser.get(page).text
