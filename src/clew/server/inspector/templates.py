@@ -15,6 +15,7 @@ from clew.checkpointers.http.protocol import encode_text
 from clew.server.inspector.assets import asset_url
 from clew.server.inspector.markdown import markdown
 from clew.server.inspector.text import STATUS_WORDS, count, cut_title, page_time
+from clew.threads.heads import is_unsealed
 
 __all__ = ["Markup", "part", "render", "thread_url"]
 
@@ -65,7 +66,19 @@ def _environment() -> Environment:
         loader=PackageLoader("clew.server.inspector"),
         undefined=StrictUndefined,
     )
-    for function in (page_time, count, cut, cut_title, dollars, markdown, elapsed, plural, short_number, size):
+    for function in (
+        page_time,
+        count,
+        cut,
+        cut_title,
+        dollars,
+        is_unsealed,
+        markdown,
+        elapsed,
+        plural,
+        short_number,
+        size,
+    ):
         made.filters[function.__name__] = function
     made.globals |= {"STATUS_WORDS": STATUS_WORDS, "asset_url": asset_url, "thread_url": thread_url}
     return made
