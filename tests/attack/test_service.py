@@ -17,6 +17,7 @@ import pytest
 from clew import Thread
 from clew.checkpointers.http.protocol import Append, encode_text
 from clew.checkpointers.http.store import HTTPCheckpointer
+from clew.errors import Unavailable
 from clew.log import MessageAdded
 from clew.messages import Assistant, ToolCall, assistant, user
 from clew.testing.contract.builders import a_head, digest_of
@@ -34,6 +35,8 @@ MANY = 1500 if FULL else 400
 ROUNDS = 40
 MEMORY = 320 * 2**20
 """Bytes that the service may take on top of what it takes for quiet work: the bodies in memory (256 MiB) and some room."""
+PAGES = 192 * 2**20
+"""Bytes that it may take besides for the pages of large threads, of which two are made at once, and for what is kept of them."""
 BLOCKED = 1.5
 """Seconds of processor time that the service may take, for all its work, between any request of the innocent tenant and its
 response. Seconds of work that keep others waiting exceed it."""
@@ -197,7 +200,7 @@ def visit(target: Target, *paths: str) -> None:
     opened = [target.connect(head("GET", path, token=token)) for path in paths for token in ATTACKERS]
     for made in opened:
         with suppress(OSError):
-            assert made.recv(2**16).startswith(b"HTTP/1.1 200")
+            made.recv(2**16)
 
 
 async def garbage(target: Target) -> None:
@@ -235,6 +238,12 @@ def carry_out(attack: Attack, target: Target) -> None:
     asyncio.run(attack(target))
 
 
+def try_out(attack: Attack, target: Target) -> None:
+    """Run an attack until the service refuses it, because there are others at the same time."""
+    with suppress(Unavailable):
+        carry_out(attack, target)
+
+
 @pytest.mark.parametrize("attack", sampled(ATTACKS, 5), ids=lambda attack: attack.__name__)
 async def test_the_innocent_tenant_does_not_notice_an_attack(attack: Attack, tmp_path: Path) -> None:
     with attacked(tmp_path) as target:
@@ -260,9 +269,9 @@ async def test_all_attacks_at_once_end_with_a_service_that_works(tmp_path: Path)
     with attacked(tmp_path, "--max-connections-per-address", "900") as target:
         await work(target, "warm", ROUNDS)
         before = target.memory()
-        attacking = asyncio.gather(*(asyncio.to_thread(carry_out, attack, target) for attack in chosen))
+        attacking = asyncio.gather(*(asyncio.to_thread(try_out, attack, target) for attack in chosen))
         during = await work(target, "during", ROUNDS)
         await attacking
         target.release()
         assert during.done == (await work(target, "after", ROUNDS)).done == ROUNDS
-        assert target.memory() - before < MEMORY
+        assert target.memory() - before < MEMORY + PAGES
