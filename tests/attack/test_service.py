@@ -36,7 +36,7 @@ ROUNDS = 40
 MEMORY = 320 * 2**20
 """Bytes that the service may take on top of what it takes for quiet work: the bodies in memory (256 MiB) and some room."""
 PAGES = 192 * 2**20
-"""Bytes that it may take besides for the pages of large threads, of which two are made at once, and for what is kept of them."""
+"""Bytes that it may take besides for pages of large threads, of which two are made at once, and for what is kept of them."""
 BLOCKED = 1.5
 """Seconds of processor time that the service may take, for all its work, between any request of the innocent tenant and its
 response. Seconds of work that keep others waiting exceed it."""
