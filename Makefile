@@ -87,7 +87,7 @@ test-all: $(VENV)/.ready $(VENV)/.clis $(VENV)/.oci ## Run the rest: slow tests,
 crash: $(VENV)/.ready $(VENV)/.clis ## Run the long matrices whole: every kill, every torn byte
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash
 
-attack: $(VENV)/.ready ## Attack the service, all ways: slow clients, floods, oversized and malformed requests
+attack: $(VENV)/.ready ## Attack all ways: floods and malformed requests; forged logs, archives, sessions, databases, pages
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m attack
 
 fuzz: $(FUZZ) ## Give ten million inputs to everything that reads bytes from outside (-j 2 uses two cores)

@@ -10,7 +10,9 @@ from clew.messages import assistant, user
 
 __all__ = ["OBEYED", "write_everywhere"]
 
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\xad\u061c\u200b-\u200f\ufeff\U000e0000-\U000e0fff]"
+)
 
 
 async def write_everywhere(url: str, text: str) -> None:

@@ -67,6 +67,7 @@ def test_a_signature_can_be_made_by_any_program_from_the_documented_form() -> No
         {"signature": "é"},
     ],
 )
+@pytest.mark.attack
 def test_a_forged_handle_is_refused(change: dict[str, Any]) -> None:
     handle = write_handle("codex", "s", "k", key=KEY)
     assert read_handle(handle, key=KEY).session_id == "s"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import os
 import socket
 import statistics
 import subprocess
@@ -14,14 +16,17 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from clew.checkpointers.http.protocol import encode_text
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.testing.contract.builders import append
 from tests.limits import PATIENCE
 from tests.server.test_command import running
 
-__all__ = ["ATTACKER", "Experience", "Target", "attacked", "work"]
+__all__ = ["ATTACKER", "ATTACKERS", "Experience", "Probe", "Target", "attacked", "work"]
 
 ATTACKER, INNOCENT = "the-long-token-of-the-attacker", "the-long-token-of-the-innocent"
+ATTACKERS = [ATTACKER, *(f"{ATTACKER}-{number}" for number in range(2, 5))]
+"""The tokens of the attacker, each for a namespace of its own."""
 
 
 class Target:
@@ -59,6 +64,11 @@ class Target:
         [line] = [line for line in lines if line.startswith("VmHWM:")]
         return int(line.split()[1]) * 1024
 
+    def processor_time(self) -> float:
+        """Return the seconds of processor time that the service has taken so far, on all its OS threads."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def is_running(self) -> bool:
         return self._process.poll() is None
 
@@ -69,8 +79,9 @@ class Target:
 
 @contextmanager
 def attacked(folder: Path, *options: str) -> Iterator[Target]:
-    """Run a service with a token for the attacker and one for the innocent tenant, each in a namespace of its own."""
-    tokens = f"{ATTACKER}@attacker:read,write {INNOCENT}@innocent:read,write"
+    """Run a service with the tokens of the attacker and one for the innocent tenant, each for a namespace of its own."""
+    attackers = [f"{token}@attacker-{number}:read,write" for number, token in enumerate(ATTACKERS)]
+    tokens = " ".join([*attackers, f"{INNOCENT}@innocent:read,write"])
     with running("--store", f"sqlite:///{folder}/clew.db", "--no-access-log", *options, CLEW_SERVE_TOKENS=tokens) as (
         url,
         process,
@@ -107,3 +118,44 @@ async def work(target: Target, thread_id: str, rounds: int) -> Experience:
             took.append(time.perf_counter() - began)
             await asyncio.sleep(0)
     return Experience(len(took), statistics.median(took))
+
+
+class Probe:
+    """Reads the head of the innocent tenant's thread inside the `with` block, again and again, on an OS thread of its own.
+    Notes how long the service kept one request waiting while it worked on others.
+
+    That is measured as the processor time that the service took between a request and its response, which does not
+    depend on what else the machine does.
+    """
+
+    def __init__(self, target: Target, thread_id: str) -> None:
+        self._target = target
+        self._path = f"/v1/threads/{encode_text(thread_id)}"
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.waits: list[float] = []
+        """The seconds of processor time for each request that was answered."""
+
+    def __enter__(self) -> Probe:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._target.port, timeout=PATIENCE)
+        while not self._ended.is_set():
+            before = self._target.processor_time()
+            try:
+                connection.request("GET", self._path, headers={"authorization": f"Bearer {INNOCENT}"})
+                response = connection.getresponse()
+                response.read()
+            except (OSError, http.client.HTTPException):
+                connection.close()  # the next request opens it again
+                continue
+            if response.status == 200:
+                self.waits.append(self._target.processor_time() - before)
+            self._ended.wait(0.01)
+        connection.close()

@@ -534,6 +534,7 @@ async def test_a_cache_of_heads_that_is_damaged_is_made_anew() -> None:
     assert await bucket.read(cache) != damaged
 
 
+@pytest.mark.attack
 async def test_a_cache_of_heads_that_would_unpack_to_gigabytes_is_not_unpacked() -> None:
     bucket = WatchedBucket()
     for number in range(70):

@@ -25,7 +25,7 @@ from clew.threads.ops.rekey import rekey
 from clew.threads.ops.verify import verify, verify_all
 from clew.threads.reader import state_after
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
 KEY, OTHER = "00" * 32, "11" * 32
 URLS = ["memory://", "sqlite:///{}/c.db", "file://{}/threads"]

@@ -15,7 +15,7 @@ from clew.testing.contract.builders import append, heads, listed
 from tests.limits import processor_time
 from tests.sqlite_files import database
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x"
 COLUMNS = "id, ns, key, log_id, frames, thread_id, status, agent, parent, created, updated, head, title, tags"

@@ -20,7 +20,7 @@ from tests.cli.command_line import environment, objects
 from tests.cli.workshop import Workshop
 from tests.limits import PATIENCE
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.attack]
 
 EVIL = 'from pathlib import Path\nPath(__file__).with_name("evil-was-here").touch()\nasync def boom() -> str: ...\n'
 

@@ -12,9 +12,9 @@ from tests.cli.command_line import clew, objects, terminal
 from tests.cli.workshop import Workshop
 from tests.hidden_text import OBEYED, write_everywhere
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
 
-HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eback\u2066\u2028\u0085\x7fz"
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eback\u2066\u2028\u0085\x7f\u200f\U000e0041z"
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 SOURCE = Path(__file__).parents[2] / "src" / "clew" / "cli"
 

@@ -32,6 +32,8 @@ from clew.log.codec import _decode_entries
 from tests.sampling import sampled
 from tests.strategies import logs
 
+pytestmark = pytest.mark.attack
+
 FLOOR = 8 * 2**20
 SIZE = 140_000
 OVERHEAD = 4096

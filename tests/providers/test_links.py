@@ -24,7 +24,7 @@ from clew.workspace import Workspace
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
 SECRET = "-----BEGIN PRIVATE KEY-----"
 

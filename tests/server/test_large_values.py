@@ -15,10 +15,12 @@ from clew.checkpointers.http import protocol
 from clew.checkpointers.http.protocol import MSGPACK, encode_text
 from clew.checkpointers.sql import heads as sql_heads
 from clew.messages import Text, ToolCall, User
-from clew.server.inspector.text import compact, pretty
+from clew.server.inspector.text import Room, compact, pretty
 from clew.server.inspector.turns import _MOST_BLOCKS, _arguments_line, _prompt
 from clew.testing.contract.builders import a_head
 from tests.server.serving import Running, serving
+
+pytestmark = pytest.mark.attack
 
 FRAMES = f"/v1/threads/{encode_text('thread')}/frames"
 
@@ -118,7 +120,7 @@ def test_a_small_value_is_shown_whole() -> None:
 
 
 def test_of_a_message_with_very_many_blocks_the_first_are_shown() -> None:
-    shown = _prompt(User(tuple(Text("x") for _ in range(100_000)))).blocks
+    shown = _prompt(User(tuple(Text("x") for _ in range(100_000))), Room(1_000_000)).blocks
     assert len(shown) == _MOST_BLOCKS + 1
     assert "99,800 more blocks" in str(shown[-1])
     assert _arguments_line(ToolCall("1", "tool", "x" * 10_000_000).arguments).endswith("…")

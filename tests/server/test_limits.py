@@ -34,6 +34,8 @@ from tests.server.serving import Running, a_token, serving
 from tests.server.test_command import running
 from tests.server.wires import Wire, until
 
+pytestmark = pytest.mark.attack
+
 ALICE, BOB = "the-long-token-of-alice", "the-long-token-of-bob"
 TOKENS = (a_token(ALICE, "alice"), a_token(BOB, "bob"))
 THREAD = f"/v1/threads/{encode_text('thread')}"

@@ -19,6 +19,8 @@ from tests.certificate import make_certificate
 from tests.server.serving import Running, a_token, serving
 from tests.server.wires import Wire
 
+pytestmark = pytest.mark.attack
+
 READER, OPERATOR = "a-token-that-reads", "a-token-of-the-operator"
 NAMED = encode_text("nobody")
 DIGEST = "0" * 64

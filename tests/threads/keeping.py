@@ -20,7 +20,8 @@ from clew.log import (
     encode_frame,
 )
 from clew.messages import Text, ToolCall, ToolResult, assistant, tool, user
-from clew.threads.reader import decoded, frames
+from clew.threads.frames import decoded
+from clew.threads.reader import frames
 
 __all__ = ["read_frames", "turn", "with_folded_state", "with_turns", "write_log"]
 

@@ -21,6 +21,7 @@ from tests.workspace.trees import facts, put, put_top, small_file
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.attack,
     pytest.mark.skipif(os.open not in os.supports_dir_fd, reason="restores need names relative to open folders"),
 ]
 

@@ -86,17 +86,29 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-UNSEEN = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-"""A pattern for the characters that a terminal or a browser obeys instead of showing them: control characters (C0 and
-C1), and characters that break lines or change the direction of writing, which can make a text look like another. It
-also matches halves of a surrogate pair, which cannot be printed at all. It does not match line feeds and tabs."""
+UNSEEN = (
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U00013430-\U0001343f\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""A pattern for the characters that a terminal or a browser obeys or leaves out instead of showing them: control
+characters (C0 and C1); characters that break lines or change the direction of writing, which can make a text look like
+another; and characters without any width, such as a soft hyphen, a variation selector or a tag, in which a text can be
+hidden. It also matches halves of a surrogate pair, which cannot be printed at all. It does not match line feeds and
+tabs."""
 _UNSEEN = re.compile(UNSEEN)
+_JOINER, _EMOJI_STYLE, _KEY = "\u200d", "\ufe0f", "\u20e3"
+_EMOJI = re.compile(
+    "[\xa9\xae\u203c\u2049\u2122\u2139\u2194-\u21aa\u231a-\u23ff\u24c2\u25aa-\u25fe\u2600-\u27bf\u2934\u2935\u2b05-\u2b55"
+    "\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
+)
 
 
 def visible(text: str) -> str:
-    """Return a text in which nothing is hidden: each control character, and each character that changes the direction
-    of writing, is written as an escape such as `\\x1b` or `\\u202e`. Tabs and line breaks stay; the line break of
-    Windows becomes `\\n`.
+    """Return a text in which nothing is hidden: each control character, each character that changes the direction of
+    writing, and each that has no width is written as an escape such as `\\x1b` or `\\u202e`. Tabs and line breaks stay;
+    the line break of Windows becomes `\\n`. Within an emoji that is made of several characters, those without width
+    stay too.
 
     Every line that the command prints, and every text of the inspector, passes through this function.
     """
@@ -104,22 +116,52 @@ def visible(text: str) -> str:
 
 
 def _escape(found: re.Match[str]) -> str:
+    if found[0] in (_JOINER, _EMOJI_STYLE) and _is_in_emoji(found.string, found.start()):
+        return found[0]
     number = ord(found[0])
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def _is_in_emoji(text: str, at: int) -> bool:
+    """Return whether the character at this position belongs to an emoji: a joiner between two emoji, or the character
+    after an emoji, or after the digit of a key, that asks for its coloured form."""
+    before, after = text[max(0, at - 1) : at], text[at + 1 : at + 2]
+    if text[at] == _EMOJI_STYLE:
+        return bool(_EMOJI.match(before)) or (before in tuple("0123456789#*") and after == _KEY)
+    if before == _EMOJI_STYLE:
+        before = text[max(0, at - 2) : at - 1]
+    return bool(_EMOJI.match(before) and _EMOJI.match(after))
 
 
 def visible_json(text: str) -> str:
-    """Return JSON text in which every control character, and every character that changes the direction of writing, is
-    written as a JSON escape such as `\\u009b`, so that a terminal does not act on it. The value of the JSON stays the
-    same, because such characters occur only inside its strings."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Return JSON text in which every character that `visible` would escape is written as a JSON escape such as
+    `\\u009b`, so that a terminal does not act on it. The value of the JSON stays the same, because such characters occur
+    only inside its strings."""
+    return _UNSEEN.sub(_json_escape, text)
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+_GAPS = 8
+"""How many characters of a text are looked at for each character of the line that is made of it, because white space in
+the text can make the line shorter."""
 
 
 def one_line(text: str, longest: int | None = None) -> str:
     """Return a text on one line: with control characters made visible, and with single spaces in place of line breaks,
     tabs and longer gaps. If `longest` is given, the result has at most that many characters, and ends in
-    an ellipsis if it was cut."""
-    return cut(" ".join(visible(text).split()), longest)
+    an ellipsis if it was cut.
+
+    Of a long text only the beginning is looked at, so a text of any length takes the same time and memory.
+    """
+    if longest is None:
+        return " ".join(visible(text).split())
+    beginning = text[: _GAPS * longest]
+    more = "…" if len(beginning) < len(text) else ""
+    return cut(" ".join(visible(beginning).split()) + more, longest)
 
 
 def cut(text: str, longest: int | None) -> str:

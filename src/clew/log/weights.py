@@ -46,7 +46,8 @@ content, and of the end of its content."""
 _SCALAR, _NEGATIVE, _NUMBER, _MOMENT, _TEXT, _WIDE_TEXT, _BYTES, _EXTENSION = 10, 44, 60, 72, 72, 100, 60, 640
 _ARRAY, _MAP, _TABLE, _ITEM, _IN_TABLE = 88, 80, 160, 96, 5
 ENTRY, _STATE = 104, 640
-_ASTRAL = re.compile(rb"[\xf0-\xff]")
+_ASTRAL = bytes(range(0xF0, 0x100))
+"""The bytes in UTF-8 with which characters begin that CPython needs 4 bytes for."""
 _LONG = _CHUNK = 2**16
 _TIMESTAMP = b"\xff"
 NUMBERS = {0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}
@@ -164,7 +165,9 @@ def weigh_leaf(data: bytes, text: bool) -> int:
         return _BYTES + len(data)
     if data.isascii():
         return _TEXT + len(data)
-    return _WIDE_TEXT + len(data) * (6 if _ASTRAL.search(data) else 3)
+    # To delete them is many times faster than to search for the first of them.
+    is_astral = len(data.translate(None, _ASTRAL)) < len(data)
+    return _WIDE_TEXT + len(data) * (6 if is_astral else 3)
 
 
 def bound(body: bytes) -> int:

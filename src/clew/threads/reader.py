@@ -4,10 +4,10 @@ their entries add up to."""
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 import msgspec
 from blake3 import blake3
@@ -16,7 +16,7 @@ from clew._runtime.telemetry import span
 from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.checks import fitting
 from clew.checkpointers.heads import Status
-from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, ThreadNotFound
+from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, ThreadNotFound
 from clew.log import (
     DIGEST,
     EMPTY,
@@ -29,24 +29,21 @@ from clew.log import (
     Logged,
     MessageOutline,
     count_kept,
-    decode_frame,
     decode_in_parts,
     decode_ordinary,
     encode_entries,
     is_sound,
 )
 from clew.log.batches import AT_ONCE
-from clew.log.keys import Keyring
+from clew.threads.frames import IncompleteFrame, Source, decoded, fill, one_by_one
 from clew.threads.heads import is_part, new_head
 from clew.threads.writer import LogSize
 
 __all__ = [
     "Loaded",
     "Progress",
-    "Source",
     "catch_up",
     "check_rest",
-    "decoded",
     "decoded_frames",
     "frames",
     "from_folded",
@@ -152,16 +149,6 @@ class _Broken(Exception):
     """Raised when the frames that were read do not follow each other, or do not end as the head says."""
 
 
-class _IncompleteFrame(msgspec.Struct, frozen=True):
-    """A frame that cannot be decoded before its blobs are fetched. After that its entries are added to the list
-    `entries`."""
-
-    number: int
-    data: bytes
-    frame: Frame
-    entries: list[Logged]
-
-
 class _Replay:
     """Reads a log frame by frame, computes the state that its entries add up to (folds it), and checks that each frame
     follows the one before it."""
@@ -205,13 +192,13 @@ class _Replay:
         Once a frame lacks blobs, all following frames wait for it, so that the blobs of all of them are fetched
         together.
         """
-        lacking: list[_IncompleteFrame] = []
+        lacking: list[IncompleteFrame] = []
         waiting: list[list[Logged]] = []
         sizes: list[int] = []
         with _no_collection():
             for part, ordinary in decode_in_parts(data, checkpointer.keys):
                 if ordinary is None:
-                    found = _one_by_one(part, thread_id, self._number, checkpointer.keys, lacking)
+                    found = one_by_one(part, thread_id, self._number, checkpointer.keys, lacking)
                 else:
                     found = [entries for _, entries in ordinary]
                 self._follow(part)
@@ -221,7 +208,7 @@ class _Replay:
                     self._fold_in(waiting, sizes)
                     waiting, sizes = [], []
         if lacking:
-            await _fill(checkpointer, thread_id, lacking)
+            await fill(checkpointer, thread_id, lacking)
             with _no_collection():
                 self._fold_in(waiting, sizes)
 
@@ -252,42 +239,6 @@ class _Replay:
         self._size = self._size.grown(size, kept / max(1, size))
 
 
-def _one_by_one(
-    data: list[bytes], thread_id: str, start: int, keys: Keyring | None, lacking: list[_IncompleteFrame]
-) -> list[list[Logged]]:
-    """Decode these frames and return the entries of each. `start` is the number of the first.
-
-    A frame whose blobs must be fetched first is added to `lacking`, and its list of entries is still empty.
-    """
-    found = []
-    for number, part in enumerate(data, start):
-        frame = decode_frame(part, thread_id, number, keys=keys)
-        found.append(frame.entries)
-        if frame.missing:
-            lacking.append(_IncompleteFrame(number, part, frame, frame.entries))
-    return found
-
-
-async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_IncompleteFrame]) -> None:
-    """Fetch the blobs that the frames in `lacking` need, decode these frames, and add the entries of each to its own
-    list.
-
-    Repeats for frames that turn out to need more blobs. Raises `MissingBlob` if a blob is not in the store.
-    """
-    while missing := frozenset().union(*[each.frame.missing for each in lacking]):
-        blobs = await checkpointer.get_blobs(missing.union(*[each.frame.refs for each in lacking]))
-        if absent := missing - blobs.keys():
-            raise MissingBlob(absent, thread_id=thread_id)
-        frames = [decode_frame(each.data, thread_id, each.number, blobs, checkpointer.keys) for each in lacking]
-        for each, frame in zip(lacking, frames, strict=True):
-            each.entries.extend(frame.entries)
-        lacking = [
-            msgspec.structs.replace(each, frame=frame)
-            for each, frame in zip(lacking, frames, strict=True)
-            if frame.missing
-        ]
-
-
 Renamed = Callable[[list[Logged]], Awaitable[list[Logged]]]
 """Type of an async function that takes a frame's entries, and returns them with the digests that the same trees of
 blobs (such as file snapshots) have in another store."""
@@ -306,17 +257,6 @@ unknown."""
 
 _WINDOW = 2 * 2**20  # bytes to read at once, estimated from the frames before
 _MOST, _FEWEST = 8192, 4
-
-
-class Source(Protocol):
-    """Anything that a thread can be read from: a checkpointer or a `.clew` file."""
-
-    @property
-    def keys(self) -> Keyring | None: ...
-    async def head(self, thread_id: str) -> Head | None: ...
-    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]: ...
-    async def refs(self, thread_id: str) -> set[str]: ...
-    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]: ...
 
 
 def link(data: bytes, previous: bytes | None, what: str) -> bytes:
@@ -416,21 +356,6 @@ async def _explained(source: Source, head: Head, broken: Corrupt) -> ClewError:
     if now is None or now.log_id != head.log_id:
         return Conflict(head.thread_id, "it was deleted, or deleted and made again, while it was being read")
     return broken
-
-
-async def decoded(source: Source, thread_id: str, number: int, data: bytes) -> Frame:
-    """Decode frame `number` of a thread, given as bytes. Fetches the blobs that it refers to.
-
-    Raises `MissingBlob` if one is gone.
-    """
-    frame = decode_frame(data, thread_id, number, keys=source.keys)
-    blobs: dict[str, bytes] = {}
-    while frame.missing:
-        blobs |= await source.get_blobs(frame.missing)
-        if absent := frame.missing - blobs.keys():
-            raise MissingBlob(absent, thread_id=thread_id)
-        frame = decode_frame(data, thread_id, number, blobs, source.keys)
-    return frame
 
 
 async def state_at(source: Source, head: Head) -> Checkpoint:

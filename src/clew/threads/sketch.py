@@ -17,8 +17,9 @@ from clew.errors import ThreadNotFound
 from clew.log import Checkpoint, Fold, MessageRoles, Rewound, fold
 from clew.log.checkpoint import Ranges
 from clew.messages import Message
+from clew.threads.frames import Source
 from clew.threads.heads import is_part
-from clew.threads.reader import Source, decoded_frames, from_folded
+from clew.threads.reader import decoded_frames, from_folded
 
 __all__ = ["messages_at", "sketch_at", "sketch_of", "state_up_to", "without"]
 

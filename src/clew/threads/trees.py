@@ -14,8 +14,8 @@ from clew.checkpointers import Checkpointer
 from clew.errors import Corrupt, MissingBlob
 from clew.log.blobs import blob_key, is_tree, pack_blob, pack_tree, tree_refs, unpack_blob
 from clew.log.keys import Keyring
+from clew.threads.frames import Source
 from clew.threads.ops.gc import below
-from clew.threads.reader import Source
 
 __all__ = ["TreeMover", "check_trees", "keep_trees", "note_fresh"]
 

@@ -106,6 +106,7 @@ def test_a_session_with_a_damaged_row_travels_and_only_reading_it_tells_of_the_l
         new.read(folder)
 
 
+@pytest.mark.attack
 def test_a_link_in_a_folder_is_not_followed(tmp_path: Path) -> None:
     old, new = machine(tmp_path / "old"), machine(tmp_path / "new")
     path = keep(old, "sub-agent")

@@ -170,6 +170,7 @@ def test_a_session_with_a_damaged_line_travels_and_only_reading_it_tells_of_the_
         other.read(folder)
 
 
+@pytest.mark.attack
 def test_a_link_in_a_folder_is_not_followed(tmp_path: Path) -> None:
     key, path = keep(tmp_path, "rollout-tools.jsonl")
     child, agent = keep(tmp_path, "rollout-agent.jsonl")
@@ -267,6 +268,7 @@ def memory(most: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
+@pytest.mark.attack
 def test_a_packed_rollout_of_a_few_kilobytes_that_unpacks_to_gigabytes_costs_little_and_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -283,6 +285,7 @@ def test_a_packed_rollout_of_a_few_kilobytes_that_unpacks_to_gigabytes_costs_lit
             Meter(tmp_path / ".codex", key)
 
 
+@pytest.mark.attack
 def test_a_packed_rollout_of_millions_of_short_lines_takes_a_few_times_what_it_unpacks_to(tmp_path: Path) -> None:
     key, path = keep(tmp_path, "rollout-tools.jsonl")
     packed(path, b"{}\n", 1)
@@ -293,6 +296,7 @@ def test_a_packed_rollout_of_millions_of_short_lines_takes_a_few_times_what_it_u
         Meter(tmp_path / ".codex", key)
 
 
+@pytest.mark.attack
 def test_the_first_line_of_a_rollout_is_looked_for_only_so_far(tmp_path: Path) -> None:
     _, path = keep(tmp_path, "rollout-tools.jsonl")
     path.write_bytes(b"[" * 40 * 2**20)

@@ -11,6 +11,8 @@ from clew.providers.opencode.database import connect, open_to_read, open_to_writ
 from tests.limits import processor_time
 from tests.providers.opencode.kept import ANSWERED, change, database, machine
 
+pytestmark = pytest.mark.attack
+
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS id"
 SESSION = ["project_id", "parent_id", "slug", "directory", "title", "version", "time_created", "time_updated"]
 NAMED = ", ".join(f"x AS {column}" for column in SESSION)

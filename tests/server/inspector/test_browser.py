@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -15,8 +16,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from clew import Thread
 from clew.checkpointers import Checkpointer
-from clew.log import Described, MessageAdded, StatusChanged, Usage
-from clew.messages import assistant, user
+from clew.log import Described, MessageAdded, StatusChanged, ThreadStarted, ToolIntent, ToolOutcome, Usage
+from clew.messages import Assistant, Text, ToolCall, ToolResult, assistant, user
+from clew.workspace import Workspace
 from tests.cli.samples import make_samples
 from tests.cli.workshop import Workshop
 from tests.limits import PATIENCE
@@ -44,6 +46,9 @@ PAGES = ["/", "/overview", "/?q=nothing+of+the+sort"] + [
         ("nobody", ""),
     )
 ]
+NAME = "unbroken" * 40
+"""A name without a place where a line can end."""
+NAMED = [thread(NAME, rest) for rest in ("", "/entries", "/files", "/fork?turn=1", "/describe")]
 
 
 class Site(NamedTuple):
@@ -61,6 +66,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     shop = Workshop(folder)
     make_samples(shop.url, folder)
     in_store(shop.url, _long_thread)
+    in_store(shop.url, partial(_long_names, folder=folder / NAME[:200]))
     model = shop.script("ask", {"call": {"name": "ask_size"}}, "Then it is a large one.")
     shop.clew("run", "Order it.", "--model", model, "--tool", "shop:ask_size", "--thread", "order")
     with running_service(shop.url) as url:
@@ -74,6 +80,18 @@ async def _long_thread(store: Checkpointer) -> None:
             said = assistant(f"This is answer {number}.\nIt has a second line.")
             await opened.append(MessageAdded(user(f"Question {number}?")), MessageAdded(said, Usage(10, 5), 0.001))
         await opened.append(StatusChanged("done"))
+
+
+async def _long_names(store: Checkpointer, folder: Path) -> None:
+    """Write a thread in which every name is long: its own, those of its agent, model, tag, tool and file."""
+    (folder / NAME[:200]).mkdir(parents=True)
+    (folder / NAME[:200] / NAME[:200]).write_text(NAME)
+    async with Thread.open(store, NAME) as opened:
+        used = Assistant((ToolCall("1", NAME, {NAME: NAME}),), model=NAME)
+        await opened.append(ThreadStarted(NAME, NAME), Described(NAME, {NAME: NAME}))
+        await opened.append(MessageAdded(user(NAME)), MessageAdded(used), ToolIntent(1, 0))
+        await opened.append(ToolOutcome(1, 0, ToolResult("1", (Text(NAME),))))
+        await opened.append((await Workspace(folder, store).snapshot()).entry(), StatusChanged("failed", NAME))
 
 
 @pytest.fixture(scope="module")
@@ -372,6 +390,25 @@ def test_all_words_stand_out_from_their_ground_and_all_controls_have_names(looks
 
 def test_no_page_is_wider_than_a_phone(looks: Looks) -> None:
     assert looks.too_wide == []
+
+
+_WIDEST = """Math.max(document.documentElement.scrollWidth, ...[...document.querySelectorAll("td, dd, .chip, .facts span")]
+    .filter(each => !each.closest(".num")).map(each => each.getBoundingClientRect().width))"""
+"""The width of the page, or of the widest name on it: some tables scroll on their own."""
+
+
+@pytest.mark.parametrize("width", [PHONE, 1280])
+def test_long_names_wrap(width: int, tab: Open) -> None:
+    with tab(viewport={"width": width, "height": 740}) as page:
+        for path in ("/", "/overview", *NAMED):
+            page.goto(path)
+            page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+            assert page.evaluate(_WIDEST) <= width, path
+        page.goto(thread(NAME))
+        for name in ("thread-title", "fact-agent", "fact-model"):
+            shown = page.get_by_test_id(name).first
+            assert shown.evaluate("each => each.scrollWidth <= each.clientWidth"), name
+            assert shown.inner_text().replace("…", "") in NAME
 
 
 def test_on_a_phone_the_diff_comes_before_the_list_of_files(tab: Open) -> None:

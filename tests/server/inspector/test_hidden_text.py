@@ -19,10 +19,10 @@ from tests.limits import PATIENCE
 from tests.server.inspector.looking import thread
 from tests.server.serving import serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
-TEXT = "a\x1b]0;owned\x07\x9b31m\u202eback\u2066\u2028\u0085\x7fz"
-SHOWN = "a\\x1b]0;owned\\x07\\x9b31m\\u202eback\\u2066\\u2028\\x85\\x7fz"
+TEXT = "a\x1b]0;owned\x07\x9b31m\u202eback\u2066\u2028\u0085\x7f\u200f\U000e0041z"
+SHOWN = "a\\x1b]0;owned\\x07\\x9b31m\\u202eback\\u2066\\u2028\\x85\\x7f\\u200f\\U000e0041z"
 
 
 def test_no_page_holds_a_control_character_and_all_text_is_shown(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from clew.server.inspector.markdown import markdown
 from tests.limits import processor_time
 
+pytestmark = pytest.mark.attack
+
 ALLOWED: dict[str, set[str]] = {
     **{tag: {"class"} for tag in ("p", "pre", "div", "span")},
     **{tag: set() for tag in ("code", "strong", "em", "blockquote", "hr", "table", "thead", "tbody", "tr", "th", "td")},

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -15,8 +15,9 @@ import pytest
 from clew import Agent, Budget, Thread, tool
 from clew.checkpointers import Checkpointer, open_checkpointer
 from clew.checkpointers.registry import default_url
-from clew.log import MessageAdded
-from clew.messages import assistant, user
+from clew.log import MessageAdded, ToolIntent, ToolOutcome
+from clew.messages import Assistant, Json, ToolCall, ToolResult, assistant, user
+from clew.server.inspector.text import pretty
 from clew.server.inspector.visits import HEADERS, _store_for_commands
 from clew.server.request import Request
 from clew.server.settings import Settings
@@ -60,6 +61,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES)
+@pytest.mark.attack
 def test_every_page_has_the_strict_policy_and_nothing_inline(browser: httpx.Client, page: str) -> None:
     shown = browser.get(page)
     assert {name: shown.headers[name] for name in HEADERS} == HEADERS
@@ -144,6 +146,7 @@ def test_threads_come_in_pages(tmp_path: Path) -> None:
         assert thread("n0") not in first
 
 
+@pytest.mark.attack
 def test_text_from_threads_is_never_markup(browser: httpx.Client) -> None:
     for page in ("/", thread("hostile"), thread("hostile", "/entries"), "/overview"):
         shown = browser.get(page).text
@@ -390,6 +393,37 @@ def test_the_markdown_of_the_model_is_rendered_without_its_html_and_pictures(mor
     assert "&lt;b&gt;one&lt;/b&gt;" in page
     assert 'href="https://evil.example/x.png" rel="noopener' in page
     assert "<img" not in page
+
+
+@pytest.mark.parametrize(("value", "words"), [(True, "yes"), (False, "no"), (None, "null"), ("yes", "yes")])
+async def test_an_answer_of_yes_or_no_is_in_words(value: Any, words: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/c.db"
+    async with open_checkpointer(url) as store, Thread.open(store, "t") as opened:
+        await opened.append(MessageAdded(user("Does it rain?")))
+        await opened.append(MessageAdded(Assistant((ToolCall("1", "rains", value),))), ToolIntent(1, 0))
+        await opened.append(ToolOutcome(1, 0, ToolResult("1", (Json(value),))))
+    with serving(url) as running:
+        page = httpx.get(running.url + thread("t"), timeout=PATIENCE).text
+    assert page.count(f'<pre class="code">{words}</pre>') == 2
+    assert pretty({"rains": True}) == '{\n  "rains": true\n}'
+
+
+async def test_unsealed_threads_of_a_store_with_a_key_are_marked_in_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/c.db"
+    for name, key in (("plain", None), ("sealed", "00" * 32)):
+        async with open_checkpointer(url, key=key, allow_plain=bool(key)) as store, Thread.open(store, name) as opened:
+            await opened.append(MessageAdded(user("Hello.")), MessageAdded(assistant("Hello.")))
+    monkeypatch.setenv("CLEW_KEY", "00" * 32)
+    monkeypatch.setenv("CLEW_ALLOW_PLAIN", "1")
+    with serving(url) as running, httpx.Client(base_url=running.url, timeout=PATIENCE) as client:
+        rows = client.get("/").text.split("<tr ")[1:]
+        marked = {name: next(row for row in rows if thread(name) in row) for name in ("plain", "sealed")}
+        assert "not sealed" in marked["plain"]
+        assert "not sealed" not in marked["sealed"]
+        assert "not sealed" in client.get(thread("plain")).text
+        assert "not sealed" not in client.get(thread("sealed")).text
 
 
 def test_the_resume_command_names_the_store_even_if_it_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

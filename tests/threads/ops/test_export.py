@@ -269,6 +269,7 @@ def assembled(members: list[tuple[str, bytes]], blobs: dict[str, bytes], **chang
     return packed(("clew.json", said.encoded()), *members, *((f"blobs/{name}", data) for name, data in blobs.items()))
 
 
+@pytest.mark.attack
 async def test_one_cut_short_anywhere_is_refused() -> None:
     data = await small_file()
     for length in range(0, len(data), 97):
@@ -276,6 +277,7 @@ async def test_one_cut_short_anywhere_is_refused() -> None:
     await refused(data[:-1])
 
 
+@pytest.mark.attack
 async def test_one_with_a_changed_byte_anywhere_is_refused() -> None:
     data = await small_file()
     dice = random.Random("flips")
@@ -294,6 +296,7 @@ def header_places(data: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "frames/../../evil", "frames/00000001/x", "evil", "blobs/ab"])
+@pytest.mark.attack
 async def test_a_member_with_another_name_is_refused_by_name(name: str) -> None:
     items = members(await small_file())
     for place in (0, 1, 2, len(items) - 1, len(items)):
@@ -303,6 +306,7 @@ async def test_a_member_with_another_name_is_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
+@pytest.mark.attack
 async def test_a_member_that_is_no_plain_file_is_refused(kind: bytes) -> None:
     items = members(await small_file())
     member = tarfile.TarInfo("frames/00000000")
@@ -311,6 +315,7 @@ async def test_a_member_that_is_no_plain_file_is_refused(kind: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_SPARSE, b"?"])
+@pytest.mark.attack
 async def test_what_else_tar_can_say_is_refused(kind: bytes) -> None:
     items = members(await small_file())
     member = tarfile.TarInfo("frames/00000000")
@@ -320,6 +325,7 @@ async def test_what_else_tar_can_say_is_refused(kind: bytes) -> None:
 
 @pytest.mark.parametrize("size", [2**20 + 1, 2**32, 2**33 - 1])
 @pytest.mark.parametrize("place", [0, 1, -1])
+@pytest.mark.attack
 async def test_a_size_that_is_made_up_takes_no_memory(size: int, place: int) -> None:
     items: list[tuple[str | tarfile.TarInfo, bytes]] = [*members(await small_file())]
     name, data = items[place]
@@ -333,6 +339,7 @@ async def test_a_size_that_is_made_up_takes_no_memory(size: int, place: int) -> 
     assert peak < 10 * 2**20
 
 
+@pytest.mark.attack
 async def test_a_negative_size_is_refused() -> None:
     items = members(await small_file())
     header = bytearray(tarfile.TarInfo("frames/00000000").tobuf(tarfile.USTAR_FORMAT))
@@ -341,11 +348,13 @@ async def test_a_negative_size_is_refused() -> None:
     await refused(packed(items[0])[:-1024] + bytes(header) + packed(*items[1:]), "frames/00000000")
 
 
+@pytest.mark.attack
 async def test_a_frame_over_the_limit_is_refused() -> None:
     items = members(await small_file())
     await refused(packed(items[0], ("frames/00000000", bytes(4 * 2**20 + 1))), "the limit is")
 
 
+@pytest.mark.attack
 async def test_a_member_that_is_there_twice_or_not_at_all_is_refused_by_name() -> None:
     items = members(await small_file())
     for number, item in enumerate(items):
@@ -357,18 +366,21 @@ async def test_a_member_that_is_there_twice_or_not_at_all_is_refused_by_name() -
     await refused(packed(*items, ("blobs/" + "0" * 64, blob[1])), "blobs/0000")
 
 
+@pytest.mark.attack
 async def test_a_blob_that_the_log_needs_and_the_file_has_not_is_named() -> None:
     frame = encode_frame([encode_entries([StateSet("k", os.urandom(70_000))])], previous=bytes(16))
     data = assembled([("frames/00000000", frame.data)], {})
     await refused(data, f"blobs/{next(iter(frame.blobs))}.*missing")
 
 
+@pytest.mark.attack
 async def test_bytes_after_the_end_are_refused_and_zeros_are_not() -> None:
     data = await small_file()
     await refused(data + b"more", "after its end")
     assert (await import_(MemoryCheckpointer(), io.BytesIO(data + bytes(10_240)))).thread_id == "t"
 
 
+@pytest.mark.attack
 async def test_a_blob_that_unpacks_to_far_more_than_it_is_takes_no_memory() -> None:
     bomb = b"\1" + zstandard.ZstdCompressor(level=19).compress(bytes(200 * 2**20))
     digest = blake3(bomb).digest()
@@ -416,6 +428,7 @@ HEAVY: dict[str, list[bytes]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEAVY)
 @pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.attack
 async def test_many_small_frames_that_decode_to_much_are_refused_in_time(name: str, key: str | None) -> None:
     previous, made = bytes(16), list[tuple[str, bytes]]()
     for number, body in enumerate(HEAVY[name]):
@@ -468,6 +481,7 @@ async def test_what_repeats_itself_a_lot_is_imported_if_told_to_trust_it(tmp_pat
         {"created_at": datetime(2026, 1, 1)},
     ],
 )
+@pytest.mark.attack
 async def test_a_head_that_contradicts_the_log_is_refused(changes: dict[str, object]) -> None:
     entries: list[Logged] = [MessageAdded(user("Hello"))]
     assert (await import_(MemoryCheckpointer(), io.BytesIO(forged([entries], title="Hello")))).frames == 1
@@ -486,6 +500,7 @@ async def test_a_head_that_contradicts_the_log_is_refused(changes: dict[str, obj
         Rewound(messages=-3),
     ],
 )
+@pytest.mark.attack
 async def test_entries_that_no_writer_makes_are_refused(entry: Logged) -> None:
     await refused(forged([[MessageAdded(user("Hello"))], [entry, Rewound(messages=1)]], snapshot=-1), "frames/00000001")
 
@@ -504,6 +519,7 @@ async def test_entries_that_no_writer_makes_are_refused(entry: Logged) -> None:
         b"\x92\x01\x91\x93\xa5state\xa1k" + b"\x91" * 5000 + b"\xc0",
     ],
 )
+@pytest.mark.attack
 async def test_a_body_that_is_no_log_is_refused(body: bytes) -> None:
     frame = bytes([1, 0]) + os.urandom(12) + bytes(16) + body
     frame += blake3(frame).digest(16)
@@ -522,10 +538,12 @@ async def test_a_newer_format_is_told_apart_from_damage() -> None:
     "manifest",
     [b"", b"{}", b"null", b"[" * 100_000, b"\xff\xfe", b'{"format":1}', b'{"format":"x"}', b'{"format":1e999}'],
 )
+@pytest.mark.attack
 async def test_a_manifest_that_is_none_is_refused(manifest: bytes) -> None:
     await refused(packed(("clew.json", manifest)), "clew.json")
 
 
+@pytest.mark.attack
 async def test_other_files_are_refused() -> None:
     for data in (b"", b"PK\3\4" + bytes(2000), b"\x1f\x8b" + bytes(600), bytes(1024), os.urandom(5000)):
         await refused(data)

@@ -175,8 +175,9 @@ class Follower:
             await timelines.reader_of(self._store, head.thread_id, head=head, reader=reader)
             await self._view.begin(reader, head)
             return True
-        async for number, data in thread_reader.frames(self._store, head, start=reader.frames, previous=reader.digest):
-            self._view.add(reader, await thread_reader.decoded(self._store, head.thread_id, number, data))
+        start, previous = reader.frames, reader.digest
+        async for _, frame in thread_reader.decoded_frames(self._store, head, start=start, previous=previous):
+            self._view.add(reader, frame)
         return True
 
     def end(self, head: Head) -> None:

@@ -10,18 +10,19 @@ every page: `nav-threads`, `nav-overview`, `theme-toggle`, `help-button`, `help`
 login: `login`, `token`, `namespace-field`, `sign-in`, `login-error`
 threads: `filters`, `search`, `filter-status`, `filter-agent`, `filter-tags`, `filter-order`, `apply`, `threads`,
     `thread-row`, `thread-link`, `thread-id`, `status` (with `data-status`), `parent-link`, `forks`, `holder`, `next-page`,
-    `first-page`, `empty`
-thread: `thread-title`, `facts`, `fact-status`, `fact-holder`, `fact-cost`, `fact-turns`, `resume-command`, `copy-resume`,
-    `files-link`, `entries-link`, `export-clew`, `export-md`, `describe-link`, `strip`, `cell` (with `data-position`), `tick`
-    (with `data-kind`), `timeline`, `turn` (with `data-turn`, `data-position`), `turn-duration`, `turn-tokens`, `turn-cost`,
-    `turn-files`, `fork-here`, `rewind-here`, `prompt`, `text`, `thinking`, `image`, `call` (with `data-status`),
-    `call-status`, `was-in-doubt`, `result`, `mark` (with `data-kind`), `older`, `newer`, `pending`, `asking`, `new-turns`,
-    `questions`, `question`, `answer`, `answer-yes`, `answer-no`, `answer-submit`
+    `first-page`, `empty`, `not-sealed`
+thread: `thread-title`, `not-sealed`, `facts`, `fact-status`, `fact-holder`, `fact-cost`, `fact-turns`, `resume-command`,
+    `copy-resume`, `files-link`, `entries-link`, `export-clew`, `export-md`, `describe-link`, `strip`,
+    `cell` (with `data-position`), `tick` (with `data-kind`), `timeline`, `turn` (with `data-turn`, `data-position`),
+    `turn-duration`, `turn-tokens`, `turn-cost`, `turn-files`, `fork-here`, `rewind-here`, `prompt`, `text`, `thinking`,
+    `image`, `call` (with `data-status`), `call-status`, `was-in-doubt`, `result`, `mark` (with `data-kind`), `older`,
+    `newer`, `pending`, `asking`, `new-turns`, `questions`, `question`, `answer`, `answer-yes`, `answer-no`,
+    `answer-submit`, `in-part`
 actions: `fork-form`, `fork-id`, `fork-submit`, `rewind-form`, `rewind-submit`, `describe-form`, `title`, `tags`,
     `describe-submit`, `back`
 files: `files-form`, `files-turn`, `files-against`, `files-show`, `file-tree`, `file`, `file-content`, `change` (with
     `data-path`), `diff`, `no-changes`
-entries: `frames`, `frame`, `entry` (with `data-kind`), `earlier`, `later`
+entries: `frames`, `frame`, `entry` (with `data-kind`), `more-entries`, `earlier`, `later`
 overview: `totals`, `total-threads`, `total-spend`, `total-storage`, `chart-spend`, `chart-activity`, `chart`,
     `table-agents`, `table-tools`
 errors: `error` (with `data-status`), `error-text`

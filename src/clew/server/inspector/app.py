@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from clew._runtime.aio import Locks
 from clew.checkpointers.http.protocol import NAMESPACE_HEADER, Failure, encode_text
 from clew.server.auth import Scope
 from clew.server.failures import Refused
@@ -38,7 +37,6 @@ class Inspector:
         stopping: Callable[[], bool],
     ) -> None:
         self._shared = Shared(settings, tokens, stopping)
-        self._turns = Locks()
         table = [*pages.ROUTES, *actions.ROUTES]
         self.router = Router(
             [Route(method, path, scope, self._for_request(path, page)) for method, path, scope, page in table],
@@ -47,9 +45,8 @@ class Inspector:
         )
 
     def _for_request(self, path: str, page: Callable[[Visit], Awaitable[Response]]) -> Handler:
-        """Return the function that responds to requests for a page. For each token, pages that read threads are made
-        one after the other: such a page may need much memory, and a client that asks for many at once must not take the
-        memory that other clients need."""
+        """Return the function that responds to requests for a page. Pages that read threads wait for their turn (see
+        `Turns`); a page of live updates waits for a turn at each update."""
 
         async def respond(request: Request) -> Response:
             return self._with_id(request, await page(Visit(self._shared, request)))
@@ -58,7 +55,7 @@ class Inspector:
             return respond
 
         async def in_turn(request: Request) -> Response:
-            async with self._turns[request.token.sha256]:
+            async with self._shared.turns.of(request.token):
                 return await respond(request)
 
         return in_turn

@@ -2,43 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
-from clew._runtime.text import one_line
+from clew._runtime.aio import settle
+from clew._runtime.text import cut, one_line
 from clew.checkpointers import Checkpointer, Head
 from clew.log import FoldedState, Frame, LeaseTaken, Logged, ProviderKey, UnknownEntry, Usage
-from clew.messages import Assistant, System, Text, ToolCall, ToolResult, User, plain_text
+from clew.messages import Assistant, System, Text, ToolCall, ToolResult, User
 from clew.server.inspector.templates import Markup, render
-from clew.server.inspector.text import compact, pretty
+from clew.server.inspector.text import Room, compact, pretty
 from clew.server.inspector.visits import Viewer
-from clew.threads.reader import check_rest, decoded, frames
+from clew.threads.frames import decoded
+from clew.threads.reader import check_rest, frames
 
 __all__ = ["PAGE", "entries_page", "read_stretch"]
 
 PAGE = 50
 """The most frames that are shown on one page."""
+_ROOM = 1_000_000
+"""How many characters of a page's entries are shown."""
+_ENTRY, _LINE = 200, 160
+"""The room that is counted for each entry, besides its value, and the most characters of the line about it."""
 
 
-async def read_stretch(store: Checkpointer, head: Head, start: int) -> list[tuple[int, Frame]]:
-    """Read the frames of one page: at most `PAGE` frames, beginning with the frame at the position `start`, counted
-    from 0. Returns a list of pairs: the position of a frame, and the frame."""
+async def read_stretch(store: Checkpointer, head: Head, start: int) -> list[ShownFrame]:
+    """Read the frames of one page, at most `PAGE` frames, beginning with the frame at the position `start`, counted
+    from 0. Return them as the page shows them.
+
+    Only one frame at a time is in memory whole: a frame may hold tens of megabytes.
+    """
     stop = min(head.frames, start + PAGE)
-    found = []
+    found: list[ShownFrame] = []
+    last, room = b"", Room(_ROOM)
     async for number, data in frames(store, head, start=start, stop=stop, previous=None):
-        found.append((number, await decoded(store, head.thread_id, number, data)))
+        frame = await decoded(store, head.thread_id, number, data)
+        found.append(await settle(asyncio.to_thread(_frame, number, frame, room)))
+        last = frame.digest
     if store.keys is not None and found:
-        await check_rest(store, head, stop, found[-1][1].digest)
+        await check_rest(store, head, stop, last)
     return found
 
 
-class _ShownFrame(NamedTuple):
+class ShownFrame(NamedTuple):
+    """A frame as the page shows it."""
+
     number: int
     at: datetime
     digest: str
     entries: list[_ShownEntry]
+    more: int
+    """How many entries of the frame are not shown, because the page has no room for them."""
 
 
 class _ShownEntry(NamedTuple):
@@ -47,29 +66,35 @@ class _ShownEntry(NamedTuple):
     value: str
 
 
-def entries_page(viewer: Viewer, head: Head, start: int, stretch: list[tuple[int, Frame]]) -> Markup:
-    """Return the page that shows the frames in `stretch`, which has pairs of a frame's number and the frame. Numbers
-    count from 0; `start` is the number of the first frame on the page."""
+def entries_page(viewer: Viewer, head: Head, start: int, stretch: list[ShownFrame]) -> Markup:
+    """Return the page that shows the frames in `stretch`. `start` is the number of the first frame on the page, counted
+    from 0."""
     return render(
         "entries.html",
         viewer=viewer,
         title=f"Entries of {head.thread_id}",
         thread_id=head.thread_id,
         total=head.frames,
-        frames=[_frame(number, frame) for number, frame in stretch],
+        frames=stretch,
         earlier=max(0, start - PAGE) if start > 0 else None,
         later=start + PAGE if start + PAGE < head.frames else None,
     )
 
 
-def _frame(number: int, frame: Frame) -> _ShownFrame:
+def _frame(number: int, frame: Frame, room: Room) -> ShownFrame:
     when = datetime.fromtimestamp(frame.time / 1e6, UTC)
-    return _ShownFrame(number, when, frame.digest.hex()[:12], [_entry(entry) for entry in frame.entries])
+    shown: list[_ShownEntry] = []
+    for entry in frame.entries:
+        if room.left <= 0:
+            break
+        shown.append(_entry(entry, room))
+    return ShownFrame(number, when, frame.digest.hex()[:12], shown, len(frame.entries) - len(shown))
 
 
-def _entry(entry: Logged) -> _ShownEntry:
+def _entry(entry: Logged, room: Room) -> _ShownEntry:
     kind, value = _shown(entry)
-    return _ShownEntry(kind, _in_short(value), pretty(value))
+    room.spend(_ENTRY)
+    return _ShownEntry(kind, _in_short(value), pretty(value, room))
 
 
 def _in_short(value: dict[str, Any]) -> str:
@@ -77,18 +102,24 @@ def _in_short(value: dict[str, Any]) -> str:
     message, the fields that are not empty. The line has at most 160 characters."""
     message = value.get("message")
     if isinstance(message, System | User | Assistant):
-        calls = [f"→ {block.name}" for block in message.content if isinstance(block, ToolCall)]
-        return one_line(" ".join([f"{message.__struct_config__.tag}:", plain_text(message), *calls]), 160)
+        words = _joined(block.text for block in message.content if isinstance(block, Text))
+        calls = (f"→ {cut(block.name, _LINE)}" for block in message.content if isinstance(block, ToolCall))
+        return one_line(" ".join([f"{message.__struct_config__.tag}:", words, *islice(calls, _LINE)]), _LINE)
     filled = {name: item for name, item in value.items() if (item or item == 0) and item != Usage()}
-    return one_line(", ".join(f"{name}: {_worded(item)}" for name, item in filled.items()), 160)
+    return one_line(", ".join(f"{name}: {_worded(item)}" for name, item in filled.items()), _LINE)
 
 
 def _worded(item: Any) -> str:
     if isinstance(item, str):
-        return item
+        return one_line(item, _LINE)
     if isinstance(item, ToolResult):
-        return " ".join(part.text for part in item.content if isinstance(part, Text)) or compact(item)
+        return _joined(part.text for part in item.content if isinstance(part, Text)) or compact(item)
     return compact(item)
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Return the beginning of these texts on one line. Texts that do not fit any more are not looked at."""
+    return " ".join(one_line(text, _LINE) for text in islice(texts, _LINE))
 
 
 def _shown(entry: Logged) -> tuple[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
-from clew.agent.way_forward import way_of
-from clew.checkpointers import Checkpointer
+from clew.agent.way_forward import Way, way_of
+from clew.checkpointers import Checkpointer, Head
 from clew.errors import ClewError, Unavailable
 from clew.server.inspector.thread_page import WINDOW, facts_html, questions_html, resume_html, setup_html
 from clew.server.inspector.threads_page import list_threads, rows
@@ -17,7 +18,7 @@ from clew.server.inspector.turns import cell_html, mark_html, mark_id, pending_h
 from clew.server.inspector.visits import Viewer
 from clew.server.stores import Use
 from clew.threads.leases import is_crashed
-from clew.threads.views.timeline import Mark, TimelineTurn
+from clew.threads.views.timeline import Mark, TimelineReader, TimelineTurn
 
 __all__ = ["Patch", "thread_events", "threads_events"]
 
@@ -46,10 +47,12 @@ async def thread_events(
     viewer: Viewer,
     known: int,
     stopping: Callable[[], bool],
+    turn: Callable[[], AbstractAsyncContextManager[None]],
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events with the pieces of a thread's page that change. The page already shows the thread's
     first `known` frames; `viewer` is the person who looks at it. `open_store` opens the store for one read. `readers`
     caches the turns that were read from logs, by the namespace of the store (`namespace`) and the id of the thread.
+    Each update waits for its `turn` (see `Turns`).
 
     The stream ends when `stopping` returns True, when the thread is gone, or when the store is unreachable. In the last
     case the browser connects again by itself.
@@ -59,7 +62,7 @@ async def thread_events(
     quiet = 0.0
     while not stopping():
         try:
-            async with open_store() as store:
+            async with turn(), open_store() as store:
                 patches = await follow.news(store)
         except Unavailable:
             return  # the page asks again by itself
@@ -95,25 +98,34 @@ class _Follow:
     async def news(self, store: Checkpointer) -> list[Patch]:
         """Return the pieces of the page that changed since the last call. At the first call, return an empty list if
         the page already shows all frames, and otherwise all pieces, with at most the newest `WINDOW` turns."""
-        reader, head = await self._readers.read(store, self._namespace, self._thread_id)
+        reading = await self._readers.read(store, self._namespace, self._thread_id)
+        reader, head, _ = reading
         abandoned = is_crashed(head)
         seen = (head.log_id, reader.frames, abandoned, head.lease is None)
         if seen == self._seen:
             return []
         is_first, self._seen = self._seen is None, seen
+        is_known = is_first and reader.frames == self._known
+        way = await way_of(store, head, reader.checkpoint)
+        found = await reading.show(lambda reader: self._changes(reader, head, way))
+        return [] if is_known else found
+
+    def _changes(self, reader: TimelineReader, head: Head, way: Way) -> list[Patch]:
+        """Make the pieces of the page that changed since the last call. `way` says how to go on with the thread."""
+        abandoned = is_crashed(head)
         start = max(0, min(self._turns, default=reader.total - WINDOW))
         timeline = reader.timeline(start, abandoned=abandoned)
         found = [*self._new_turns(timeline.turns), *self._new_marks(timeline.marks)]
         whole = {
             "facts": facts_html(head, timeline),
             "pending": pending_html(timeline, abandoned=abandoned),
-            "resume": resume_html(self._viewer, await way_of(store, head, timeline.checkpoint)),
+            "resume": resume_html(self._viewer, way),
             "setup": setup_html(timeline),
             "questions": questions_html(self._viewer, head, timeline),
         }
         found += [Patch(name, str(html)) for name, html in whole.items() if self._parts.get(name) != html]
         self._parts = dict(whole)
-        return [] if is_first and reader.frames == self._known else found
+        return found
 
     def _new_turns(self, turns: tuple[TimelineTurn, ...]) -> list[Patch]:
         changed = [turn for turn in turns if self._turns.get(turn.position) != turn]

@@ -18,7 +18,7 @@ from clew.server.inspector.templates import Markup, render
 from clew.server.inspector.text import STATUS_WORDS, count
 from clew.server.inspector.visits import Viewer
 from clew.threads import Thread
-from clew.threads.views.timeline import reader_of
+from clew.threads.views.timeline import TimelineReader, TimelineTurn, Window, reader_of
 
 __all__ = ["Overview", "look_over", "overview_page"]
 
@@ -100,20 +100,25 @@ async def look_over(store: Checkpointer, storage: int | None) -> Overview:
     except Corrupt as error:
         damage = str(error)
     tools: dict[str, list[float]] = defaultdict(list)
+
+    def count_times(turn: TimelineTurn, _: object = ()) -> None:
+        for call in turn.calls:
+            if call.seconds is not None:
+                tools[call.call.name].append(call.seconds)
+
     looked_at = frames = 0
     for head in heads[:_MOST_TIMELINES]:
         frames += head.frames
         if frames > _MOST_FRAMES:
             break
         try:
-            reader, _ = await reader_of(store, head.thread_id, head=head)
+            reader = TimelineReader(head.thread_id, Window(), on_settled=count_times)
+            await reader_of(store, head.thread_id, head=head, reader=reader)
         except ClewError:  # damaged, deleted since, or sealed with another key: its own page says so
             continue
         looked_at += 1
         for turn in reader.timeline().turns:
-            for call in turn.calls:
-                if call.seconds is not None:
-                    tools[call.call.name].append(call.seconds)
+            count_times(turn)
     return Overview(tuple(heads), more, dict(tools), looked_at, storage, damage)
 
 

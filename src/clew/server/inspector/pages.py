@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from functools import partial
 from typing import IO
 from urllib.parse import quote
 
+from clew._runtime.aio import settle
 from clew.agent.way_forward import way_of
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.checkpointers.http.protocol import OCTETS
@@ -52,22 +54,24 @@ async def overview(visit: Visit) -> Response:
         of_all = visit.request.token.namespace == EVERY_NAMESPACE
         storage = await asyncio.to_thread(stored_bytes, store) if of_all else None
         found = await look_over(store, storage)
-    return html(overview_page(visit.viewer, found))
+    return await settle(asyncio.to_thread(lambda: html(overview_page(visit.viewer, found))))
 
 
 async def thread(visit: Visit) -> Response:
     thread_id = visit.thread_id
     try:
         async with visit.store() as store:
-            reader, head = await visit.shared.readers.read(store, visit.request.namespace, thread_id)
+            reader, head, _ = await visit.shared.readers.read(store, visit.request.namespace, thread_id)
             forks = await _forks(store, thread_id)
             way = await way_of(store, head, reader.checkpoint)
             position = _position(visit, reader)
             readers, seen = visit.shared.readers, seen_at(reader.total, position)
-            reader, head = await readers.read_at(store, visit.request.namespace, thread_id, seen.start, seen.stop)
+            reading = await readers.read_at(store, visit.request.namespace, thread_id, seen.start, seen.stop)
     except DAMAGE as error:
         return await damaged(visit, error)
-    return html(thread_page(visit.viewer, reader, head, forks, way, position))
+    return await reading.show(
+        lambda reader: html(thread_page(visit.viewer, reader, reading.head, forks, way, position))
+    )
 
 
 async def _forks(store: Checkpointer, thread_id: str) -> list[Head]:
@@ -101,9 +105,13 @@ async def turns(visit: Visit) -> Response:
         raise InvalidInput(f"turns are sent {WINDOW} at a time at most, from start up to stop")
     thread_id = visit.thread_id
     async with visit.store() as store:
-        reader, head = await visit.shared.readers.read_at(store, visit.request.namespace, thread_id, start, stop)
-    timeline = reader.timeline(start, stop, abandoned=is_crashed(head))
-    return html(window_html(timeline, thread_id, can_write=visit.viewer.can_write))
+        reading = await visit.shared.readers.read_at(store, visit.request.namespace, thread_id, start, stop)
+
+    def made(reader: TimelineReader) -> Response:
+        timeline = reader.timeline(start, stop, abandoned=is_crashed(reading.head))
+        return html(window_html(timeline, thread_id, can_write=visit.viewer.can_write))
+
+    return await reading.show(made)
 
 
 async def live_thread(visit: Visit) -> Response:
@@ -118,6 +126,7 @@ async def live_thread(visit: Visit) -> Response:
         visit.viewer,
         visit.number("frames") or 0,
         visit.is_over,
+        partial(visit.shared.turns.of, visit.request.token),
     )
     return Response(events, "text/event-stream", headers=_EVENTS)
 
@@ -146,14 +155,14 @@ async def entries(visit: Visit) -> Response:
     async with visit.store() as store:
         head = await _head(store, visit.thread_id)
         stretch = await read_stretch(store, head, start)
-    return html(await asyncio.to_thread(entries_page, visit.viewer, head, start, stretch))
+    return await settle(asyncio.to_thread(lambda: html(entries_page(visit.viewer, head, start, stretch))))
 
 
 async def export_markdown(visit: Visit) -> Response:
     thread_id = visit.thread_id
     async with visit.store() as store:
         state = await Thread.load(store, thread_id)
-    markdown = await asyncio.to_thread(to_markdown, state, thread_id=thread_id)
+    markdown = await settle(asyncio.to_thread(to_markdown, state, thread_id=thread_id))
     data = markdown.encode("utf-8", "replace")
     return Response(data, "text/markdown", headers=_download(thread_id, "md"))
 

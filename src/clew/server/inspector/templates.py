@@ -10,14 +10,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.ext import Extension
 from markupsafe import Markup
 
-from clew._runtime.text import dollars, elapsed, plural, short_number, size, visible
+from clew._runtime.text import cut, dollars, elapsed, plural, short_number, size, visible
 from clew.checkpointers.http.protocol import encode_text
 from clew.server.inspector.assets import asset_url
 from clew.server.inspector.markdown import markdown
 from clew.server.inspector.text import STATUS_WORDS, count, cut_title, page_time
+from clew.threads.heads import is_unsealed
 
 __all__ = ["Markup", "part", "render", "thread_url"]
 
+_LONGEST = 1_000_000
+"""The most characters of any text on a page. Most texts have a lower limit of their own."""
 _BREAK = re.compile(r"(\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\})|\s*\n\s*", re.DOTALL)
 
 
@@ -42,10 +45,15 @@ def _joined(found: re.Match[str]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Return a text with its control characters made visible. Jinja calls this for every value that a template puts
-    into a page, because a browser would drop control characters or obey them. Values other than texts are returned
-    unchanged, and so is `Markup`, in which control characters were made visible before."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Return a text with its control characters made visible, and cut to `_LONGEST` characters. Jinja calls this for
+    every value that a template puts into a page, because a browser would drop control characters or obey them. Values
+    other than texts are returned unchanged, and so is `Markup`, in which control characters were made visible
+    before."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    if len(value) > _LONGEST:
+        value = f"{value[:_LONGEST]}\n… {len(value) - _LONGEST:,} more characters"
+    return visible(value)
 
 
 @cache
@@ -58,7 +66,19 @@ def _environment() -> Environment:
         loader=PackageLoader("clew.server.inspector"),
         undefined=StrictUndefined,
     )
-    for function in (page_time, count, cut_title, dollars, markdown, elapsed, plural, short_number, size):
+    for function in (
+        page_time,
+        count,
+        cut,
+        cut_title,
+        dollars,
+        is_unsealed,
+        markdown,
+        elapsed,
+        plural,
+        short_number,
+        size,
+    ):
         made.filters[function.__name__] = function
     made.globals |= {"STATUS_WORDS": STATUS_WORDS, "asset_url": asset_url, "thread_url": thread_url}
     return made

@@ -11,9 +11,10 @@ import msgspec
 from clew._runtime.text import ago, one_line
 from clew.log.fold import TITLE_LENGTH
 
-__all__ = ["STATUS_WORDS", "compact", "count", "cut_title", "page_time", "pretty"]
+__all__ = ["LONGEST_CODE", "STATUS_WORDS", "Room", "compact", "count", "cut_title", "page_time", "pretty"]
 
-_LONGEST_VALUE = 20_000
+LONGEST_CODE = 20_000
+"""The most characters that are shown of a value from a log, and of a text of a tool's result."""
 
 STATUS_WORDS = {
     "running": "Running",
@@ -56,58 +57,88 @@ def page_time(when: datetime, relative: bool = False) -> PageTime:
 
 def compact(value: Any, longest: int = 120) -> str:
     """Write any value from a log as JSON on one line, cut after `longest` characters."""
-    return one_line(json.dumps(_plain(value, _Room(longest)), ensure_ascii=False, default=repr), longest)
+    return one_line(json.dumps(_plain(value, Room(longest)), ensure_ascii=False, default=repr), longest)
 
 
-def pretty(value: Any) -> str:
+def pretty(value: Any, room: Room | None = None) -> str:
     """Write any value from a log as indented JSON, but True and False as `yes` and `no`. Only about the first 20,000
-    characters are kept; a note then says that there is more."""
+    characters are kept, or as many as `room` has left; a note then says that there is more."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    room = _Room(_LONGEST_VALUE)
-    text = json.dumps(_plain(value, room), indent=2, ensure_ascii=False, default=repr)
-    if room.left <= 0 or len(text) > _LONGEST_VALUE:
-        return f"{text[:_LONGEST_VALUE]}\n… and more; export the thread to see all"
-    return text
+    longest = LONGEST_CODE if room is None else room.most(LONGEST_CODE)
+    own = Room(longest)
+    text = json.dumps(_plain(value, own), indent=2, ensure_ascii=False, default=repr)
+    is_cut = own.left <= 0 or len(text) > longest
+    if room is not None:
+        room.spend(min(len(text), longest), is_short=is_cut and longest < LONGEST_CODE)
+    return f"{text[:longest]}\n… and more; export the thread to see all" if is_cut else text
 
 
-class _Room:
-    """Counts how many more characters of a value may be shown. When none are left, the rest of the value is not
-    visited: it may have a million items."""
+class Room:
+    """Counts how many more characters of a page, of a part of it or of a value may be shown. When none are left, the
+    rest is not visited: it may have a million items."""
 
-    __slots__ = ("left",)
+    __slots__ = ("is_short", "left")
 
     def __init__(self, left: int) -> None:
         self.left = left
+        self.is_short = False
+        """Whether there was something that would have been shown if there had been more room."""
+
+    def most(self, longest: int, each: int = 1) -> int:
+        """Return how many characters may be shown of a text of which at most `longest` are shown in any case. Each
+        takes the room of `each` characters."""
+        return max(0, min(longest, self.left // each))
+
+    def spend(self, number: int, *, is_short: bool = False) -> None:
+        """Count this many characters as shown. `is_short` says that there were more, for which there was no room."""
+        self.left -= number
+        self.is_short = self.is_short or is_short
+
+    def cut(self, text: str, longest: int, *, start: int = 0, each: int = 1) -> str:
+        """Return the text from the character at `start` on, cut to `longest` characters or to the room that is left. A
+        note then says how many more there are. Each character takes the room of `each` characters."""
+        most = self.most(longest, each)
+        more = len(text) - start - most
+        self.spend((most + min(0, more)) * each, is_short=more > 0 and most < longest)
+        shown = text[start : start + most]
+        return f"{shown}\n… {more:,} more characters; export the thread to see all" if more > 0 else shown
 
 
-def _plain(value: Any, room: _Room) -> Any:
+def _plain(value: Any, room: Room, depth: int = 1) -> Any:
     """Convert a value from a log to what JSON can hold. Structs become dicts, and bytes become a text with their
-    number. The size of what is kept is subtracted from `room`; when no room is left, further items are left out."""
-    room.left -= 2
+    number. The size of what is kept is subtracted from `room`, with the indentation of a value at this `depth`; when no
+    room is left, further items are left out."""
+    room.left -= 2 * depth
     if isinstance(value, msgspec.Struct):
         kind = value.__struct_config__.tag
-        fields = {name: _plain(item, room) for name, item in msgspec.structs.asdict(value).items() if item is not None}
+        fields = {
+            name: _plain(item, room, depth + 1)
+            for name, item in msgspec.structs.asdict(value).items()
+            if item is not None
+        }
         return fields if kind is None else {"kind": kind, **fields}
     if isinstance(value, dict):
         found = {}
         for key, item in value.items():
             if room.left <= 0:
                 break
-            room.left -= len(name := str(key)) + 2
-            found[name] = _plain(item, room)
+            name = str(key)[: room.left]
+            room.left -= len(name) + 2
+            found[name] = _plain(item, room, depth + 1)
         return found
     if isinstance(value, list | tuple):
         items = []
         for item in value:
             if room.left <= 0:
                 break
-            items.append(_plain(item, room))
+            items.append(_plain(item, room, depth + 1))
         return items
     if isinstance(value, bytes):
         room.left -= 20
         return f"({len(value):,} bytes)"
     if isinstance(value, str):
+        longest = max(0, room.left)
         room.left -= len(value)
-        return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}… ({len(value):,} characters)"
+        return value if len(value) <= longest else f"{value[:longest]}… ({len(value):,} characters)"
     return value

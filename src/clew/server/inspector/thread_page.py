@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from clew._runtime.text import plural
+from clew._runtime.text import cut, plural
 from clew.agent.events import Question
 from clew.agent.questions import open_questions
 from clew.agent.settings import setup_of
@@ -35,6 +35,8 @@ __all__ = [
 
 WINDOW = 50
 """The most turns that are sent to the browser at a time."""
+_LONGEST_FACT = 4_000
+"""The most characters of a fact at the top of a thread's page, such as why it failed."""
 _STRIP = 1_000
 """The most turns that have a cell in the strip, the row at the top of a thread's page with a small cell for each turn.
 If the thread has more turns, only those around the turns on the page have a cell."""
@@ -95,7 +97,7 @@ def thread_page(
     return render(
         "thread.html",
         viewer=viewer,
-        title=head.title or around.checkpoint.title or thread_id,
+        title=head.title or cut(around.checkpoint.title, _LONGEST_FACT) or thread_id,
         thread_id=thread_id,
         head=head,
         forks=forks,
@@ -107,7 +109,7 @@ def thread_page(
         frames=timeline.frames,
         at_end=stop == reader.total,
         position=position,
-        window=_window(timeline, thread_id, can_write=viewer.can_write),
+        window=_window(timeline, thread_id, can_write=viewer.can_write, opened=position),
         pending=pending_view(timeline, abandoned=abandoned),
     )
 
@@ -159,7 +161,7 @@ def seen_at(total: int, position: int | None) -> range:
     return range(*_window_at(total, position, _STRIP))
 
 
-def _window(timeline: Timeline, thread_id: str, *, can_write: bool) -> _Window:
+def _window(timeline: Timeline, thread_id: str, *, can_write: bool, opened: int | None = None) -> _Window:
     older = newer = None
     if timeline.start > 0:
         first = max(0, timeline.start - WINDOW)
@@ -169,7 +171,7 @@ def _window(timeline: Timeline, thread_id: str, *, can_write: bool) -> _Window:
         last = min(timeline.total, timeline.stop + WINDOW)
         url = thread_url(thread_id, f"?at={last - 1}")
         newer = _More(timeline.total - timeline.stop, url, f"?start={timeline.stop}&stop={last}")
-    return _Window(thread_id, can_write, stretches(timeline), older, newer)
+    return _Window(thread_id, can_write, stretches(timeline, opened), older, newer)
 
 
 def _facts(head: Head, timeline: Timeline) -> _Facts:
@@ -178,7 +180,7 @@ def _facts(head: Head, timeline: Timeline) -> _Facts:
     return _Facts(
         head,
         crashed,
-        reason=state.reason if state.status in ("failed", "interrupted") else "",
+        reason=cut(state.reason, _LONGEST_FACT) if state.status in ("failed", "interrupted") else "",
         holder=str(head.lease.owner) if head.lease is not None and is_live(head.lease) else "",
         lost_calls=f", {plural(state.unaccounted, 'lost call')}" if state.unaccounted else "",
         files=unkept(state) if crashed or state.status != "running" else "",

@@ -4,12 +4,12 @@ crash. The thread's page and its live updates use this."""
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Any, Literal, NamedTuple
+from itertools import groupby, islice
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from clew._runtime.text import elapsed, one_line, size
+from clew._runtime.text import cut, elapsed, one_line, size
 from clew.log import WorkspaceSnapshot
 from clew.messages import (
     NOTE_MARK,
@@ -24,10 +24,9 @@ from clew.messages import (
     Thinking,
     ToolCall,
     ToolResult,
-    plain_text,
 )
 from clew.server.inspector.templates import Markup, part, thread_url
-from clew.server.inspector.text import compact, pretty
+from clew.server.inspector.text import LONGEST_CODE, Room, compact, pretty
 from clew.threads.views.timeline import Mark, Timeline, TimelineCall, TimelineTurn
 
 __all__ = [
@@ -48,12 +47,27 @@ __all__ = [
 _LONG = 1_200
 """How many characters of a long text are shown at first; the user can unfold the rest. A text counts as long if it has
 more than three times this number of characters."""
+_LONGEST_TEXT = 200_000
+"""The most characters of a text that are shown; the texts of tools' results have a limit of their own."""
 _LINE = 160
 """The most characters of the line that shows the arguments of a call."""
+_NAME = 200
+"""The most characters of a name: of a tool, a model or a file."""
+_MARK = 2_000
+"""The most characters of the text of a mark."""
 _MOST_BLOCKS = 200
-"""The most blocks of a message that are shown: texts, calls, images and so on."""
+"""The most blocks of a message that are shown: texts, calls, images and so on. Also the most prompts before a turn, and
+the most marks after it."""
+_PAGE_ROOM, _TURN_ROOM = 1_000_000, 100_000
+"""How many characters of the turns on a page are shown, and how many of a single turn. A turn that does not fit is shown
+in part. The turn that the page's address names may take all the room."""
+_MARKDOWN, _BLOCK = 3, 100
+"""The room that is counted for a character of Markdown, which takes longer than other text, and for each block, besides
+its text."""
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _LARGEST_IMAGE = 4 * 2**20
+_IMAGE = 32
+"""How many bytes of an image take the room of one character."""
 
 
 class _Part(NamedTuple):
@@ -106,6 +120,9 @@ class _Turn(NamedTuple):
     has_files: bool
     prompts: list[_Prompt]
     blocks: list[_Part | _Result | _Call]
+    rest: Literal["", "open", "export"] = ""
+    """How to see the rest of a turn that is shown in part: on the page of the turn, or by an export of the thread. Empty
+    for a turn that is shown whole."""
 
 
 class _Mark(NamedTuple):
@@ -149,15 +166,28 @@ Stretch = tuple[_Turn | None, list[_Mark]]
 first turn."""
 
 
-def stretches(timeline: Timeline) -> list[Stretch]:
+def stretches(timeline: Timeline, opened: int | None = None) -> list[Stretch]:
     """Return the turns of a timeline in order, each paired with a list of the marks that follow it. A mark is an event
     such as a crash. If the timeline begins with the thread's start, the first pair has None and the marks before the
-    first turn."""
+    first turn.
+
+    The page has room for so many characters. The turn at the position `opened`, which the page's address names, gets
+    the room first, then the others, the newest first.
+    """
     marks: dict[int, list[_Mark]] = {}
     for mark in timeline.marks:
-        marks.setdefault(mark.position, []).append(_mark(mark))
+        if len(beside := marks.setdefault(mark.position, [])) < _MOST_BLOCKS:
+            beside.append(_mark(mark))
+    page = Room(_PAGE_ROOM)
+    shown: dict[int, _Turn] = {}
+    for turn in sorted(timeline.turns, key=lambda turn: (turn.position != opened, -turn.position)):
+        is_opened = turn.position == opened
+        room = Room(page.most(_PAGE_ROOM if is_opened else _TURN_ROOM))
+        before = room.left
+        shown[turn.position] = _turn(turn, room, "export" if is_opened else "open")
+        page.spend(before - room.left)
     found: list[Stretch] = [(None, marks.get(0, []))] if timeline.start == 0 else []
-    return found + [(_turn(turn), marks.get(turn.position + 1, [])) for turn in timeline.turns]
+    return found + [(shown[turn.position], marks.get(turn.position + 1, [])) for turn in timeline.turns]
 
 
 def strip_cells(timeline: Timeline, thread_id: str) -> list[tuple[Cell | None, list[Tick]]]:
@@ -168,8 +198,8 @@ def strip_cells(timeline: Timeline, thread_id: str) -> list[tuple[Cell | None, l
     """
     ticks: dict[int, list[Tick]] = {}
     for mark in timeline.marks:
-        if (made := _tick(mark)) is not None:
-            ticks.setdefault(mark.position, []).append(made)
+        if len(beside := ticks.setdefault(mark.position, [])) < _MOST_BLOCKS and (made := _tick(mark)) is not None:
+            beside.append(made)
     found: list[tuple[Cell | None, list[Tick]]] = [(None, ticks.get(0, []))]
     return found + [(_cell(turn, thread_id), ticks.get(turn.position + 1, [])) for turn in timeline.turns]
 
@@ -178,17 +208,17 @@ def pending_view(timeline: Timeline, *, abandoned: bool) -> _Pending:
     """Return what is shown below the last turn: prompts without a response, the words of the next response that have
     come so far, and whether the model is being asked. `abandoned` says that the process that worked on the thread has
     died."""
-    is_asking = timeline.asked_at is not None
+    is_asking, room = timeline.asked_at is not None, Room(_PAGE_ROOM)
     return _Pending(
-        [_prompt(message) for message in timeline.pending],
-        [_block(block) for block in _merged(timeline.partial)],
+        _prompts(timeline.pending, room),
+        [_block(block, room) for block in _merged(timeline.partial, room)],
         is_asking,
         is_lost=not is_asking and abandoned and bool(timeline.pending),
     )
 
 
 def turn_html(turn: TimelineTurn, thread_id: str, *, can_write: bool) -> Markup:
-    return part("turns.html", "turn_row", _turn(turn), thread_id, can_write)
+    return part("turns.html", "turn_row", _turn(turn, Room(_TURN_ROOM), "open"), thread_id, can_write)
 
 
 def mark_html(mark: Mark) -> Markup:
@@ -210,7 +240,8 @@ def pending_html(timeline: Timeline, *, abandoned: bool) -> Markup:
     return part("turns.html", "pending", pending_view(timeline, abandoned=abandoned))
 
 
-def _turn(turn: TimelineTurn) -> _Turn:
+def _turn(turn: TimelineTurn, room: Room, rest: Literal["open", "export"]) -> _Turn:
+    """Prepare a turn for the template. `rest` says how to see the rest if there is not enough room for all of it."""
     classes = ["turn", "rewound" if turn.rewound else "", "inherited" if turn.inherited else ""]
     if any(call.status == "in doubt" for call in turn.calls):
         classes.append("has-doubt")
@@ -218,77 +249,97 @@ def _turn(turn: TimelineTurn) -> _Turn:
         turn,
         " ".join(filter(None, classes)),
         isinstance(turn.snapshot, WorkspaceSnapshot),
-        [_prompt(message) for message in turn.prompts],
-        _response(turn),
+        _prompts(turn.prompts, room),
+        _response(turn, room),
+        rest if room.is_short else "",
     )
 
 
-def _response(turn: TimelineTurn) -> list[_Part | _Result | _Call]:
+def _response(turn: TimelineTurn, room: Room) -> list[_Part | _Result | _Call]:
     found: list[_Part | _Result | _Call] = []
     calls = iter(turn.calls)
-    for block in turn.blocks[:_MOST_BLOCKS]:
+    for block in _fitting(turn.blocks, room):
         call = next(calls, None) if isinstance(block, ToolCall) else None
-        found.append(_said(block) if call is None else _call(call, turn.position))
-    return [*found, *_left_out(turn.blocks)]
+        found.append(_said(block, room) if call is None else _call(call, turn.position, room))
+    return [*found, *_left_out(turn.blocks, len(found), "blocks")]
 
 
-def _left_out(blocks: Sequence[object]) -> list[_Part]:
-    """Return a list with one note, which says how many blocks of a message are not shown because there are too many.
-    The list is empty if all blocks are shown."""
-    more = len(blocks) - _MOST_BLOCKS
-    return [_Part("attachment", f"… and {more:,} more blocks; export the thread to see all")] if more > 0 else []
+_T = TypeVar("_T")
 
 
-def _said(block: Block) -> _Part | _Result:
+def _fitting(items: Sequence[_T], room: Room) -> Iterator[_T]:
+    """Yield the items of a message, such as its blocks, as long as there is room, and at most `_MOST_BLOCKS`."""
+    for item in items[:_MOST_BLOCKS]:
+        if room.left <= 0:
+            room.spend(0, is_short=True)
+            return
+        room.spend(_BLOCK)
+        yield item
+
+
+def _left_out(items: Sequence[object], shown: int, what: str) -> list[_Part]:
+    """Return a list with one note, which says how many items of a message are not shown because there are too many.
+    The list is empty if all are shown."""
+    more = len(items) - shown
+    return [_Part("attachment", f"… and {more:,} more {what}; export the thread to see all")] if more else []
+
+
+def _said(block: Block, room: Room) -> _Part | _Result:
     """Prepare a block of the model's response for the template. A text is shown as Markdown. A long text is cut between
     two paragraphs, and the user can unfold the rest; if there is no such place, it is shown as plain text."""
     if not isinstance(block, Text):
-        return _block(block)
-    if len(block.text) <= _LONG * 3:
-        return _Part("markdown", block.text)
-    cut = block.text.rfind("\n\n", 0, _LONG)
-    if cut <= 0 or block.text.count("```", 0, cut) % 2:
-        return _block(block)
-    return _Part("markdown", block.text[:cut], _cut(block.text[cut:], 200_000), len(block.text) - cut)
+        return _block(block, room)
+    text = block.text
+    if len(text) <= _LONG * 3:
+        return _Part("markdown", room.cut(text, len(text), each=_MARKDOWN))
+    end = text.rfind("\n\n", 0, _LONG)
+    if end <= 0 or text.count("```", 0, end) % 2 or room.most(end, _MARKDOWN) < end:
+        return _block(block, room)
+    first = room.cut(text[:end], end, each=_MARKDOWN)
+    return _Part("markdown", first, room.cut(text, _LONGEST_TEXT, start=end, each=_MARKDOWN), len(text) - end)
 
 
-def _prompt(message: Message) -> _Prompt:
-    is_note = not isinstance(message, System) and plain_text(message).startswith(NOTE_MARK)
+def _prompts(messages: Sequence[Message], room: Room) -> list[_Prompt]:
+    found = [_prompt(message, room) for message in _fitting(messages, room)]
+    more: list[_Part | _Result] = [*_left_out(messages, len(found), "prompts")]
+    return [*found, _Prompt("Clew", more)] if more else found
+
+
+def _prompt(message: Message, room: Room) -> _Prompt:
+    first = next((block.text for block in message.content if isinstance(block, Text)), "")
+    is_note = not isinstance(message, System) and first.startswith(NOTE_MARK)
     who = "System" if isinstance(message, System) else "Clew" if is_note else "User"
-    blocks = [
-        Text(block.text.removeprefix(NOTE_MARK)) if is_note and isinstance(block, Text) else block
-        for block in message.content[:_MOST_BLOCKS]
+    parts = [
+        _block(Text(block.text.removeprefix(NOTE_MARK)) if is_note and isinstance(block, Text) else block, room)
+        for block in _fitting(message.content, room)
     ]
-    return _Prompt(who, [*map(_block, blocks), *_left_out(message.content)])
+    return _Prompt(who, [*parts, *_left_out(message.content, len(parts), "blocks")])
 
 
-def _merged(blocks: Sequence[Block]) -> list[Block]:
-    """Return these blocks with neighbours joined: texts that follow each other become one text, and thoughts one
-    thought. A response arrives in many small pieces, and is shown as a whole."""
-    found: list[Block] = []
-    for block in blocks:
-        last = found[-1] if found else None
-        if isinstance(block, Text) and isinstance(last, Text):
-            found[-1] = Text(last.text + block.text)
-        elif isinstance(block, Thinking) and isinstance(last, Thinking):
-            found[-1] = Thinking(last.text + block.text)
+def _merged(blocks: Sequence[Block], room: Room) -> Iterator[Block]:
+    """Yield these blocks with neighbours joined: texts that follow each other become one text, and thoughts one
+    thought. A response arrives in many small pieces, and is shown as a whole. Of blocks of another kind, only those for
+    which there is room are yielded."""
+    for kind, neighbours in groupby(blocks, key=type):
+        if kind is Text or kind is Thinking:
+            text = "".join(block.text for block in neighbours if isinstance(block, Text | Thinking))
+            yield Text(text) if kind is Text else Thinking(text)
         else:
-            found.append(block)
-    return found
+            yield from _fitting(list(neighbours), room)
 
 
 _GLYPHS = {"done": "✓", "replayed": "↺", "running": "…", "waiting": "?", "in doubt": "!", "not started": "○"}
 
 
-def _call(call: TimelineCall, position: int) -> _Call:
+def _call(call: TimelineCall, position: int, room: Room) -> _Call:
     failed = call.result is not None and call.result.is_error
     status = "error" if failed else call.status
     shows_image = call.result is not None and any(isinstance(part, Image) for part in call.result.content)
     return _Call(
         id=f"p{position}c{call.index}",
-        name=call.call.name,
+        name=cut(call.call.name, _NAME),
         line=_arguments_line(call.call.arguments),
-        arguments=_code(call.call.arguments),
+        arguments=_code(call.call.arguments, room),
         status=call.status,
         css=status.replace(" ", "-"),
         glyph="×" if failed else _GLYPHS.get(call.status, "•"),
@@ -296,7 +347,7 @@ def _call(call: TimelineCall, position: int) -> _Call:
         attempts=call.attempts,
         was_in_doubt=call.was_in_doubt and call.status != "in doubt",
         seconds=call.seconds,
-        result=None if call.result is None else _result(call.result),
+        result=None if call.result is None else _result(call.result, room),
         is_open=call.status in ("in doubt", "waiting") or shows_image,
     )
 
@@ -312,54 +363,56 @@ def _inline(value: Any) -> str:
     return value[: 8 * _LINE] if isinstance(value, str) else compact(value, 80)
 
 
-def _code(value: Any) -> str:
-    return _cut(value, 200_000) if isinstance(value, str) else pretty(value)
+def _code(value: Any, room: Room) -> str:
+    return room.cut(value, _LONGEST_TEXT) if isinstance(value, str) else pretty(value, room)
 
 
-def _result(result: ToolResult) -> _Result:
-    shown = result.content[:_MOST_BLOCKS]
-    parts = [_Part("code", _cut(part.text)) if isinstance(part, Text) else _block(part) for part in shown]
-    return _Result(result.is_error, [*parts, *_left_out(result.content)])
+def _result(result: ToolResult, room: Room) -> _Result:
+    parts = [
+        _Part("code", room.cut(part.text, LONGEST_CODE)) if isinstance(part, Text) else _block(part, room)
+        for part in _fitting(result.content, room)
+    ]
+    return _Result(result.is_error, [*parts, *_left_out(result.content, len(parts), "blocks")])
 
 
-def _cut(text: str, longest: int = 20_000) -> str:
-    if len(text) <= longest:
-        return text
-    return f"{text[:longest]}\n… {len(text) - longest:,} more characters; export the thread to see all"
-
-
-def _block(block: Block) -> _Part | _Result:
+def _block(block: Block, room: Room) -> _Part | _Result:
     match block:
         case Text(text=text) if len(text) <= _LONG * 3:
-            return _Part("text", text)
+            return _Part("text", room.cut(text, len(text)))
         case Text(text=text):
-            return _Part("long", text[:_LONG], _cut(text[_LONG:], 200_000), len(text) - _LONG)
+            first = room.cut(text[:_LONG], _LONG)
+            return _Part("long", first, room.cut(text, _LONGEST_TEXT, start=_LONG), len(text) - _LONG)
         case Thinking(text=text):
-            return _Part("thinking", _cut(text, 200_000) or "(kept by the vendor, and not shown)")
+            return _Part("thinking", room.cut(text, _LONGEST_TEXT) or "(kept by the vendor, and not shown)")
         case Json(value=value):
-            return _Part("code", _code(value))
+            return _Part("code", _code(value, room))
         case Image():
-            return _image(block)
+            return _image(block, room)
         case File():
-            return _Part("attachment", f"{block.name or 'file'} · {block.media_type} · {_place(block)}")
+            name, kind = cut(block.name or "file", _NAME), cut(block.media_type, _NAME)
+            return _Part("attachment", f"{name} · {kind} · {_place(block, room)}")
         case ToolCall():
-            return _Part("attachment", f"{block.name} {_arguments_line(block.arguments)}")
+            return _Part("attachment", f"{cut(block.name, _NAME)} {_arguments_line(block.arguments)}")
         case ToolResult():
-            return _result(block)
+            return _result(block, room)
         case Opaque():
-            return _Part("attachment", f"Something of {block.dialect} that this version does not know")
+            return _Part("attachment", f"Something of {cut(block.dialect, _NAME)} that this version does not know")
 
 
-def _image(block: Image) -> _Part:
+def _image(block: Image, room: Room) -> _Part:
     """Return the block that shows an image. It shows a description instead if the image is too large, or of a type that
-    browsers may not show safely."""
+    browsers may not show safely, or if there is no room for it."""
     if block.data is not None and block.media_type in _IMAGES and len(block.data) <= _LARGEST_IMAGE:
-        return _Part("image", f"data:{block.media_type};base64,{b64encode(block.data).decode()}")
-    return _Part("attachment", f"image · {block.media_type} · {_place(block)}")
+        needed = len(block.data) // _IMAGE
+        if room.most(needed) == needed:
+            room.spend(needed)
+            return _Part("image", Markup(f"data:{block.media_type};base64,{b64encode(block.data).decode()}"))
+        room.spend(0, is_short=True)
+    return _Part("attachment", f"image · {cut(block.media_type, _NAME)} · {_place(block, room)}")
 
 
-def _place(block: Image | File) -> str:
-    return size(len(block.data)) if block.data is not None else block.url or block.file_id or ""
+def _place(block: Image | File, room: Room) -> str:
+    return size(len(block.data)) if block.data is not None else room.cut(block.url or block.file_id or "", _MARK)
 
 
 _MARK_TITLES = {
@@ -388,7 +441,8 @@ def mark_id(mark: Mark) -> str:
 
 def _mark(mark: Mark) -> _Mark:
     title = _MARK_TITLES[mark.kind]
-    text = mark.text[len(title) :] if mark.text.lower().startswith(title.lower()) else mark.text
+    text = cut(mark.text, _MARK)
+    text = text[len(title) :] if text.lower().startswith(title.lower()) else text
     pause = ""
     if mark.kind == "resumed" and mark.seconds is not None and mark.seconds >= 1:
         pause = f"after {elapsed(mark.seconds)}"
@@ -422,5 +476,5 @@ _TICKS = frozenset({"crashed", "taken over", "resumed", "rewound", "compacted", 
 def _tick(mark: Mark) -> Tick | None:
     if mark.kind not in _TICKS or (mark.kind == "resumed" and mark.same_process):
         return None
-    title = f"{_MARK_TITLES[mark.kind]}: {mark.text}"
+    title = f"{_MARK_TITLES[mark.kind]}: {cut(mark.text, _NAME)}"
     return Tick(f"k{mark_id(mark)}", mark.kind, mark.kind.replace(" ", "-"), title)

@@ -3,13 +3,16 @@ response (`html`), with the headers that all pages have."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
+from clew._runtime.aio import Locks
 from clew.errors import InvalidInput
-from clew.server.auth import EVERY_NAMESPACE, NOBODY, Scope
+from clew.server.auth import EVERY_NAMESPACE, NOBODY, Scope, Token
 from clew.server.failures import Refused
 from clew.server.inspector.login import Sessions
 from clew.server.inspector.templates import Markup
@@ -25,6 +28,7 @@ __all__ = [
     "HEADERS",
     "PageRoute",
     "Shared",
+    "Turns",
     "Viewer",
     "Visit",
     "html",
@@ -45,6 +49,7 @@ HEADERS = {
 """The headers of every page, besides those of every response. They make browsers load nothing from other servers, run
 only the inspector's own script, refuse to show a page in a frame, and keep no copy."""
 
+_AT_ONCE = 2
 _LARGEST_FORM = 2**20
 _LARGEST_LOGIN = 2**14
 """The most bytes of a form that is sent without a token: the login form."""
@@ -65,13 +70,33 @@ class Viewer(NamedTuple):
     """Whether the page shows a namespace within the token's namespace, instead of the token's namespace itself."""
 
 
+class Turns:
+    """Bounds how many pages that read threads are made at once: one for each token, and `_AT_ONCE` for all together.
+
+    Such a page may need much memory. Clients that ask for many at once, with one token or with several, must not take
+    the memory that others need.
+    """
+
+    def __init__(self) -> None:
+        self._of_tokens = Locks()
+        self._of_all = asyncio.Semaphore(_AT_ONCE)
+
+    @asynccontextmanager
+    async def of(self, token: Token) -> AsyncIterator[None]:
+        """Wait until it is the turn of this token, and hold the turn inside the `async with` block."""
+        async with self._of_tokens[token.sha256], self._of_all:
+            yield
+
+
 class Shared:
-    """What all pages of a service share: the settings, the tokens, the logins, and a cache of timelines."""
+    """What all pages of a service share: the settings, the tokens, the logins, the turns in which pages are made, and a
+    cache of timelines."""
 
     def __init__(self, settings: Settings, tokens: Tokens, stopping: Callable[[], bool]) -> None:
         self.settings = settings
         self.tokens = tokens
         self.stopping = stopping
+        self.turns = Turns()
         self.readers = Readers()
         self.sessions = Sessions()
 

@@ -22,9 +22,10 @@ from clew.errors import (
 from clew.log import DIGEST, FIRST, EncodedFrame, Frame, Logged, encode_entries, encode_frame, sealed_with
 from clew.log.trees import named_trees, rename_trees
 from clew.threads.appends import append_frames
+from clew.threads.frames import Source, decoded
 from clew.threads.heads import PART, is_hidden, is_part, new_head, without_lease
 from clew.threads.leases import wait_until_free
-from clew.threads.reader import Progress, Source, decoded, decoded_frames, frames, outline_at
+from clew.threads.reader import Progress, decoded_frames, frames, outline_at
 from clew.threads.trees import TreeMover
 
 __all__ = ["Copied", "Transfer", "copy", "copy_all", "transfer"]

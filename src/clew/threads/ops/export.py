@@ -35,11 +35,12 @@ from clew.log import (
 from clew.log.trees import named_trees, rename_trees
 from clew.log.weights import ENTRY, FLOOR, weigh
 from clew.messages import Assistant
+from clew.threads.frames import decoded
 from clew.threads.heads import is_part, title_in_head, without_lease
 from clew.threads.ops.archive import FORMAT, Archive, Manifest, TarWriter, frame_name
 from clew.threads.ops.copy import transfer
 from clew.threads.ops.gc import below
-from clew.threads.reader import Progress, decoded, frames
+from clew.threads.reader import Progress, frames
 from clew.threads.trees import TreeMover
 
 __all__ = ["Exported", "export", "import_"]

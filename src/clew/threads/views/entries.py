@@ -10,7 +10,8 @@ import msgspec
 
 from clew.checkpointers import Head
 from clew.log import FIRST, FoldedState, Frame, LeaseTaken, Logged, ProviderKey, UnknownEntry
-from clew.threads.reader import Source, decoded, frames
+from clew.threads.frames import Source, decoded
+from clew.threads.reader import frames
 from clew.threads.views.render import plain_object
 
 __all__ = ["Line", "lines_of", "read_lines"]

@@ -39,8 +39,9 @@ from clew.log import (
     WorkspaceSnapshot,
 )
 from clew.messages import Assistant, Message, Tool, tool_calls
+from clew.threads.frames import Source
 from clew.threads.leases import LEASE_TIME, is_crashed
-from clew.threads.reader import Source, decoded_frames
+from clew.threads.reader import decoded_frames
 from clew.threads.views.timeline_parts import (
     CallStatus,
     DraftCall,

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from clew.checkpointers import Head
+from clew.threads.frames import Source
 from clew.threads.leases import is_crashed
-from clew.threads.reader import Source, decoded_frames
+from clew.threads.reader import decoded_frames
 from clew.threads.views.timeline import TimelineReader, Window, reader_of
 from clew.threads.views.timeline_parts import Mark, TimelineTurn
 
