@@ -62,7 +62,7 @@ async def test_ollama_gets_no_key_of_the_environment(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     wire = Wire(sse(*HI, DONE))
     await response_of(wire.model("ollama:scripted", api_key=None), ask())
-    assert wire.requests[0].headers["authorization"] == "Bearer none"
+    assert wire.requests[0].headers["authorization"] == "Bearer ollama-needs-no-key"
     assert str(wire.requests[0].url) == "http://127.0.0.1:11434/v1/chat/completions"
 
 

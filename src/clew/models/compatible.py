@@ -23,7 +23,7 @@ __all__ = ["AzureModel", "OllamaModel", "OpenRouterModel"]
 _OPENROUTER = "https://openrouter.ai/api/v1"
 _OLLAMA_PORT = 11434
 _ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104 - where Ollama listens, which is no address to call
-_NO_KEY = "none"
+_NO_KEY = "ollama-needs-no-key"
 """The key that is sent to Ollama, because the SDK does not send a request without one."""
 
 

@@ -37,6 +37,8 @@ _CLI_AUTH = {
 """Clew's names of the kinds of credentials, by the names that OCI's command line has for them in `OCI_CLI_AUTH`."""
 _SIGNED = ("content-type", "content-length", "host")
 _EXTRA = "oci,openai"
+_NO_KEY = "oci-signs-each-request"
+"""What the SDK is given in place of a key, because it makes no client without one. The signature replaces it."""
 
 
 class OCIModel(ChatModel):
@@ -163,6 +165,8 @@ class _Access:
             self._explained(what, lambda: self._load(auth))
             self.region = self.region or str(getattr(self._signer, "region", None) or "")
             self.tenancy = self.tenancy or str(getattr(self._signer, "tenancy_id", None) or "")
+            if not self.tenancy and callable(claim := getattr(self._signer, "get_claim", None)):
+                self.tenancy = str(claim("res_tenant") or "")
             self._is_loaded = True
 
     def _load(self, auth: str) -> None:
@@ -216,26 +220,27 @@ class _Access:
             headers={name: request.headers[name] for name in _SIGNED if name in request.headers},
             body=request.content,
         )
-        self._explained("the signer", lambda: signer(unsigned))
+        self._explained("the signer", lambda: signer(unsigned), is_renewal=True)
         for name, value in unsigned.headers.items():
             request.headers[name] = value
 
-    def _explained(self, what: str, work: Callable[[], object]) -> None:
-        """Do something with Oracle's SDK, and turn its errors into Clew's. Their own texts are left out where they might
-        hold parts of keys."""
+    def _explained(self, what: str, work: Callable[[], object], *, is_renewal: bool = False) -> None:
+        """Do something with Oracle's SDK, and turn its errors into Clew's. Their own texts are left out because they may
+        hold parts of keys. With `is_renewal`, an OSError means that the service which renews a principal cannot be
+        reached, and not that there is no principal here."""
         import oci
 
         try:
             work()
-        except InvalidInput:  # which is a ValueError too
+        except (InvalidInput, NoCredentials):
             raise
         except oci.exceptions.ServiceError as error:
             if error.status == 429 or error.status >= 500:
                 raise ConnectionError(f"no token for {what}") from None
             raise NoCredentials(f"{what} cannot sign requests: {error.status}, {error.code}") from None
-        except (oci.exceptions.BaseRequestException, oci.exceptions.BaseConnectTimeout) as error:
-            raise ConnectionError(f"no token for {what}: {type(error).__name__}") from None
-        except (oci.exceptions.ClientError, OSError, ValueError, KeyError) as error:
+        except Exception as error:  # noqa: BLE001 - also those of libraries that the SDK uses, such as a JWT's
+            if is_renewal and isinstance(error, OSError):
+                raise ConnectionError(f"no token for {what}") from None
             raise NoCredentials(f"{what} cannot sign requests: {type(error).__name__}") from None
 
 
@@ -265,7 +270,7 @@ def _client(
         **settings,
         "project": project,
         "base_url": base_url or _endpoint(access.region) + _PATHS["compartment" if project is None else "project"],
-        "api_key": "signed",  # the signature takes its place
+        "api_key": _NO_KEY,
         "default_headers": {**headers, **(settings.get("default_headers") or {})},
     }
     return closed_client(sdk, Signing, given)
