@@ -54,9 +54,10 @@ class Service:
 
     async def says(self, **settings: Any) -> str:
         model = self.model(**settings)
-        response = await response_of(model, ask())
-        await model.aclose()
-        return plain_text(response.message)
+        try:
+            return plain_text((await response_of(model, ask())).message)
+        finally:
+            await model.aclose()
 
 
 @asynccontextmanager

@@ -55,7 +55,6 @@ class OCIInference:
         self._tasks: set[asyncio.Task[None]] = set()
         self.keys: dict[str, Any] = {}
         self.seen: list[dict[str, str]] = []
-        self.paths: list[str] = []
         self.refused: list[str] = []
         """Why requests were refused."""
         self.issued = 0
@@ -83,6 +82,7 @@ class OCIInference:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # lets asyncio finish the connections that were just closed
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
@@ -90,21 +90,24 @@ class OCIInference:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            request = await _read(reader)
-            path = urlsplit(request.target).path
-            if path.startswith("/opc/v2/") or path == "/v1/x509":
-                writer.write(_answer(200, *self._principal(path, request)))
-            elif problem := self._problem(request):
-                self.refused.append(problem)
-                told = json.dumps({"code": "NotAuthenticated", "message": problem}).encode()
-                writer.write(_answer(401, told, "application/json"))
-            else:
-                self.seen.append(request.headers)
-                self.paths.append(path)
-                await self._pass_on(request, writer)
-            await writer.drain()
-        writer.close()
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                await self._answer(await _read(reader), writer)
+                await writer.drain()
+        finally:
+            writer.close()
+
+    async def _answer(self, request: _Request, writer: asyncio.StreamWriter) -> None:
+        path = urlsplit(request.target).path
+        if path.startswith("/opc/v2/") or path == "/v1/x509":
+            writer.write(_answer(200, *self._principal(path, request)))
+        elif problem := self._problem(request):
+            self.refused.append(problem)
+            told = json.dumps({"code": "NotAuthenticated", "message": problem}).encode()
+            writer.write(_answer(401, told, "application/json"))
+        else:
+            self.seen.append(request.headers)
+            await self._pass_on(request, writer)
 
     def _problem(self, request: _Request) -> str:
         """What is wrong with the signature of a request; empty if nothing is."""
