@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from clew.agent import Agent, Budget
+from clew.agent.arguments import window_of
 from clew.agent.settings import PriceUnknown
 from clew.errors import InvalidInput, ModelRefused, ModelUnavailable
 from clew.log import Usage
@@ -230,9 +231,9 @@ async def test_ollama_is_free_and_counts_under_a_budget_of_dollars() -> None:
     assert cost_of("ollama:gpt-oss:120b-cloud", Usage(9, 9)) is None
 
 
-def test_the_window_of_ollama_is_the_one_that_is_given() -> None:
+def test_the_window_of_ollama_is_the_one_that_is_given_and_an_agent_compacts_by_it() -> None:
     assert OllamaModel("gpt-5").context_window is None
-    assert OllamaModel("gpt-5", context_window=8192).context_window == 8192
+    assert window_of(OllamaModel("gpt-5", context_window=8192), None, 0.5) == 4096
 
 
 # OpenRouter

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -13,7 +12,7 @@ import httpx2
 import pytest
 
 from clew.agent import Agent
-from clew.errors import ContextTooLong, InvalidInput, MissingExtra, ModelRefused
+from clew.errors import ContextTooLong, InvalidInput, ModelRefused, ModelUnavailable
 from clew.log import Usage
 from clew.messages import Text, ToolResult, plain_text, tool, tool_calls, user
 from clew.models import Price, Retrying, TextDelta, cost_of, resolve_model
@@ -31,8 +30,8 @@ COMPARTMENT = "ocid1.compartment.oc1..mine"
 
 
 @pytest.fixture(autouse=True)
-def sdk(request: pytest.FixtureRequest) -> None:
-    if find_spec("oci") is None and "without_sdk" not in request.keywords:
+def sdk() -> None:
+    if find_spec("oci") is None:
         lacking("no SDK of OCI", install="the extra oci")
 
 
@@ -245,6 +244,52 @@ async def test_without_credentials_the_error_says_which_there_are(auth: str, tmp
     assert there.oci.seen == []
 
 
+class Failing:
+    """A signer whose principal cannot be renewed."""
+
+    region = "eu-frankfurt-1"
+    tenancy_id = TENANCY
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.asked = 0
+
+    def __call__(self, request: Any) -> None:
+        self.asked += 1
+        raise self.error
+
+
+async def test_a_principal_that_cannot_be_renewed_now_is_tried_again_and_one_that_is_refused_is_not(
+    tmp_path: Path,
+) -> None:
+    import oci
+
+    busy, refused = oci.exceptions.ServiceError(503, "Busy", {}, KEY), oci.exceptions.ServiceError(401, "No", {}, KEY)
+    async with service(tmp_path) as there:
+        for error in busy, OSError(KEY):
+            signer = Failing(error)
+            with pytest.raises(ModelUnavailable) as caught:
+                await there.says(signer=signer, max_retries=1)
+            assert signer.asked == 2
+            assert KEY not in str(caught.value)
+        for error in refused, ValueError(KEY):
+            signer = Failing(error)
+            with pytest.raises(ModelRefused) as not_taken:
+                await there.says(signer=signer)
+            assert (signer.asked, not_taken.value.is_free) == (1, True)
+            assert KEY not in str(not_taken.value)
+    assert there.server.calls == 0
+
+
+async def test_what_is_signed_follows_no_redirect(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    async with service(tmp_path) as there, service(tmp_path / "elsewhere") as elsewhere:
+        there.oci.redirect = elsewhere.oci.address
+        with pytest.raises(ModelRefused, match="Give the final address"):
+            await there.says()
+    assert elsewhere.oci.seen == elsewhere.oci.refused == []
+
+
 # Where it goes
 
 
@@ -312,15 +357,6 @@ def test_settings_that_are_wrong_are_told(settings: dict[str, Any], advice: str)
     with pytest.raises(InvalidInput, match=advice) as caught:
         resolve_model(NAME, **settings)
     assert KEY not in str(caught.value)
-
-
-@pytest.mark.parametrize("missing", ["oci", "openai"])
-def test_a_missing_sdk_is_told_with_the_one_command_that_installs_both(
-    missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(MissingExtra, match=r"pip install 'clew\[oci,openai\]'"):
-        resolve_model(NAME)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def test_a_model_of_the_users_own_is_given_back() -> None:
         ("anthropic: ", "anthropic:claude-opus-4-7"),
         ("zzz:gpt-5", "Known here: anthropic, azure, gemini, oci, ollama, openai, openai-responses, openrouter"),
         ("olama:qwen3:8b", "Did you mean ollama:qwen3:8b?"),
+        ("oci:", "oci:openai.gpt-5.5"),
         ("azure:", "azure:NAME-OF-YOUR-DEPLOYMENT"),
         ("ollama:", "ollama:qwen3:8b"),
         ("openrouter:", "openrouter:openai/gpt-5"),
@@ -122,3 +123,12 @@ def test_no_sdk_is_imported_before_the_first_call() -> None:
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("missing", ["oci", "openai"])
+def test_a_missing_sdk_is_told_with_the_one_command_that_installs_both(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtra, match=r"pip install 'clew\[oci,openai\]'"):
+        resolve_model("oci:openai.gpt-5.5")

@@ -57,6 +57,8 @@ class OCIInference:
         self.seen: list[dict[str, str]] = []
         self.refused: list[str] = []
         """Why requests were refused."""
+        self.redirect = ""
+        """Where to send all model calls, in place of an answer."""
         self.issued = 0
         """How many tokens it gave to machines."""
         self._machine = _certificate()
@@ -105,6 +107,8 @@ class OCIInference:
             self.refused.append(problem)
             told = json.dumps({"code": "NotAuthenticated", "message": problem}).encode()
             writer.write(_answer(401, told, "application/json"))
+        elif self.redirect:
+            writer.write(_answer(307, b"", "text/plain", f"location: {self.redirect}{request.target}\r\n"))
         else:
             self.seen.append(request.headers)
             await self._pass_on(request, writer)
@@ -180,8 +184,9 @@ async def _read(reader: asyncio.StreamReader) -> _Request:
     return _Request(method, target, headers, body, head + body)
 
 
-def _answer(status: int, body: bytes, kind: str) -> bytes:
-    head = f"HTTP/1.1 {status} Told\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+def _answer(status: int, body: bytes, kind: str, further: str = "") -> bytes:
+    head = f"HTTP/1.1 {status} Told\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
+    head += f"{further}\r\n"
     return head.encode() + body
 
 

@@ -315,7 +315,8 @@ def _read_said(error: Exception) -> Failure:
     status = said or _status_in(body) or next((_STATUS_OF[code] for code in codes if code in _STATUS_OF), None)
     status = 401 if "API_KEY_INVALID" in codes else status
     what = ", ".join([*([f"HTTP {said}"] if said else []), *codes[:1]]) or "an error in the stream"
-    is_free = said in NOT_CARRIED_OUT and not any(code in _FILTERED for code in codes)
+    is_refused = said is not None and (said < 400 or said in NOT_CARRIED_OUT)
+    is_free = is_refused and not any(code in _FILTERED for code in codes)
     failure = _read_meaning(error, codes, message, status, what)
     if failure.kind == "unavailable" and failure.after is None:
         failure = failure._replace(after=_google_wait(body))
