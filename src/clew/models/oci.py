@@ -237,7 +237,8 @@ class _Access:
         except oci.exceptions.ServiceError as error:
             if error.status == 429 or error.status >= 500:
                 raise ConnectionError(f"no token for {what}") from None
-            raise NoCredentials(f"{what} cannot sign requests: {error.status}, {error.code}") from None
+            said = ", ".join(str(one) for one in (error.status, error.code) if one)
+            raise NoCredentials(f"{what} cannot sign requests: {said}") from None
         except Exception as error:  # noqa: BLE001 - also those of libraries that the SDK uses, such as a JWT's
             if is_renewal and isinstance(error, OSError):
                 raise ConnectionError(f"no token for {what}") from None
