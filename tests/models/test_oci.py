@@ -287,7 +287,7 @@ async def test_what_is_signed_follows_no_redirect(tmp_path: Path) -> None:
         there.oci.redirect = elsewhere.oci.address
         with pytest.raises(ModelRefused, match="Give the final address"):
             await there.says()
-    assert elsewhere.oci.seen == elsewhere.oci.refused == []
+    assert (elsewhere.oci.seen, elsewhere.oci.refused) == ([], [])
 
 
 # Where it goes
