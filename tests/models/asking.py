@@ -13,18 +13,23 @@ from clew.messages import Message, user
 from clew.models import Model, ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta, resolve_model
 from clew.models.anthropic import AnthropicModel
 from clew.models.gemini import GeminiModel
-from clew.models.openai_chat import OpenAIChatModel
+from clew.models.openai_chat import ChatModel
 from clew.models.openai_responses import OpenAIResponsesModel
 from clew.testing import ModelServer
 
-VENDORS = ("anthropic", "openai", "openai-responses", "gemini")
-VendorModel = AnthropicModel | GeminiModel | OpenAIChatModel | OpenAIResponsesModel
+VENDORS = ("anthropic", "openai", "openai-responses", "gemini", "azure", "ollama", "openrouter")
+OF_CHAT = ("openai", "azure", "ollama", "openrouter")
+"""Those that speak chat completions, which tell nothing of the model's thinking."""
+VendorModel = AnthropicModel | GeminiModel | ChatModel | OpenAIResponsesModel
 PNG = b"\x89PNG\r\n\x1a\n not much of a picture"
 KEY = "sk-dummy-0123456789abcdef"
 
 
 def model_at(server: ModelServer, vendor: str, name: str = "scripted", **settings: Any) -> VendorModel:
-    url = server.openai_url if vendor.startswith("openai") else server.url
+    if vendor == "azure":
+        settings = {"azure_endpoint": server.url, "api_version": "2024-10-21", **settings}
+        return resolved(f"{vendor}:{name}", api_key=KEY, **settings)
+    url = server.openai_url if vendor in (*OF_CHAT, "openai-responses") else server.url
     return resolved(f"{vendor}:{name}", base_url=url, api_key=KEY, **settings)
 
 
@@ -71,10 +76,12 @@ class Wire:
 
     def __init__(self, *answers: httpx2.Response | Exception) -> None:
         self.bodies: list[dict[str, Any]] = []
+        self.requests: list[httpx2.Request] = []
         self._answers = list(answers)
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.bodies.append(json.loads(request.content))
+        self.requests.append(request)
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -82,7 +89,7 @@ class Wire:
 
     def model(self, text: str, **settings: Any) -> VendorModel:
         client = httpx2.AsyncClient(transport=httpx2.MockTransport(self))
-        return resolved(text, http_client=client, api_key=KEY, **settings)
+        return resolved(text, http_client=client, **{"api_key": KEY, **settings})
 
 
 def sse(*events: dict[str, Any] | str) -> httpx2.Response:

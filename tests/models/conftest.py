@@ -9,13 +9,13 @@ import pytest
 
 from clew.models import retry
 
+_VENDORS = ("OPENAI", "ANTHROPIC", "AZURE", "GEMINI", "GOOGLE", "OCI_", "OLLAMA", "OPENROUTER")
+
 
 @pytest.fixture(autouse=True)
 def _nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
-        if name.upper().startswith(("OPENAI", "ANTHROPIC", "AZURE", "GEMINI", "GOOGLE")) or name.upper().endswith(
-            "_PROXY"
-        ):
+        if name.upper().startswith(_VENDORS) or name.upper().endswith("_PROXY"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

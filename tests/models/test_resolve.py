@@ -14,6 +14,7 @@ from clew._runtime import plugins
 from clew.errors import InvalidInput, MissingExtra
 from clew.models import ModelEvent, ModelRequest, resolve, resolve_model
 from clew.models.anthropic import AnthropicModel
+from clew.models.compatible import AzureModel, OllamaModel, OpenRouterModel
 from clew.models.gemini import GeminiModel
 from clew.models.openai_chat import OpenAIChatModel
 from clew.models.openai_responses import OpenAIResponsesModel
@@ -41,6 +42,9 @@ class Own:
         ("gemini:gemini-3.8-flash", GeminiModel),
         ("openai:gpt-5", OpenAIChatModel),
         ("openai-responses:gpt-5", OpenAIResponsesModel),
+        ("azure:my-deployment", AzureModel),
+        ("ollama:qwen3:8b", OllamaModel),
+        ("openrouter:openai/gpt-5:nitro", OpenRouterModel),
         ("openai:ft:gpt-4o:me::1", OpenAIChatModel),
         ("openai:meta-llama/Llama-3", OpenAIChatModel),
     ],
@@ -78,7 +82,12 @@ def test_a_model_of_the_users_own_is_given_back() -> None:
         ("", "openai:NAME"),
         ("openai:", "openai:gpt-5"),
         ("anthropic: ", "anthropic:claude-opus-4-7"),
-        ("zzz:gpt-5", "Known here: anthropic, gemini, openai, openai-responses"),
+        ("zzz:gpt-5", "Known here: anthropic, azure, gemini, oci, ollama, openai, openai-responses, openrouter"),
+        ("olama:qwen3:8b", "Did you mean ollama:qwen3:8b?"),
+        ("oci:", "oci:openai.gpt-5.5"),
+        ("azure:", "azure:NAME-OF-YOUR-DEPLOYMENT"),
+        ("ollama:", "ollama:qwen3:8b"),
+        ("openrouter:", "openrouter:openai/gpt-5"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_write(text: str, advice: str) -> None:
@@ -108,8 +117,18 @@ def test_others_add_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_sdk_is_imported_before_the_first_call() -> None:
     script = (
         "import sys, clew.models as m\n"
-        "for prefix in ('openai', 'openai-responses', 'anthropic', 'gemini'): m.resolve_model(prefix + ':x')\n"
+        "for prefix in ('openai', 'openai-responses', 'anthropic', 'gemini', 'azure', 'ollama', 'openrouter'):\n"
+        "    m.resolve_model(prefix + ':x')\n"
         "print(sorted({'openai', 'anthropic', 'google.genai', 'httpx', 'httpx2', 'pydantic'} & sys.modules.keys()))"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("missing", ["oci", "openai"])
+def test_a_missing_sdk_is_told_with_the_one_command_that_installs_both(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtra, match=r"pip install 'clew\[oci,openai\]'"):
+        resolve_model("oci:openai.gpt-5.5")

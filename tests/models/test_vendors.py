@@ -32,6 +32,7 @@ from tests.clock import Clock
 from tests.limits import PATIENCE
 from tests.models.asking import (
     KEY,
+    OF_CHAT,
     PNG,
     VENDORS,
     VendorModel,
@@ -90,7 +91,7 @@ async def test_a_response_can_be_sent_back_as_it_came(vendor: str) -> None:
     assert made.arguments == {"a": 1, "b": 2}
     assert not any(isinstance(event, Retrying) for event in events)
     assert texts(events) == "3"
-    if vendor != "openai":
+    if vendor not in OF_CHAT:
         sent = server.requests[1].conversation[1]
         assert sent.content == first.message.content
         assert isinstance(sent.content[0], Thinking)
@@ -161,7 +162,7 @@ async def test_a_schema_for_the_output_is_sent_in_the_vendors_words(vendor: str)
     body = last_body(server)
     if vendor == "anthropic":
         assert body["output_config"] == {"format": {"type": "json_schema", "schema": SCHEMA}}
-    elif vendor == "openai":
+    elif vendor in OF_CHAT:
         named = {"name": "output", "schema": SCHEMA, "strict": True}
         assert body["response_format"] == {"type": "json_schema", "json_schema": named}
     elif vendor == "gemini":
@@ -195,7 +196,8 @@ async def test_options_go_to_the_vendor_under_its_own_names_even_if_the_sdk_does
     assert said["temperature"] == 0.5
     assert body["something_new"] == {"a": 1}
     assert server.requests[0].headers["x-mine"] == "yes"
-    assert 77 in (said.get("max_tokens"), said.get("max_output_tokens"), said.get("maxOutputTokens"))
+    limits = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+    assert 77 in [said.get(name) for name in limits]
 
 
 @each_vendor
@@ -465,21 +467,29 @@ async def test_the_sdks_own_variables_say_where_and_with_which_key(
     async with ModelServer(["Hi."], key="of-the-environment") as server:
         for name, value in server.env().items():
             monkeypatch.setenv(name, value)
-        model = resolved(f"{vendor}:scripted")
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", server.url)
+        monkeypatch.setenv("AZURE_OPENAI_API_KEY", "of-the-environment")
+        monkeypatch.setenv("OPENAI_API_VERSION", "2024-10-21")
+        monkeypatch.setenv("OPENROUTER_API_KEY", "of-the-environment")
+        monkeypatch.setenv("OLLAMA_HOST", server.url)
+        settings: dict[str, str] = {"openrouter": {"base_url": server.openai_url}}.get(vendor, {})
+        settings |= {"api_key": "of-the-environment"} if vendor == "ollama" else {}
+        model = resolved(f"{vendor}:scripted", **settings)
         response = await response_of(model, ask())
         await model.aclose()
     assert plain_text(response.message) == "Hi."
 
 
-@each_vendor
+@pytest.mark.parametrize("vendor", [vendor for vendor in VENDORS if vendor != "ollama"])
 @pytest.mark.parametrize("profiles", [True, False])
 async def test_without_any_key_the_error_says_where_it_goes(
     vendor: str, profiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not profiles:  # then the SDK looks in the home folder, which is an empty one here
         monkeypatch.delenv("ANTHROPIC_CONFIG_DIR")
+    monkeypatch.setenv("OPENAI_API_VERSION", "2024-10-21")
     model = resolved(f"{vendor}:scripted", base_url="http://127.0.0.1:9/v1")
-    variable = f"{vendor.partition('-')[0].upper()}_API_KEY"
+    variable = "AZURE_OPENAI_API_KEY" if vendor == "azure" else f"{vendor.partition('-')[0].upper()}_API_KEY"
     with pytest.raises(ModelRefused, match=variable):
         await events_of(model, ask())
     await model.aclose()
@@ -494,7 +504,7 @@ async def test_settings_that_the_sdk_does_not_take_are_not_called_a_missing_key(
 
 @each_vendor
 def test_a_missing_sdk_says_how_to_install_it(vendor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = vendor.partition("-")[0]
+    extra = "openai" if vendor in OF_CHAT else vendor.partition("-")[0]
     monkeypatch.setitem(sys.modules, "google.genai" if vendor == "gemini" else extra, None)
     with pytest.raises(MissingExtra, match=rf"pip install 'clew\[{extra}\]'"):
         resolve_model(f"{vendor}:scripted")

@@ -10,8 +10,8 @@ from typing import Any
 from clew.agent.settings import Budget, PriceUnknown, Settings
 from clew.checkpointers.checks import check_thread_id
 from clew.errors import InvalidInput
-from clew.log import Usage
-from clew.models import Model, cost_of
+from clew.models import Model
+from clew.models.prices import has_price
 from clew.models.windows import context_window
 from clew.threads.redact import redactor
 from clew.tools import AnyTool, Tool, as_tool
@@ -186,7 +186,7 @@ def tools_by_name(tools: Iterable[AnyTool | Callable[..., Any]]) -> dict[str, An
 
 
 def check_price(settings: Settings) -> None:
-    if settings.budget.usd is not None and cost_of(settings.model.name, Usage(1, 1), settings.prices) is None:
+    if settings.budget.usd is not None and not has_price(settings.model.name, settings.prices):
         raise PriceUnknown(settings.model.name, "Give its price: Agent(…, prices={name: Price(input, output)})")
 
 
@@ -194,10 +194,10 @@ def window_of(model: Model, given: int | None, share: float | None) -> int | Non
     """Return how many tokens a conversation may have at most before a summary replaces its older messages.
 
     The number is the context window of the model, in tokens, times `share`. `given` is the size of the window if the
-    user has set it; else the size that Clew knows for the model is used. Returns None, for no limit, if the size is not
-    known or `share` is None.
+    user has set it; else the one that the model names, or that Clew knows for its name, is used. Returns None, for no
+    limit, if the size is not known or `share` is None.
     """
-    window = context_window(model.name) if given is None else given
+    window = model.context_window or context_window(model.name) if given is None else given
     return None if window is None or share is None else int(window * share)
 
 

@@ -44,6 +44,8 @@ async def ask(
         if response is None:
             raise RuntimeError(f"the model {model.name} ended its stream without a response")
         current.set(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
+    if response.cost is not None:
+        return _storable(response), response.cost
     return _storable(response), cost_of([response.model, model.name], response.usage, settings.prices)
 
 

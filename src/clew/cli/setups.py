@@ -53,7 +53,11 @@ class Permission(StrEnum):
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        "--model", "-m", metavar="NAME", help="anthropic:NAME, openai:NAME, or a name that the provider knows."
+        "--model",
+        "-m",
+        metavar="NAME",
+        help="anthropic:NAME, openai:NAME, gemini:, azure:, oci:, ollama: or openrouter:NAME, or a name that the provider "
+        "knows.",
     ),
 ]
 ProviderOption = Annotated[

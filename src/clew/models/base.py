@@ -74,6 +74,9 @@ class ModelResponse(msgspec.Struct, frozen=True, tag="response"):
     model: str = ""
     """The model's name in the vendor's answer. Its price is looked up by this name and by the name that was asked for.
     """
+    cost: float | None = None
+    """What the vendor says that it charges for this response, in US dollars. It goes before any price. None if the
+    vendor does not say."""
 
 
 ModelEvent = TextDelta | ThinkingDelta | Retrying | ModelResponse

@@ -20,7 +20,7 @@ from clew.messages import Assistant, Block, File, Image, Message, Opaque, Text, 
 from clew.models.base import ModelEvent, ModelRequest, ModelResponse, ToolSpec
 from clew.models.retry import call
 
-__all__ = ["Clients", "Vendor", "arguments", "is_strict", "merged", "parameters", "without_thinking"]
+__all__ = ["Clients", "Vendor", "arguments", "is_installed", "is_strict", "merged", "parameters", "without_thinking"]
 
 
 class Client(Protocol):
@@ -57,7 +57,7 @@ class Vendor(Generic[_A]):
     def __init__(
         self,
         package: str,
-        maker: str,
+        maker: str | Callable[..., _A],
         model: str,
         *,
         name: str,
@@ -65,11 +65,14 @@ class Vendor(Generic[_A]):
         settings: Mapping[str, Any],
         max_retries: int,
         advice: Callable[[int | None], str],
+        prepare: Callable[[], None] | None = None,
+        extra: str = "",
     ) -> None:
-        """`package` is the SDK, and `maker` is the name of its async client class. A client is made with `settings`,
-        unless the user gives one as `client`; giving both raises `InvalidInput`. `model` is the vendor's name of the
-        model, and `name` is how the user names it, for error messages. A call is retried at most `max_retries` times.
-        `advice` takes the HTTP status of a failed call, and returns what the user should check."""
+        """`package` is the SDK, and `maker` is the name of its async client class, or a function that takes the
+        imported SDK and returns a client. A client is made with `settings`, unless the user gives one as `client`;
+        giving both raises `InvalidInput`. `model` is the vendor's name of the model, and `name` is how the user names
+        it, for error messages. A call is retried at most `max_retries` times. `advice` takes the HTTP status of a
+        failed call, and returns what the user should check. `prepare` and `extra` are explained at `Clients`."""
         if client is not None and settings:
             raise InvalidInput(
                 f"give these settings to your own client, not to the model: {', '.join(sorted(settings))}"
@@ -78,11 +81,22 @@ class Vendor(Generic[_A]):
         self._name = name
         self._max_retries = max_retries
         self._advice = advice
+
+        def make(sdk: Any) -> _A:
+            made: _A = (
+                getattr(sdk, maker)(**settings, max_retries=0)
+                if isinstance(maker, str)
+                else maker(sdk, **settings, max_retries=0)
+            )
+            return made
+
         self._clients: Clients[_A] = Clients(
             package,
             f"the model {name!r}",
-            lambda sdk: getattr(sdk, maker)(**settings, max_retries=0),
+            make,
             None if client is None else client.with_options(max_retries=0),
+            prepare=prepare if client is None else None,
+            extra=extra,
         )
 
     def stream(
@@ -124,16 +138,25 @@ class Clients(Generic[_C]):
     opened.
 
     `package` is the SDK, and `make` makes a client from the imported package. If the user gives a client (`given`),
-    that one is used in all loops instead, and the user closes it. `what` says in error messages what needs the SDK, and
-    `extra` is the extra of Clew that installs it; by default it has the name of the package. `Clients(…)` raises
-    `MissingExtra` if the SDK is not installed.
+    that one is used in all loops instead, and the user closes it. `prepare` is called before a client is made, in
+    another OS thread, for what may take long. `what` says in error messages what needs the SDK, and `extra` is the extra
+    of Clew that installs it; by default it has the name of the package. `Clients(…)` raises `MissingExtra` if the SDK is
+    not installed.
     """
 
     def __init__(
-        self, package: str, what: str, make: Callable[[Any], _C], given: _C | None = None, *, extra: str = ""
+        self,
+        package: str,
+        what: str,
+        make: Callable[[Any], _C],
+        given: _C | None = None,
+        *,
+        prepare: Callable[[], None] | None = None,
+        extra: str = "",
     ) -> None:
         self._extra = extra or package
-        if not _is_installed(package):
+        self._prepare = prepare
+        if not is_installed(package):
             raise MissingExtra(what, self._extra)
         self._package = package
         self._what = what
@@ -153,6 +176,8 @@ class Clients(Generic[_C]):
                 if self._package not in sys.modules:
                     await asyncio.to_thread(import_module, self._package)
                 sdk = import_module(self._package)
+                if self._prepare is not None:
+                    await asyncio.to_thread(self._prepare)
             except ImportError as error:
                 raise MissingExtra(self._what, self._extra) from error
             client = self._made.get(loop)
@@ -169,7 +194,8 @@ class Clients(Generic[_C]):
             await client.close()
 
 
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
+    """Return whether a Python package can be imported, without importing it."""
     try:
         return find_spec(package) is not None
     except ModuleNotFoundError:  # the package that it would be in is not there either

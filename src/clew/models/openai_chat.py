@@ -19,37 +19,32 @@ from clew.models.windows import context_window
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = ["OpenAIChatModel", "openai_vendor"]
+__all__ = ["ChatModel", "OpenAIChatModel", "closed_client", "openai_vendor"]
 
 _OWN_HOSTS = ("openai.com", "openai.azure.com")
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which some vendors send the model's thinking. OpenAI's own models do not send theirs in this API."""
 
 
-class OpenAIChatModel:
-    """A model behind the Chat Completions API: OpenAI's, or any endpoint that speaks it.
+class ChatModel:
+    """A model behind a Chat Completions API: what the models of all vendors that speak it share. Each vendor has a class
+    of its own, which says how to reach it."""
 
-    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to its
-    class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
-    instead, and you have to close it.
-    """
+    _prefix = ""
+    """What stands before the colon in the model's name."""
 
     def __init__(
-        self,
-        model: str,
-        *,
-        client: AsyncOpenAI | None = None,
-        max_retries: int = MAX_RETRIES,
-        context_window: int | None = None,
-        **settings: Any,
+        self, model: str, vendor: Callable[[str], Vendor[AsyncOpenAI]], context_window: int | None = None
     ) -> None:
+        """`model` is the vendor's name of the model. `vendor` takes the name by which the user chooses the model, and
+        returns what makes the calls."""
         self._model = model
         self._window = context_window
-        self._vendor = openai_vendor(model, self.name, client, settings, max_retries)
+        self._vendor = vendor(self.name)
 
     @property
     def name(self) -> str:
-        return f"openai:{self._model}"
+        return f"{self._prefix}:{self._model}"
 
     @property
     def context_window(self) -> int | None:
@@ -58,13 +53,21 @@ class OpenAIChatModel:
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         def ask(client: AsyncOpenAI, thinking: bool) -> tuple[Callable[..., Any], dict[str, Any], _Builder]:
             body = self._body(request, thinking, str(client.base_url))
-            return client.chat.completions.create, body, _Builder()
+            return client.chat.completions.create, body, _Builder(self._cost)
 
         return self._vendor.stream(request, ask)
 
     async def aclose(self) -> None:
         """Close the connections that were opened on the running event loop. A later call opens new ones."""
         await self._vendor.aclose()
+
+    def _limit_name(self, base_url: str) -> str:
+        """Return the name of the request field that limits the output tokens. Most vendors call it `max_tokens`."""
+        return "max_tokens"
+
+    def _cost(self, usage: Mapping[str, Any]) -> float | None:
+        """Return the cost of a response in US dollars if the vendor says it beside the token counts `usage`."""
+        return None
 
     def _body(self, request: ModelRequest, thinking: bool, base_url: str) -> dict[str, Any]:
         messages = request.messages if thinking else without_thinking(request.messages)
@@ -85,7 +88,7 @@ class OpenAIChatModel:
             if request.tool_choice != "auto":
                 body["tool_choice"] = request.tool_choice
         if request.max_tokens is not None:
-            body[_limit_name(base_url)] = request.max_tokens
+            body[self._limit_name(base_url)] = request.max_tokens
         if request.output_schema is not None:
             schema = request.output_schema
             named = {"name": "output", "schema": schema, "strict": is_strict(schema)}
@@ -93,35 +96,86 @@ class OpenAIChatModel:
         return merged(body, request.options)
 
 
-def _limit_name(base_url: str) -> str:
-    """Return the name of the request field that limits the output tokens: `max_completion_tokens` for OpenAI's own
-    servers, whose newer models refuse the old name, and `max_tokens` for others, many of which do not know the new one.
+class OpenAIChatModel(ChatModel):
+    """A model behind the Chat Completions API: OpenAI's, or any endpoint that speaks it.
+
+    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to its
+    class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
+    instead, and you have to close it.
     """
-    host = urlsplit(base_url).hostname or ""
-    ours = any(host == own or host.endswith("." + own) for own in _OWN_HOSTS)
-    return "max_completion_tokens" if ours else "max_tokens"
+
+    _prefix = "openai"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: AsyncOpenAI | None = None,
+        max_retries: int = MAX_RETRIES,
+        context_window: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(model, lambda name: openai_vendor(model, name, client, settings, max_retries), context_window)
+
+    def _limit_name(self, base_url: str) -> str:
+        """Return the name of the request field that limits the output tokens: `max_completion_tokens` for OpenAI's own
+        servers, whose newer models refuse the old name, and `max_tokens` for others, many of which do not know the new
+        one."""
+        host = urlsplit(base_url).hostname or ""
+        ours = any(host == own or host.endswith("." + own) for own in _OWN_HOSTS)
+        return "max_completion_tokens" if ours else "max_tokens"
 
 
 def openai_vendor(
-    model: str, name: str, client: AsyncOpenAI | None, settings: dict[str, Any], max_retries: int
+    model: str,
+    name: str,
+    client: AsyncOpenAI | None,
+    settings: dict[str, Any],
+    max_retries: int,
+    *,
+    maker: str | Callable[..., AsyncOpenAI] = "AsyncOpenAI",
+    advice: Callable[[int | None], str] | None = None,
+    prepare: Callable[[], None] | None = None,
+    extra: str = "openai",
 ) -> Vendor[AsyncOpenAI]:
     """Return a `Vendor` for a model of OpenAI's Chat Completions or Responses API: an object that makes calls through
     OpenAI's SDK and retries those that fail, at most `max_retries` times each.
 
     `model` is the vendor's name of the model, and `name` is how the user names it, for error messages. The SDK's client
     is `client` if the user gave one. Otherwise it is made with `settings`, such as `api_key` and `base_url`. Raises
-    `InvalidInput` if there are both a client and settings.
+    `InvalidInput` if there are both a client and settings. The rest is for other vendors than OpenAI, and explained at
+    `Vendor`.
     """
     return Vendor(
         "openai",
-        "AsyncOpenAI",
+        maker,
         model,
         name=name,
         client=client,
         settings=settings,
         max_retries=max_retries,
-        advice=_advice,
+        advice=advice or _advice,
+        prepare=prepare,
+        extra=extra,
     )
+
+
+def closed_client(sdk: Any, kind: type[AsyncOpenAI], settings: Mapping[str, Any]) -> AsyncOpenAI:
+    """Return a client of OpenAI's SDK for another vendor's endpoint. Nothing that is meant for OpenAI goes there: neither
+    the organization and project of the environment variables nor the key of an administrator. `settings` must have
+    everything else that the SDK would look up in variables of OpenAI's, above all the key and the address.
+
+    Redirects are not followed, so that the key and the conversation go to no other host. They are errors.
+    """
+    given = dict(settings)
+    if given.get("http_client") is None:
+        given["http_client"] = sdk.DefaultAsyncHttpxClient(follow_redirects=False)
+    client = kind(**given)
+    client.organization = settings.get("organization")
+    client.project = settings.get("project")
+    if hasattr(client, "admin_api_key"):
+        client.admin_api_key = None
+    return client
 
 
 def _advice(status: int | None) -> str:
@@ -133,9 +187,11 @@ def _advice(status: int | None) -> str:
 
 
 class _Builder:
-    """Builds a response from the chunks of its stream. Fields that Clew does not know are kept."""
+    """Builds a response from the chunks of its stream. Fields that Clew does not know are kept. `cost` reads the cost of
+    the response from the vendor's token counts, if it is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, cost: Callable[[Mapping[str, Any]], float | None]) -> None:
+        self._cost = cost
         self._message: dict[str, Any] = {"role": "assistant"}
         self._calls: list[dict[str, Any]] = []
         self._at: dict[int, dict[str, Any]] = {}
@@ -187,17 +243,18 @@ class _Builder:
     def response(self, asked: str) -> ModelResponse:
         if not self._stop:
             raise StreamBroken("a stream that ended before the response did")
-        message = dict(self._message)
+        payload = dict(self._message)
         if self._calls:
             for number, made in enumerate(self._calls):
                 made["id"] = made.get("id") or f"call_{number}"
-            message["tool_calls"] = self._calls
+            payload["tool_calls"] = self._calls
         answered = self._model or asked
         try:
-            (read,) = from_dialect(message, "openai-chat")
+            (read,) = from_dialect(payload, "openai-chat")
         except (InvalidInput, ValueError):
             raise StreamBroken("a response that does not have the API's format") from None
-        return ModelResponse(Assistant(read.content, answered, self._stop), _usage(self._usage), answered)
+        message = Assistant(read.content, answered, self._stop)
+        return ModelResponse(message, _usage(self._usage), answered, self._cost(self._usage))
 
 
 def _add(held: dict[str, Any], delta: Mapping[str, Any]) -> None:

@@ -17,11 +17,16 @@ import msgspec
 
 from clew.log import Usage
 
-__all__ = ["PRICED_ON", "PRICES", "Price", "cost_of", "find"]
+__all__ = ["PRICED_ON", "PRICES", "Price", "cost_of", "find", "has_price"]
 
 
 PRICED_ON = date(2026, 11, 15)
 """The day for which the price table was made. Not every entry was checked against the vendor's own page on that day."""
+
+
+_RESOLD = ("oci:", "openrouter:")
+_ELSEWHERE = ("-cloud", ":cloud")
+"""How the names of models end that Ollama does not run itself, but passes on to its maker's servers."""
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -46,9 +51,16 @@ def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price
     `names` are the possible names of the model; the one that the vendor reported comes first. `prices` are the user's
     own, by name, and are tried before the built-in table. The cost is also unknown if the usage has no tokens at all,
     since some endpoints do not count them.
+
+    The table has the prices of the models' makers. A model that is reached through `oci:` or `openrouter:` has none,
+    because these sell at prices of their own. A model that Ollama runs on the user's machine is free.
     """
     known = [names] if isinstance(names, str) else list(names)
-    price = find(known, prices or {}) or find(known, PRICES)
+    price = find(known, prices or {})
+    if price is None and any(name.startswith("ollama:") for name in known):
+        return None if any(name.endswith(_ELSEWHERE) for name in known) else 0.0
+    if price is None and not any(name.startswith(_RESOLD) for name in known):
+        price = find(known, PRICES)
     if price is None or not (usage.input_tokens or usage.output_tokens):
         return None
     if price.long is not None and price.long_from is not None and usage.input_tokens > price.long_from:
@@ -59,6 +71,12 @@ def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price
     dollars = fresh * price.input + usage.output_tokens * price.output
     dollars += usage.cache_read_tokens * read + usage.cache_write_tokens * write
     return dollars / 1_000_000
+
+
+def has_price(name: str, prices: Mapping[str, Price] | None = None) -> bool:
+    """Return whether the cost of a model's responses will be known. `name` is how the user names the model. OpenRouter
+    says in each response what it charged."""
+    return name.startswith("openrouter:") or cost_of(name, Usage(1, 1), prices) is not None
 
 
 def _claude(input: float, output: float, cache_read: float) -> Price:  # noqa: A002 - as in Price

@@ -21,6 +21,7 @@ _KEYS = re.compile(
     r"\b(?:sk|pk|rk|ak|gsk|xai|key|token)[-_][\w*.-]{4,}"  # the usual forms of keys
     r"|\bAIza[\w-]{20,}"
     r"|\bbearer\s+\S+"
+    r"|\bST\$\S+"  # the tokens of sessions and principals of OCI
     r"|[\w-]*\*{3,}[\w-]*"  # a key whose middle is hidden by asterisks
     r"|(?<=provided: )\S+",
     re.IGNORECASE,

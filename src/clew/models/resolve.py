@@ -20,9 +20,13 @@ colon. Its value is a class or function that takes a model's name and settings, 
 
 _BUILT_IN = {
     "anthropic": "clew.models.anthropic:AnthropicModel",
+    "azure": "clew.models.compatible:AzureModel",
     "gemini": "clew.models.gemini:GeminiModel",
+    "oci": "clew.models.oci:OCIModel",
+    "ollama": "clew.models.compatible:OllamaModel",
     "openai": "clew.models.openai_chat:OpenAIChatModel",
     "openai-responses": "clew.models.openai_responses:OpenAIResponsesModel",
+    "openrouter": "clew.models.compatible:OpenRouterModel",
 }
 
 
@@ -75,7 +79,10 @@ def _write(text: str) -> str:
     close = [bare] if bare in WINDOWS else difflib.get_close_matches(bare, WINDOWS, n=1)
     if close:
         return f"Write {_vendor(close[0])}:{close[0]}."
-    return "Write openai:NAME, openai-responses:NAME, anthropic:NAME or gemini:NAME."
+    return (
+        "Write openai:NAME, openai-responses:NAME, anthropic:NAME or gemini:NAME, or where the model runs: azure:, oci:, "
+        "ollama: or openrouter:NAME."
+    )
 
 
 def _vendor(name: str) -> str:
@@ -83,5 +90,12 @@ def _vendor(name: str) -> str:
 
 
 def _example(prefix: str) -> str:
-    examples = {"anthropic": "claude-opus-4-7", "gemini": "gemini-3.8-flash"}
+    examples = {
+        "anthropic": "claude-opus-4-7",
+        "azure": "NAME-OF-YOUR-DEPLOYMENT",
+        "gemini": "gemini-3.8-flash",
+        "oci": "openai.gpt-5.5",
+        "ollama": "qwen3:8b",
+        "openrouter": "openai/gpt-5",
+    }
     return examples.get(prefix, "gpt-5" if prefix in _BUILT_IN else "NAME")

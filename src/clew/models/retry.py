@@ -122,14 +122,16 @@ def _error(
     """Return the error to raise for a call whose last attempt ended in this failure: `ContextTooLong`,
     `ModelUnavailable` or, for all other failures, `ModelRefused`.
 
-    Its message has the texts `model` and `reason`, and for `ModelRefused` what `advice` returns for the HTTP status.
-    `attempts` is how many attempts were made in all. `is_free` says that certainly none of them was charged.
+    Its message has the texts `model` and `reason`, and after them what `advice` returns for the HTTP status,
+    except for `ContextTooLong`. `attempts` is how many attempts were made in all. `is_free` says that
+    certainly none of them was charged.
     """
     status = failure.status
     if failure.kind == "too-long":
         return ContextTooLong(model, reason, status=status, is_free=is_free)
     if failure.kind == "unavailable":
-        return ModelUnavailable(model, reason, attempts=attempts, status=status, is_free=is_free)
+        why = ". ".join(filter(None, [reason, advice(status).rstrip(".")]))
+        return ModelUnavailable(model, why, attempts=attempts, status=status, is_free=is_free)
     return ModelRefused(model, reason, advice(status), status=status, is_free=is_free)
 
 
@@ -310,23 +312,33 @@ def _read_said(error: Exception) -> Failure:
     body = getattr(error, "details", None) if body is None else body
     codes, message = _said(body)
     said = _http_status(error)
-    status = said or next((_STATUS_OF[code] for code in codes if code in _STATUS_OF), None)
+    status = said or _status_in(body) or next((_STATUS_OF[code] for code in codes if code in _STATUS_OF), None)
     status = 401 if "API_KEY_INVALID" in codes else status
     what = ", ".join([*([f"HTTP {said}"] if said else []), *codes[:1]]) or "an error in the stream"
-    is_free = said in NOT_CARRIED_OUT and not any(code in _FILTERED for code in codes)
+    is_refused = said is not None and (said < 400 or said in NOT_CARRIED_OUT)
+    is_free = is_refused and not any(code in _FILTERED for code in codes)
     failure = _read_meaning(error, codes, message, status, what)
     if failure.kind == "unavailable" and failure.after is None:
         failure = failure._replace(after=_google_wait(body))
     return failure._replace(is_free=is_free)
 
 
+def _status_in(body: Any) -> int | None:
+    """Return the HTTP status that a vendor gives as a number in its error report, as OpenRouter and Google do inside a
+    stream; None if there is none."""
+    body = body["error"] if isinstance(body, Mapping) and isinstance(body.get("error"), Mapping) else body
+    code = body.get("code") if isinstance(body, Mapping) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else None
+
+
 def _http_status(error: Exception) -> int | None:
-    """Return the HTTP status with which the vendor refused a request; None for an error inside a stream."""
+    """Return the HTTP status with which the vendor refused a request; None for an error inside a stream. A redirect that
+    is not followed counts as a refusal."""
     named: Any = getattr(error, "status_code", None)
     if named is None:
         named = getattr(getattr(error, "response", None), "status_code", None)
         named = getattr(getattr(error, "response", None), "status", None) if named is None else named  # of aiohttp
-    return named if isinstance(named, int) and named >= 400 else None
+    return named if isinstance(named, int) and named >= 300 else None
 
 
 def _read_meaning(error: Exception, codes: list[str], message: str, status: int | None, what: str) -> Failure:

@@ -26,7 +26,7 @@ _WIRES = {"/chat/completions": CHAT, "/messages": ANTHROPIC, "/responses": RESPO
 """The vendor's API for each ending of a request's path. Only the ending counts, so that any base URL works."""
 _COUNT = "/messages/count_tokens"
 _GEMINI_COUNT = "countTokens"
-_KEYS = ("x-api-key", "x-goog-api-key")
+_KEYS = ("x-api-key", "x-goog-api-key", "api-key")
 _RELEASED = "2025-01-01T00:00:00Z"
 
 

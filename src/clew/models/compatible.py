@@ -1,0 +1,245 @@
+"""Calls models of vendors that speak OpenAI's Chat Completions API at addresses of their own: Azure, Ollama and
+OpenRouter. It is OpenAI's SDK that calls them, but nothing that is meant for OpenAI is sent there."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from clew.errors import InvalidInput
+from clew.models.openai_chat import ChatModel, closed_client, openai_vendor
+from clew.models.retry import MAX_RETRIES, NoCredentials
+from clew.models.windows import context_window
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+__all__ = ["AzureModel", "OllamaModel", "OpenRouterModel"]
+
+_OPENROUTER = "https://openrouter.ai/api/v1"
+_OLLAMA_PORT = 11434
+_ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104 - where Ollama listens, which is no address to call
+_NO_KEY = "ollama-needs-no-key"
+"""The key that is sent to Ollama, because the SDK does not send a request without one."""
+
+
+class AzureModel(ChatModel):
+    """A model in Azure OpenAI. Its name is that of the deployment.
+
+    The SDK's class `AsyncAzureOpenAI` reads `AZURE_OPENAI_ENDPOINT`, `OPENAI_API_VERSION`, and `AZURE_OPENAI_API_KEY` or
+    `AZURE_OPENAI_AD_TOKEN`. `settings` are passed to it: `azure_endpoint`, `api_version`, `api_key`, `azure_ad_token`,
+    `azure_ad_token_provider`, `timeout` … The token provider is a function that returns a token of Entra ID, sync or
+    async, and is called for each request; a sync one runs in another OS thread. If you give your own `client`, it is
+    used instead, and you have to close it.
+    """
+
+    _prefix = "azure"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: AsyncOpenAI | None = None,
+        max_retries: int = MAX_RETRIES,
+        context_window: int | None = None,
+        **settings: Any,
+    ) -> None:
+        provider = settings.get("azure_ad_token_provider")
+        if provider is not None:
+            settings["azure_ad_token_provider"] = _token_of(provider)
+        super().__init__(
+            model,
+            lambda name: openai_vendor(
+                model, name, client, settings, max_retries, maker=_azure_client, advice=_azure_advice
+            ),
+            context_window,
+        )
+
+    def _limit_name(self, base_url: str) -> str:
+        return "max_completion_tokens"
+
+
+class OllamaModel(ChatModel):
+    """A model that Ollama runs, on this machine unless `OLLAMA_HOST` or `base_url` says otherwise.
+
+    Ollama needs no key; `api_key` is for a proxy before it. It must be running, and the model must have been pulled:
+    Clew starts and pulls nothing. `settings` are passed to the SDK's class `AsyncOpenAI`: `timeout`, `default_headers` …
+    If you give your own `client`, it is used instead, and you have to close it. The context window is not known, because
+    whoever runs Ollama sets it; a longer conversation is cut there without an error. So give it as `context_window`.
+    """
+
+    _prefix = "ollama"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: AsyncOpenAI | None = None,
+        max_retries: int = MAX_RETRIES,
+        context_window: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            model,
+            lambda name: openai_vendor(
+                model,
+                name,
+                client,
+                settings,
+                max_retries,
+                maker=_ollama_client,
+                advice=lambda status: _ollama_advice(model, status),
+            ),
+            context_window,
+        )
+
+    @property
+    def context_window(self) -> int | None:
+        return self._window
+
+
+class OpenRouterModel(ChatModel):
+    """A model of any vendor, through OpenRouter. Its name has the vendor before a slash, such as `openai/gpt-5`.
+
+    The key is `api_key` or `OPENROUTER_API_KEY`. `settings` are passed to the SDK's class `AsyncOpenAI`: `base_url`,
+    `timeout`, `default_headers` … If you give your own `client`, it is used instead, and you have to close it.
+    OpenRouter says in each response what it charges, and that is its cost here.
+    """
+
+    _prefix = "openrouter"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: AsyncOpenAI | None = None,
+        max_retries: int = MAX_RETRIES,
+        context_window: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            model,
+            lambda name: openai_vendor(
+                model, name, client, settings, max_retries, maker=_openrouter_client, advice=_openrouter_advice
+            ),
+            context_window,
+        )
+
+    @property
+    def context_window(self) -> int | None:
+        bare = self._model.rpartition("/")[2].partition(":")[0]
+        return self._window or context_window([bare, bare.replace(".", "-")])
+
+    def _cost(self, usage: Mapping[str, Any]) -> float | None:
+        """Return what OpenRouter charges for a response. If the user has brought a key of the model's vendor
+        (`is_byok`), what that vendor charges is added."""
+        details = usage.get("cost_details")
+        upstream = details.get("upstream_inference_cost") if isinstance(details, Mapping) else None
+        charged = [usage.get("cost")] + ([upstream] if usage.get("is_byok") else [])
+        if not all(isinstance(one, (int, float)) and one >= 0 for one in charged):
+            return None
+        return float(sum(one for one in charged if one is not None))
+
+
+def _azure_client(sdk: Any, **settings: Any) -> AsyncOpenAI:
+    if not (settings.get("azure_endpoint") or settings.get("base_url") or os.environ.get("AZURE_OPENAI_ENDPOINT")):
+        raise InvalidInput(
+            "an azure: model needs the address of your resource. Give azure_endpoint='https://NAME.openai.azure.com', or "
+            "set AZURE_OPENAI_ENDPOINT."
+        )
+    if not (settings.get("api_version") or os.environ.get("OPENAI_API_VERSION")):
+        raise InvalidInput(
+            "an azure: model needs the version of Azure's API. Give api_version='2024-10-21' or a newer one, or set "
+            "OPENAI_API_VERSION."
+        )
+    return closed_client(sdk, sdk.AsyncAzureOpenAI, settings)
+
+
+def _token_of(provider: Callable[[], str | Awaitable[str]]) -> Callable[[], Awaitable[str]]:
+    """Return an async function that returns the token of `provider`, which may block or be async. If that fails, the
+    user is told that there are no credentials."""
+    if not callable(provider):
+        raise InvalidInput("azure_ad_token_provider is a function without arguments that returns a token")
+
+    async def token() -> str:
+        try:
+            given = await asyncio.to_thread(provider)  # of an async function, this only makes a coroutine
+            said: Any = await given if inspect.isawaitable(given) else given
+        except Exception as error:
+            raise NoCredentials(f"azure_ad_token_provider raised {type(error).__name__}") from error
+        if not isinstance(said, str) or not said:
+            raise NoCredentials("azure_ad_token_provider returned no token")
+        return said
+
+    return token
+
+
+def _azure_advice(status: int | None) -> str:
+    if status in (401, 403):
+        return (
+            "Check the key in AZURE_OPENAI_API_KEY or the token of Entra ID, and that it is for the resource in "
+            "AZURE_OPENAI_ENDPOINT."
+        )
+    if status == 404:
+        return "Check the model's name, which is that of your deployment, and the address in AZURE_OPENAI_ENDPOINT."
+    return _redirected(status)
+
+
+def _ollama_client(sdk: Any, **settings: Any) -> AsyncOpenAI:
+    base_url = settings.get("base_url") or _ollama_url(os.environ.get("OLLAMA_HOST", ""))
+    key = settings.get("api_key") or _NO_KEY
+    return closed_client(sdk, sdk.AsyncOpenAI, {**settings, "base_url": base_url, "api_key": key})
+
+
+def _ollama_url(host: str) -> str:
+    """Return the base URL for a value of `OLLAMA_HOST`, which Ollama's own programs read too: a host, a port after a
+    colon, both, or a URL. A host that stands for all of a machine's addresses stands for this machine here."""
+    said = host.strip().strip("\"'")
+    has_scheme = "://" in said
+    parts = urlsplit(said if has_scheme else f"http://{said}")
+    try:
+        port = parts.port
+    except ValueError:
+        raise InvalidInput(f"OLLAMA_HOST is {host!r}. Write a host and a port, for example 127.0.0.1:11434.") from None
+    name = parts.hostname or ""
+    name = "127.0.0.1" if name in _ANY_HOST else f"[{name}]" if ":" in name else name
+    port = port or ({"http": 80, "https": 443}.get(parts.scheme) if has_scheme else None) or _OLLAMA_PORT
+    return f"{parts.scheme}://{name}:{port}{parts.path.rstrip('/')}/v1"
+
+
+def _ollama_advice(model: str, status: int | None) -> str:
+    if status is None:
+        return "If Ollama is not running, start it: ollama serve. If it runs elsewhere, set OLLAMA_HOST."
+    if status == 404:
+        return f"Check the model's name: ollama list shows what is here, and ollama pull {model} fetches it."
+    if status in (401, 403):
+        return "Check the key: give it as api_key, if a proxy before Ollama asks for one."
+    return _redirected(status)
+
+
+def _openrouter_client(sdk: Any, **settings: Any) -> AsyncOpenAI:
+    key = settings.get("api_key") or os.environ.get("OPENROUTER_API_KEY")
+    if not key:
+        raise NoCredentials("no key was given")
+    base_url = settings.get("base_url") or _OPENROUTER
+    return closed_client(sdk, sdk.AsyncOpenAI, {**settings, "base_url": base_url, "api_key": key})
+
+
+def _openrouter_advice(status: int | None) -> str:
+    if status in (401, 403):
+        return "Check the key in OPENROUTER_API_KEY and what it may use."
+    if status == 402:
+        return "Buy credits at OpenRouter, or raise the limit of the key."
+    if status == 404:
+        return "Check the model's name, which has the vendor before a slash, for example openai/gpt-5."
+    return _redirected(status)
+
+
+def _redirected(status: int | None) -> str:
+    if status is not None and 300 <= status < 400:
+        return "The address redirects to another one, where the key is not sent. Give the final address."
+    return ""
