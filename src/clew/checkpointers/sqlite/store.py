@@ -28,6 +28,7 @@ from clew.checkpointers.checks import (
     too_large,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
+from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, tags_column, title_column, with_sum
 from clew.checkpointers.sqlite.appends import Append, now, touch
 from clew.checkpointers.sqlite.backup import Backup, backup
@@ -35,7 +36,7 @@ from clew.checkpointers.sqlite.engine import Engine, close_engine, open_engine
 from clew.checkpointers.sqlite.lookups import find_thread, list_rows
 from clew.checkpointers.sqlite.packs import frames_of
 from clew.checkpointers.sqlite.room import BlobDeletion, ThreadDeletion
-from clew.checkpointers.urls import without_options
+from clew.checkpointers.urls import file_options, without_options
 from clew.errors import Corrupt, InvalidInput
 
 __all__ = ["SQLiteCheckpointer"]
@@ -46,11 +47,13 @@ class SQLiteCheckpointer(Checkpointer):
 
     All checkpointers that a process opens on the same file share one writer, so appends that are made at the same time
     share one fsync. Several processes may use the same file. Network file systems are refused, because SQLite's WAL is
-    not safe on them.
+    not safe on them. `timeout` is how many seconds a call waits while another process has locked the file and writes
+    nothing.
     """
 
-    def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
+    def __init__(self, path: str | os.PathLike[str], namespace: str = "", *, timeout: float = TIMEOUT) -> None:
         check_namespace(namespace)
+        self._timeout = timeout_seconds(timeout)
         self._path = Path(os.path.abspath(Path(path).expanduser()))
         self._name = str(self._path)
         self._namespace = namespace
@@ -61,15 +64,16 @@ class SQLiteCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> SQLiteCheckpointer:
-        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`. Raises `InvalidInput`
-        for a URL of any other form."""
-        path = url.removeprefix("sqlite:///")
-        if path == url or not path or "?" in path or path.endswith("/"):
+        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`, perhaps with
+        `?timeout=30`. Raises `InvalidInput` for a URL of any other form."""
+        named, options = file_options(url)
+        path = named.removeprefix("sqlite:///")
+        if path == named or not path or path.endswith("/"):
             raise InvalidInput(
-                f"{without_options(url)} is not a SQLite file. Write sqlite:///relative.db or sqlite:////absolute.db, "
-                "without options."
+                f"{without_options(url)} is not a SQLite file. Write sqlite:///relative.db or sqlite:////absolute.db. The "
+                "only option is ?timeout=."
             )
-        return cls(path, namespace)
+        return cls(path, namespace, timeout=timeout_seconds(options.get("timeout", TIMEOUT)))
 
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
@@ -99,7 +103,7 @@ class SQLiteCheckpointer(Checkpointer):
             sum(map(len, frames)) + len(encoded),
             frees_room.get(),
         )
-        await (self._engine or self._use()).submit(append, loop)
+        await (self._engine or self._use()).submit(append, loop, self._timeout)
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         loop = self._guard.enter()
@@ -120,7 +124,7 @@ class SQLiteCheckpointer(Checkpointer):
                 )
             return frames
 
-        return await self._use().read(work, loop)
+        return await self._use().read(work, loop, self._timeout)
 
     async def head(self, thread_id: str) -> Head | None:
         loop = self._guard.enter()
@@ -130,14 +134,14 @@ class SQLiteCheckpointer(Checkpointer):
             found = find_thread(db, self._namespace, thread_id, self._name)
             return None if found is None else decode_head(found.head, thread_id, self._name)
 
-        return await self._use().read(work, loop)
+        return await self._use().read(work, loop, self._timeout)
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         loop = self._guard.enter()
         check_query(query)
         statement, values = _listing(self._namespace, query)
         everything_in = self._namespace if query == HeadQuery(order=query.order) else None
-        found = await self._use().read(lambda db: list_rows(db, statement, values, everything_in), loop)
+        found = await self._use().read(lambda db: list_rows(db, statement, values, everything_in), loop, self._timeout)
         listing = Listing(self._name)
         for head in listing.sound(found.rows):
             yield head
@@ -156,12 +160,12 @@ class SQLiteCheckpointer(Checkpointer):
             digests = db.execute("SELECT digest FROM refs WHERE thread = ?", (found.id,)).fetchall()
             return {_hex(digest, self._name) for (digest,) in digests}
 
-        return await self._use().read(work, loop)
+        return await self._use().read(work, loop, self._timeout)
 
     async def delete(self, thread_id: str) -> None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        await self._use().write(ThreadDeletion(self._namespace, thread_id, self._name), loop)
+        await self._use().write(ThreadDeletion(self._namespace, thread_id, self._name), loop, self._timeout)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         loop = self._guard.enter()
@@ -175,7 +179,7 @@ class SQLiteCheckpointer(Checkpointer):
                 row_id = db.connection.last_insert_rowid()
                 db.execute("INSERT INTO blob_data VALUES (?, ?)", (row_id, by_digest[digest]))
 
-        await self._use().write(work, loop)
+        await self._use().write(work, loop, self._timeout)
 
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         loop = self._guard.enter()
@@ -191,13 +195,15 @@ class SQLiteCheckpointer(Checkpointer):
                     found[digest] = row[0]
             return found
 
-        return await self._use().read(work, loop)
+        return await self._use().read(work, loop, self._timeout)
 
     async def missing_blobs(self, digests: Collection[str]) -> set[str]:
         loop = self._guard.enter()
         check_digests(digests)
         namespace = self._namespace
-        missing = await self._use().write(lambda db: touch(db, namespace, [bytes.fromhex(d) for d in digests]), loop)
+        missing = await self._use().write(
+            lambda db: touch(db, namespace, [bytes.fromhex(d) for d in digests]), loop, self._timeout
+        )
         return {digest.hex() for digest in missing}
 
     async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
@@ -205,7 +211,9 @@ class SQLiteCheckpointer(Checkpointer):
         check_grace(untouched_for)
         wanted = self._namespace, _before(untouched_for)
         statement = "SELECT digest FROM blobs WHERE ns = ? AND touched <= ?"
-        rows: list[tuple[Any, ...]] = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
+        rows: list[tuple[Any, ...]] = await self._use().read(
+            lambda db: db.execute(statement, wanted).fetchall(), loop, self._timeout
+        )
         for (digest,) in rows:
             yield _hex(digest, self._name)
 
@@ -214,7 +222,9 @@ class SQLiteCheckpointer(Checkpointer):
         check_digests(digests)
         check_grace(untouched_for)
         wanted = [bytes.fromhex(digest) for digest in digests]
-        await self._use().write(BlobDeletion(self._namespace, wanted, lambda: _before(untouched_for)), loop)
+        await self._use().write(
+            BlobDeletion(self._namespace, wanted, lambda: _before(untouched_for)), loop, self._timeout
+        )
 
     async def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
@@ -226,7 +236,7 @@ class SQLiteCheckpointer(Checkpointer):
         numbers: the pages copied so far, and the pages in total, which are never None here.
         """
         self._guard.enter()
-        return await asyncio.to_thread(backup, self._path, Path(target), progress)
+        return await asyncio.to_thread(backup, self._path, Path(target), progress, timeout=self._timeout)
 
     async def close(self) -> None:
         if self._guard.close(on_any_loop=True) and self._engine is not None:
