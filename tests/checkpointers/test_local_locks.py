@@ -184,12 +184,13 @@ def stopped_holder(path: Path, statement: str = "BEGIN IMMEDIATE") -> Iterator[N
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Collects how many seconds a statement still had each time that it found its database locked."""
+    """Collects how many seconds a statement still had each time that it found its database locked and waited."""
     seen: list[float] = []
     sound = connection.LockWait.__call__
 
     def call(wait: connection.LockWait, tries: int) -> bool:
-        seen.append(wait.left_now())
+        if (left := wait.left_now()) > 0:
+            seen.append(left)
         return sound(wait, tries)
 
     monkeypatch.setattr(connection.LockWait, "__call__", call)
@@ -214,11 +215,13 @@ async def test_each_call_that_waits_for_sqlites_lock_ends_by_its_own_time(
             await _seen(waits)
             clock.advance(TIMEOUT / 2)
             late = [asyncio.ensure_future(append(store, f"late {number}", b"frame")) for number in range(20)]
+            await asyncio.sleep(0)  # so that they begin
             clock.advance(TIMEOUT / 2)
             with pytest.raises(Unavailable, match="another process"):
                 await early
             await _seen(waits)
-            assert not any(call.done() for call in late), "their time counts from when they were made"
+            assert not any(call.done() for call in late)
+            assert max(waits) <= TIMEOUT / 2, "their time counts from when they were made"
             assert await store.read("thread") == [b"one"]
             clock.advance(TIMEOUT / 2)
             assert {type(error) for error in await asyncio.gather(*late, return_exceptions=True)} == {Unavailable}
@@ -272,6 +275,26 @@ async def test_calls_that_open_a_locked_sqlite_store_end_together(path: Path, cl
             assert max(waits) <= TIMEOUT, "no call begins to wait anew"
     async with SQLiteCheckpointer(path) as store:
         assert await store.read("thread") == [b"one"]
+
+
+async def test_a_store_that_waits_longer_does_not_hold_up_another_one_on_the_same_sqlite_file(
+    path: Path, clock: Clock, waits: list[float]
+) -> None:
+    async with SQLiteCheckpointer(path, timeout=3600) as patient, SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"one")
+        with stopped_holder(path):
+            long = [asyncio.ensure_future(append(patient, f"thread {number}", b"frame")) for number in range(20)]
+            await _seen(waits)
+            short = asyncio.ensure_future(append(store, "thread", b"two", at=1))
+            async with asyncio.timeout(PATIENCE):
+                while not any(wait < 2 * TIMEOUT for wait in waits):
+                    await asyncio.sleep(0.005)
+            clock.advance(TIMEOUT)
+            await asyncio.wait([short], timeout=PATIENCE)
+            assert isinstance(short.exception(), Unavailable)
+            assert not any(call.done() for call in long)
+        await asyncio.gather(*long)
+        assert await patient.read("thread") == [b"one"]
 
 
 @pytest.mark.parametrize("scheme", ["sqlite:///{}/store", "file://{}/store"])

@@ -136,12 +136,11 @@ class Job(asyncio.Future[Any]):
     cancellation is raised when the job has ended.
     """
 
-    __slots__ = ("error", "outcome", "seconds", "since", "work")
+    __slots__ = ("error", "outcome", "since", "work")
     error: BaseException | None
     outcome: Any
-    seconds: float
-    """How long the job may wait, and since when (`since`, by the steady clock), where the store that made it says so."""
     since: float
+    """When the job was made, by the steady clock. Only set by stores whose jobs may wait for a limited time."""
     work: Any
 
     def cancel(self, msg: Any | None = None) -> bool:

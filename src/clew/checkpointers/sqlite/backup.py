@@ -72,8 +72,8 @@ def backup(
 
 
 def _copy(source: Path, target: Path, progress: Callable[[int, int | None], None] | None, timeout: float) -> None:
-    wait = LockWait(source)
-    wait.allow(time.monotonic(), timeout)
+    wait = LockWait(source, timeout)
+    wait.allow(time.monotonic())
     with contextlib.closing(connect(source, wait=wait)) as live, contextlib.closing(connect(target)) as copy:
         schema.check(live, str(source))
         configure(copy)

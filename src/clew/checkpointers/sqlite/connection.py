@@ -74,46 +74,42 @@ class LockWait:
     """Decides how long the statements of one connection wait while another process has locked the database. SQLite calls
     this object each time that a statement finds the database locked.
 
-    A call gives up when its `timeout` has passed both since it was made and since something was last written to the WAL
+    A call gives up when `seconds` have passed both since it was made and since something was last written to the WAL
     (SQLite's write-ahead log): a WAL that grows shows that other transactions end, and that the disk works. All
     statements of a call share its time, and so do calls that wait in the same queue.
 
-    Outside of `allowed`, statements do not wait.
+    Outside of `allowed`, and before `allow` is called, statements do not wait.
     """
 
     __slots__ = ("_seconds", "_since", "_wal")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, seconds: float) -> None:
         self._wal = f"{path}-wal"
-        self._since = -math.inf
-        self._seconds = 0.0
-
-    def allow(self, since: float, seconds: float) -> None:
-        """From now on let statements wait for a call that was made at the time `since` of the steady clock, and whose
-        `timeout` is `seconds`."""
-        self._since = since
         self._seconds = seconds
+        self._since: float | None = None
+
+    def allow(self, since: float) -> None:
+        """From now on let statements wait for a call that was made at the time `since` of the steady clock."""
+        self._since = since
 
     @contextlib.contextmanager
-    def allowed(self, since: float, seconds: float) -> Iterator[None]:
+    def allowed(self, since: float) -> Iterator[None]:
         """Let statements wait during the `with` block, as `allow` does. After it, they do not wait."""
-        self.allow(since, seconds)
+        self._since = since
         try:
             yield
         finally:
-            self.allow(-math.inf, 0.0)
+            self._since = None
 
-    def left(self, since: float, seconds: float) -> float:
-        """Return how many seconds more a call may wait that was made at `since` and whose `timeout` is `seconds`. Returns
-        0 or less if its time is over."""
-        left = since + seconds - time.monotonic()
-        if left > 0 or not seconds:
-            return left
-        return max(left, seconds - self._age())
+    def left(self, since: float) -> float:
+        """Return how many seconds more a call may wait that was made at the time `since` of the steady clock. Returns 0
+        or less if its time is over."""
+        left = since + self._seconds - time.monotonic()
+        return left if left > 0 else max(left, self._seconds - self._age())
 
     def left_now(self) -> float:
         """Return how many seconds more the present call may wait."""
-        return self.left(self._since, self._seconds)
+        return 0.0 if self._since is None else self.left(self._since)
 
     def _age(self) -> float:
         """Return how many seconds ago something was written to the WAL. Returns infinity if there is none, or for a time

@@ -78,16 +78,17 @@ class Engine:
     its time on this. It leaves the work to the writer if another process holds the lock. Only the writer moves pages
     from the WAL (SQLite's write-ahead log) to the database.
 
-    While another process has locked the database, requests wait. Each one fails when its own time is over, counted from
-    when it was made; the others wait on.
+    While another process has locked the database, requests wait for `seconds`. Each one fails when its own time is over,
+    counted from when it was made; the others wait on.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, seconds: float = TIMEOUT) -> None:
         self.path = path
+        self.seconds = seconds
         self._name = str(path)
         self.users = 0
         self._file = StoreFile(path)
-        self._wait = LockWait(path)
+        self._wait = LockWait(path, seconds)
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._gathered: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         self._handed: dict[asyncio.AbstractEventLoop, Job] = {}
@@ -107,29 +108,23 @@ class Engine:
         self._reserve = reserve_of(path)
         self._here_again = 0.0
         self._writer = threading.Thread(target=self._write, name="clew-sqlite-writer", daemon=True)
-        self._readers = WorkerPool("clew-sqlite-reader", READERS, partial(Reader, self._file), Reader.close)
+        self._readers = WorkerPool("clew-sqlite-reader", READERS, partial(Reader, self._file, seconds), Reader.close)
         try:
             start_thread(self._writer)
         except BaseException:
             self._readers.stop()
             raise
 
-    async def write(
-        self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop, seconds: float = TIMEOUT
-    ) -> T:
+    async def write(self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
         """Call this function with a cursor inside the next transaction. Returns the function's result when the
-        transaction is on the disk. `loop` is the event loop of the caller. `seconds` is how long to wait while another
-        process has locked the database."""
-        result: T = await self.submit(work, loop, seconds)
+        transaction is on the disk. `loop` is the event loop of the caller."""
+        result: T = await self.submit(work, loop)
         return result
 
-    def submit(
-        self, work: Append | Callable[[apsw.Cursor], Any], loop: asyncio.AbstractEventLoop, seconds: float
-    ) -> Awaitable[Any]:
+    def submit(self, work: Append | Callable[[apsw.Cursor], Any], loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
         """Add this work to the next transaction, and return a job. `work` is an append, or a function that is called
         with a cursor; `loop` is the event loop of the caller. When the transaction is on the disk, awaiting the job
-        gives the result of the work, or raises its error. `seconds` is how long to wait while another process has locked
-        the database.
+        gives the result of the work, or raises its error.
 
         The writer is an OS thread. If its last transaction had a single request and commits are slow, the work goes to
         the writer at once. Otherwise the work waits until the loop's other asyncio tasks have added theirs. With 64
@@ -138,7 +133,6 @@ class Engine:
         """
         job = new_job(work, loop)
         job.since = time.monotonic()
-        job.seconds = seconds
         if (gathered := self._gathered.get(loop)) is not None:
             gathered.append(job)
         elif self._crowded or self._quick >= QUICK_RUNS:
@@ -190,18 +184,15 @@ class Engine:
         settle_all(batch)
         return True
 
-    async def read(
-        self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop, seconds: float = TIMEOUT
-    ) -> T:
+    async def read(self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
         """Call this function with a cursor, on an OS thread for reads, and return its result. The function runs in a
         read transaction of its own, so that it sees one state of the database. `loop` is the event loop of the caller.
-        `seconds` is how long to wait while another process has locked the database.
         """
         since = time.monotonic()
 
         def isolated(reader: Reader) -> T:
             try:
-                connection = reader.connection_for(since, seconds)
+                connection = reader.connection_for(since)
                 roll_back(connection)  # the last transaction is still open if ending it failed for lack of memory
                 limit_steps(connection, self.path)
                 db = connection.cursor()
@@ -263,7 +254,7 @@ class Engine:
         left: list[Job] = []
         try:
             for job in batch:
-                (left if self._wait.left(job.since, job.seconds) > 0 else over).append(job)
+                (left if self._wait.left(job.since) > 0 else over).append(job)
         except MemoryError:
             return batch, []
         for job in left:
@@ -330,7 +321,7 @@ class Engine:
         except apsw.BusyError:
             if not patient:
                 raise
-            with self._wait.allowed(*_first_end(batch)):
+            with self._wait.allowed(_earliest(batch)):
                 db.execute("BEGIN IMMEDIATE")
 
     def _roll_back(self, connection: apsw.Connection, db: apsw.Cursor, failure: BaseException) -> None:
@@ -370,7 +361,7 @@ class Engine:
                 job.error = explain(full, self.path)
             if freeing := [job for job in batch if isinstance(job.work, Deletion) or is_freeing(job.work)]:
                 self._appender.forget()
-                with self._wait.allowed(*_first_end(freeing)):
+                with self._wait.allowed(_earliest(freeing)):
                     free_room(connection, self.path, self._reserve, freeing, self._transact)
                 self._checkpoint(connection)
 
@@ -391,7 +382,7 @@ class Engine:
     def _connect_writer(self, batch: list[Job]) -> apsw.Connection:
         """Open the connection that writes, for these requests. Once it is open, a statement on it fails at once if
         another process has locked the database, except where `LockWait.allowed` is used."""
-        with self._wait.allowed(*_first_end(batch)):
+        with self._wait.allowed(_earliest(batch)):
             connection = self._file.connect_writer(self._wait)
         with self._file.explained(), closed_on_error(connection):
             finish_deletions(connection)
@@ -401,10 +392,10 @@ class Engine:
         return connection
 
 
-def _first_end(batch: Iterable[Job]) -> tuple[float, float]:
-    """Return when the request was made whose time is over first, and for how many seconds it may wait."""
-    first = min(batch, key=lambda job: job.since + job.seconds)
-    return first.since, first.seconds
+def _earliest(batch: Iterable[Job]) -> float:
+    """Return when the first of these requests was made, by the steady clock."""
+    since: float = min(job.since for job in batch)
+    return since
 
 
 def _pages_left(db: apsw.Cursor, pages: int) -> int:
@@ -419,18 +410,20 @@ def _pages_left(db: apsw.Cursor, pages: int) -> int:
     return left if left >= CHECKPOINT_AT_MOST else pages
 
 
-_engines: dict[tuple[str, int], Engine] = {}
+_engines: dict[tuple[str, int, float], Engine] = {}
 _engines_lock = threading.Lock()
 
 
-def open_engine(path: Path) -> Engine:
+def open_engine(path: Path, seconds: float) -> Engine:
     """Return this process's engine (its connections and its writer) for this file, made if there is none yet, and count
-    one more user of it. All checkpointers of a file share one engine. Each call needs one call of `close_engine`."""
-    key = os.path.realpath(path), os.getpid()
+    one more user of it. All checkpointers of a file share one engine, if they wait for locks for the same number of
+    `seconds`: otherwise calls that may wait longer would hold up the others. Each call needs one call of
+    `close_engine`."""
+    key = os.path.realpath(path), os.getpid(), seconds
     with _engines_lock:
         engine = _engines.get(key)
         if engine is None:
-            engine = _engines[key] = Engine(Path(key[0]))
+            engine = _engines[key] = Engine(Path(key[0]), seconds)
         engine.users += 1
         return engine
 
@@ -442,5 +435,5 @@ def close_engine(engine: Engine) -> None:
         engine.users -= 1
         if engine.users:
             return
-        _engines.pop((str(engine.path), os.getpid()), None)
+        _engines.pop((str(engine.path), os.getpid(), engine.seconds), None)
     engine.stop()

@@ -148,17 +148,17 @@ class StoreFile:
 
 
 class Reader:
-    """A connection that reads, opened for the first call that needs it."""
+    """A connection that reads, opened for the first call that needs it. A call waits for up to `seconds` while another
+    process has locked the database."""
 
-    def __init__(self, file: StoreFile) -> None:
+    def __init__(self, file: StoreFile, seconds: float) -> None:
         self._file = file
         self._connection: apsw.Connection | None = None
-        self._wait = LockWait(file.path)
+        self._wait = LockWait(file.path, seconds)
 
-    def connection_for(self, since: float, seconds: float) -> apsw.Connection:
-        """Return the connection, for a call that was made at the time `since` of the steady clock and may wait for
-        `seconds` while another process has locked the database."""
-        self._wait.allow(since, seconds)
+    def connection_for(self, since: float) -> apsw.Connection:
+        """Return the connection, for a call that was made at the time `since` of the steady clock."""
+        self._wait.allow(since)
         if self._connection is None:
             self._connection = self._file.connect_reader(self._wait)
         return self._connection

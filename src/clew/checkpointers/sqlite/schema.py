@@ -125,7 +125,7 @@ def create(path: Path) -> None:
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         files.make_private_file(temporary)
-        wait = LockWait(temporary)  # for nothing: nobody else knows this file
+        wait = LockWait(temporary, 0.0)  # nobody else knows this file
         with contextlib.closing(connect(temporary, wait=wait)) as connection:
             configure(connection)
             migrate(connection, str(path), wait)

@@ -45,10 +45,10 @@ __all__ = ["SQLiteCheckpointer"]
 class SQLiteCheckpointer(Checkpointer):
     """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
 
-    All checkpointers that a process opens on the same file share one writer, so appends that are made at the same time
-    share one fsync. Several processes may use the same file. Network file systems are refused, because SQLite's WAL is
-    not safe on them. `timeout` is how many seconds a call waits while another process has locked the file and writes
-    nothing.
+    All checkpointers that a process opens on the same file with the same `timeout` share one writer, so appends that are
+    made at the same time share one fsync. Several processes may use the same file. Network file systems are refused,
+    because SQLite's WAL is not safe on them. `timeout` is how many seconds a call waits while another process has locked
+    the file and writes nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], namespace: str = "", *, timeout: float = TIMEOUT) -> None:
@@ -103,7 +103,7 @@ class SQLiteCheckpointer(Checkpointer):
             sum(map(len, frames)) + len(encoded),
             frees_room.get(),
         )
-        await (self._engine or self._use()).submit(append, loop, self._timeout)
+        await (self._engine or self._use()).submit(append, loop)
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         loop = self._guard.enter()
@@ -124,7 +124,7 @@ class SQLiteCheckpointer(Checkpointer):
                 )
             return frames
 
-        return await self._use().read(work, loop, self._timeout)
+        return await self._use().read(work, loop)
 
     async def head(self, thread_id: str) -> Head | None:
         loop = self._guard.enter()
@@ -134,14 +134,14 @@ class SQLiteCheckpointer(Checkpointer):
             found = find_thread(db, self._namespace, thread_id, self._name)
             return None if found is None else decode_head(found.head, thread_id, self._name)
 
-        return await self._use().read(work, loop, self._timeout)
+        return await self._use().read(work, loop)
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         loop = self._guard.enter()
         check_query(query)
         statement, values = _listing(self._namespace, query)
         everything_in = self._namespace if query == HeadQuery(order=query.order) else None
-        found = await self._use().read(lambda db: list_rows(db, statement, values, everything_in), loop, self._timeout)
+        found = await self._use().read(lambda db: list_rows(db, statement, values, everything_in), loop)
         listing = Listing(self._name)
         for head in listing.sound(found.rows):
             yield head
@@ -160,12 +160,12 @@ class SQLiteCheckpointer(Checkpointer):
             digests = db.execute("SELECT digest FROM refs WHERE thread = ?", (found.id,)).fetchall()
             return {_hex(digest, self._name) for (digest,) in digests}
 
-        return await self._use().read(work, loop, self._timeout)
+        return await self._use().read(work, loop)
 
     async def delete(self, thread_id: str) -> None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        await self._use().write(ThreadDeletion(self._namespace, thread_id, self._name), loop, self._timeout)
+        await self._use().write(ThreadDeletion(self._namespace, thread_id, self._name), loop)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         loop = self._guard.enter()
@@ -179,7 +179,7 @@ class SQLiteCheckpointer(Checkpointer):
                 row_id = db.connection.last_insert_rowid()
                 db.execute("INSERT INTO blob_data VALUES (?, ?)", (row_id, by_digest[digest]))
 
-        await self._use().write(work, loop, self._timeout)
+        await self._use().write(work, loop)
 
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         loop = self._guard.enter()
@@ -195,15 +195,13 @@ class SQLiteCheckpointer(Checkpointer):
                     found[digest] = row[0]
             return found
 
-        return await self._use().read(work, loop, self._timeout)
+        return await self._use().read(work, loop)
 
     async def missing_blobs(self, digests: Collection[str]) -> set[str]:
         loop = self._guard.enter()
         check_digests(digests)
         namespace = self._namespace
-        missing = await self._use().write(
-            lambda db: touch(db, namespace, [bytes.fromhex(d) for d in digests]), loop, self._timeout
-        )
+        missing = await self._use().write(lambda db: touch(db, namespace, [bytes.fromhex(d) for d in digests]), loop)
         return {digest.hex() for digest in missing}
 
     async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
@@ -211,9 +209,7 @@ class SQLiteCheckpointer(Checkpointer):
         check_grace(untouched_for)
         wanted = self._namespace, _before(untouched_for)
         statement = "SELECT digest FROM blobs WHERE ns = ? AND touched <= ?"
-        rows: list[tuple[Any, ...]] = await self._use().read(
-            lambda db: db.execute(statement, wanted).fetchall(), loop, self._timeout
-        )
+        rows: list[tuple[Any, ...]] = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
         for (digest,) in rows:
             yield _hex(digest, self._name)
 
@@ -222,9 +218,7 @@ class SQLiteCheckpointer(Checkpointer):
         check_digests(digests)
         check_grace(untouched_for)
         wanted = [bytes.fromhex(digest) for digest in digests]
-        await self._use().write(
-            BlobDeletion(self._namespace, wanted, lambda: _before(untouched_for)), loop, self._timeout
-        )
+        await self._use().write(BlobDeletion(self._namespace, wanted, lambda: _before(untouched_for)), loop)
 
     async def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
@@ -246,7 +240,7 @@ class SQLiteCheckpointer(Checkpointer):
 
     def _use(self) -> Engine:
         if self._engine is None:
-            self._engine = open_engine(self._path)
+            self._engine = open_engine(self._path, self._timeout)
         return self._engine
 
 
