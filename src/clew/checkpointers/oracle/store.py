@@ -4,6 +4,7 @@ store."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -37,6 +38,7 @@ from clew.errors import ClewError, Corrupt, MissingExtra, NewerFormat, Unavailab
 __all__ = ["OracleCheckpointer"]
 
 T = TypeVar("T")
+log = logging.getLogger("clew.checkpointers.oracle")
 
 _INLINE = 32_000
 """The most bytes that are passed to PL/SQL as a plain value. A larger value goes into a temporary LOB (large object)
@@ -245,7 +247,10 @@ class OracleCheckpointer(Checkpointer):
         if self._guard.close() and self._calls is not None:
             await self._calls.drain()
             if self._pool is not None:
-                await self._patience.limit(self._pool.close(force=True))
+                try:
+                    await self._patience.limit(self._pool.close(force=True))
+                except Unavailable as error:  # every call has its answer or its error; nothing is lost
+                    log.warning("%s: the connections could not be closed in an orderly way: %s", self._where, error)
 
     # Bound values
 
