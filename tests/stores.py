@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,9 @@ class StoreContract(CheckpointerContract):
 
 class SilentNetwork:
     """A checkpointer that reaches its server through a proxy, which can hold all bytes back."""
+
+    timeout = SILENCE
+    answering: Collection[str] = ()
 
     def __init__(self, store: Checkpointer, proxy: Proxy) -> None:
         self.store = store

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +21,7 @@ from clew.errors import InvalidInput, Unavailable
 from clew.testing.contract.builders import append, listed, put
 from tests.clock import Clock
 from tests.limits import PATIENCE
+from tests.servers.lock_holder import LOCKING_SQLITE, lock_holder
 
 pytestmark = pytest.mark.anyio
 
@@ -160,26 +157,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "clew.db"
 
 
-HOLD = """
-import apsw, os, signal, sys
-db = apsw.Connection(sys.argv[1])
-db.execute(sys.argv[2])
-print("held", flush=True)
-os.kill(os.getpid(), signal.SIGSTOP)
-"""
-
-
-@contextmanager
-def stopped_holder(path: Path, statement: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+def stopped_holder(path: Path, statement: str = "BEGIN IMMEDIATE") -> AbstractContextManager[None]:
     """Let another process lock a SQLite file and stop it, so that it makes no progress."""
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(path), statement], stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        yield
-    finally:
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.communicate()
+    return lock_holder(LOCKING_SQLITE, [path, statement])
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ class TestRedis(_Contract):
     @pytest.fixture
     async def freezable_store(self, redis_server: Server) -> AsyncIterator[FreezableStore]:
         async with RedisCheckpointer(redis_server.url, prefix=f"test-{next(_numbers)}:", timeout=SILENCE) as store:
-            yield Frozen(store, redis_server.process.pid)
+            yield Frozen(store, redis_server.process.pid, SILENCE)
 
 
 @pytest.mark.xdist_group("redis")
@@ -79,7 +79,7 @@ class TestValkey(_Contract):
     @pytest.fixture
     async def freezable_store(self, valkey_server: Server) -> AsyncIterator[FreezableStore]:
         async with RedisCheckpointer(valkey_server.url, prefix=f"test-{next(_numbers)}:", timeout=SILENCE) as store:
-            yield Frozen(store, valkey_server.process.pid)
+            yield Frozen(store, valkey_server.process.pid, SILENCE)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -143,8 +143,11 @@ class ServerProcess:
 class Frozen:
     """A checkpointer and the processes of its server, which can be stopped and continued, children included."""
 
-    def __init__(self, store: Checkpointer, pid: int) -> None:
+    answering: Collection[str] = ()
+
+    def __init__(self, store: Checkpointer, pid: int, timeout: float) -> None:
         self.store = store
+        self.timeout = timeout
         self._pid = pid
         self._stopped: list[int] = []
 
