@@ -54,10 +54,10 @@ class StoreContract(CheckpointerContract):
 class SilentNetwork:
     """A checkpointer that reaches its server through a proxy, which can hold all bytes back."""
 
-    timeout = SILENCE
     answering: Collection[str] = ()
 
-    def __init__(self, store: Checkpointer, proxy: Proxy) -> None:
+    def __init__(self, store: Checkpointer, proxy: Proxy, timeout: float = SILENCE) -> None:
         self.store = store
+        self.timeout = timeout
         self.freeze = proxy.freeze
         self.thaw = proxy.thaw
