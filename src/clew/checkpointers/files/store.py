@@ -30,6 +30,7 @@ from clew.checkpointers.files.locks import Call, FileLocks
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.files.threads import ThreadFiles
 from clew.checkpointers.heads import Head, HeadQuery, select, unlisted
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.urls import file_options, without_options
 from clew.errors import Corrupt, InvalidInput, Unavailable
@@ -41,6 +42,7 @@ WORKERS = 8
 """The number of OS threads that wait for the disk, so that appends to different threads are synced concurrently."""
 
 
+@explains_lack_of_memory()
 class FileCheckpointer(Checkpointer):
     """A store in a folder of plain files, which can be copied and backed up with ordinary tools.
 

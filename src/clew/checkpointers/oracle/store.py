@@ -29,6 +29,7 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_digest
 from clew.checkpointers.oracle import address
 from clew.checkpointers.oracle.sql import VERSION, Statements
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.patience import Patience
 from clew.checkpointers.sql.heads import Append, Listing, decode_head, make_append, refusal, text_digest
 from clew.checkpointers.sql.listing import sorted_part
@@ -48,6 +49,7 @@ _PAGE, _GET_MOST, _TOUCH_MOST = 100, 16, 1000
 (mark as just used) or delete."""
 
 
+@explains_lack_of_memory()
 class OracleCheckpointer(Checkpointer):
     """Keeps threads in the tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
 

@@ -28,6 +28,7 @@ from clew.checkpointers.checks import (
     too_large,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
+from clew.checkpointers.out_of_memory import explains_lack_of_memory, out_of_memory
 from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, tags_column, title_column, with_sum
 from clew.checkpointers.sqlite.appends import Append, now, touch
@@ -42,6 +43,7 @@ from clew.errors import Corrupt, InvalidInput
 __all__ = ["SQLiteCheckpointer"]
 
 
+@explains_lack_of_memory(but=("append",))
 class SQLiteCheckpointer(Checkpointer):
     """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
 
@@ -78,32 +80,35 @@ class SQLiteCheckpointer(Checkpointer):
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
-        loop = self._guard.enter()
-        encoded = check_append(thread_id, frames, at, head, refs)
-        append = Append(
-            thread_id,
-            self._namespace,
-            thread_digest(thread_id),
-            head.log_id,
-            at,
-            frames,
-            [bytes.fromhex(digest) for digest in refs] if refs else (),
-            (
-                head.frames,
+        try:
+            loop = self._guard.enter()
+            encoded = check_append(thread_id, frames, at, head, refs)
+            append = Append(
                 thread_id,
-                head.status,
-                head.agent,
-                head.parent[0] if head.parent else None,
-                _created(head.created_at),
-                micros(head.updated_at),
-                with_sum(encoded),
-                title_column(head.title),
-                tags_column(head.tags),
-            ),
-            sum(map(len, frames)) + len(encoded),
-            frees_room.get(),
-        )
-        await (self._engine or self._use()).submit(append, loop)
+                self._namespace,
+                thread_digest(thread_id),
+                head.log_id,
+                at,
+                frames,
+                [bytes.fromhex(digest) for digest in refs] if refs else (),
+                (
+                    head.frames,
+                    thread_id,
+                    head.status,
+                    head.agent,
+                    head.parent[0] if head.parent else None,
+                    _created(head.created_at),
+                    micros(head.updated_at),
+                    with_sum(encoded),
+                    title_column(head.title),
+                    tags_column(head.tags),
+                ),
+                sum(map(len, frames)) + len(encoded),
+                frees_room.get(),
+            )
+            await (self._engine or self._use()).submit(append, loop)
+        except MemoryError as error:
+            raise out_of_memory(self) from error
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         loop = self._guard.enter()
