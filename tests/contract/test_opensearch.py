@@ -45,7 +45,7 @@ class TestOpenSearch(StoreContract):
     async def freezable_store(self) -> AsyncIterator[FreezableStore]:
         url, namespace = shared_node().url, f"{next(_numbers)}"
         async with OpenSearchCheckpointer(url, namespace, prefix="contract", timeout=5 * SILENCE) as store:
-            yield Frozen(store, shared_node().process.pid, 5 * SILENCE)
+            yield Frozen(store, shared_node().process.pid, timeout=5 * SILENCE)
 
 
 @pytest.mark.slow

@@ -145,15 +145,15 @@ class Frozen:
 
     answering: Collection[str] = ()
 
-    def __init__(self, store: Checkpointer, pid: int, timeout: float) -> None:
+    def __init__(self, store: Checkpointer, *pids: int, timeout: float) -> None:
         self.store = store
         self.timeout = timeout
-        self._pid = pid
+        self._pids = pids
         self._stopped: list[int] = []
 
     def freeze(self) -> None:
         """Stop all processes of the server, and return once every thread of them stands still."""
-        self._stopped = list(_family(self._pid))
+        self._stopped = [one for pid in self._pids for one in _family(pid)]
         for pid in self._stopped:
             os.kill(pid, signal.SIGSTOP)
         while any(map(_is_moving, self._stopped)):
