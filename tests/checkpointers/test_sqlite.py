@@ -24,7 +24,7 @@ from clew.checkpointers import HeadQuery, SQLiteCheckpointer, open_checkpointer
 from clew.checkpointers.sqlite import engine as _sqlite_engine
 from clew.checkpointers.sqlite import schema
 from clew.checkpointers.sqlite.connection import CHECKPOINT_AT_MOST
-from clew.checkpointers.sqlite.opening import StoreFile
+from clew.checkpointers.sqlite.file import StoreFile
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing.contract.builders import append, every_call, heads, listed, minute, put, state
 from tests.checkpointers.damage import sound_and_damaged

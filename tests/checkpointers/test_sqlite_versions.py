@@ -136,7 +136,7 @@ async def test_titles_and_tags_of_an_older_store_are_found(
         db.execute("UPDATE heads SET head = substr(head, 2) WHERE thread_id = 'damaged'")
     age(path, version)
     if read_only:
-        monkeypatch.setattr("clew.checkpointers.sqlite.opening.is_read_only", lambda _: True)
+        monkeypatch.setattr("clew.checkpointers.sqlite.file.is_read_only", lambda _: True)
     async with SQLiteCheckpointer(path) as store:
         assert sorted(await listed(store, title="STRASSE 3")) == ["thread 3"]
         assert sorted(await listed(store, tags={"n": "1"})) == ["thread 1", "thread 3"]
@@ -240,7 +240,7 @@ async def test_whatever_mode_a_store_was_left_in_every_connection_syncs_in_wal_m
             raise failing.pop()
         connection.use_wal(db, where, wait)
 
-    monkeypatch.setattr("clew.checkpointers.sqlite.opening.connect", connect)
+    monkeypatch.setattr("clew.checkpointers.sqlite.file.connect", connect)
     monkeypatch.setattr(schema, "use_wal", use_wal)
     if failing:
         async with SQLiteCheckpointer(copy) as store:
@@ -445,7 +445,7 @@ asyncio.run(main())
 
 async def test_a_store_that_may_not_be_written_can_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await made(path)
-    monkeypatch.setattr("clew.checkpointers.sqlite.opening.is_read_only", lambda _: True)
+    monkeypatch.setattr("clew.checkpointers.sqlite.file.is_read_only", lambda _: True)
     async with SQLiteCheckpointer(path) as store:
         assert await store.read("thread") == [b"frame"]
         assert await listed(store) == ["thread"]

@@ -29,7 +29,7 @@ from clew.checkpointers.sqlite.connection import (
     limit_steps,
     roll_back,
 )
-from clew.checkpointers.sqlite.opening import Reader, StoreFile, closed_on_error
+from clew.checkpointers.sqlite.file import Reader, StoreFile, closed_on_error
 from clew.checkpointers.sqlite.packs import FULL, LEAST, PACK_AFTER, pack_logs, trim
 from clew.checkpointers.sqlite.room import (
     Deletion,
