@@ -62,7 +62,8 @@ def _connect(database: Any, *given: Any, **options: Any) -> Any:
     that the store's library holds on it."""
     engine = sys.modules.get("clew.checkpointers.sqlite.engine")
     is_file = isinstance(database, (str, os.PathLike)) and not os.fspath(database).startswith("file:")
-    if engine is not None and is_file and (os.path.realpath(database), os.getpid()) in engine._engines:
+    opened = {(path, pid) for path, pid, _ in engine._engines} if engine is not None and is_file else ()
+    if opened and (os.path.realpath(database), os.getpid()) in opened:
         raise AssertionError(f"{database} is opened with two SQLite libraries: use tests.sqlite_files.database")
     return _plain_connect(database, *given, **options)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,10 @@ class StoreContract(CheckpointerContract):
 class SilentNetwork:
     """A checkpointer that reaches its server through a proxy, which can hold all bytes back."""
 
-    def __init__(self, store: Checkpointer, proxy: Proxy) -> None:
+    answering: Collection[str] = ()
+
+    def __init__(self, store: Checkpointer, proxy: Proxy, timeout: float = SILENCE) -> None:
         self.store = store
+        self.timeout = timeout
         self.freeze = proxy.freeze
         self.thaw = proxy.thaw

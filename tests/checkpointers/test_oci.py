@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -16,13 +16,16 @@ import pytest
 from clew.checkpointers import open_checkpointer
 from clew.checkpointers.objects.oci import OCICheckpointer
 from clew.errors import InvalidInput, MissingExtra, Unavailable
-from clew.testing import OpenStore
+from clew.testing import FreezableStore, OpenStore
 from clew.testing.contract.builders import all_blobs, append, listed, put
 from clew.testing.contract.concurrency import ConcurrencyContract
+from clew.testing.contract.lists import ListingContract
 from clew.testing.contract.logs import LogContract
+from clew.testing.contract.silence import SilenceContract
 from tests.servers.oci_objects import BUCKET, TENANCY, OCIDouble, oci_double
+from tests.servers.proxy import Proxy
 from tests.servers.running import free_port, lacking
-from tests.stores import NewStore
+from tests.stores import SILENCE, NewStore, SilentNetwork
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:oci")]
 _numbers = count()
@@ -45,8 +48,16 @@ def new_store(double: OCIDouble) -> NewStore:
     return partial(OCICheckpointer, f"oci://{TENANCY}/{BUCKET}/test/{next(_numbers)}", **double.options)
 
 
-class TestOnTheDouble(LogContract, ConcurrencyContract):
+class TestOnTheDouble(LogContract, ConcurrencyContract, ListingContract, SilenceContract):
     """The parts of the contract that depend most on what the driver does."""
+
+    @pytest.fixture
+    async def freezable_store(self, double: OCIDouble) -> AsyncIterator[FreezableStore]:
+        port = int(double.options["endpoint"].rpartition(":")[2])
+        async with Proxy(("127.0.0.1", port)) as proxy:
+            options = {**double.options, "endpoint": f"http://127.0.0.1:{proxy.port}", "timeout": SILENCE}
+            async with OCICheckpointer(f"oci://{TENANCY}/{BUCKET}/test/{next(_numbers)}", **options) as store:
+                yield SilentNetwork(store, proxy)
 
 
 async def test_blobs_are_kept_touched_and_removed(open_store: OpenStore) -> None:

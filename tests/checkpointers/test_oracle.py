@@ -27,6 +27,8 @@ from clew.checkpointers.oracle.sql import Statements
 from clew.checkpointers.oracle.store import OracleCheckpointer
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, MissingExtra, NewerFormat, Unavailable
 from clew.testing.contract.builders import EPOCH, a_head, append, digest_of, every_call, heads, minute, put
+from tests.clock import Clock
+from tests.limits import PATIENCE
 from tests.servers.running import free_port
 
 pytestmark = pytest.mark.anyio
@@ -247,6 +249,8 @@ class Pool:
 
     async def close(self, force: bool = False) -> None:
         self._database.closed = True
+        if self._database.is_silent:
+            await asyncio.Event().wait()
 
 
 Answer = Callable[[dict[str, Any]], list[tuple[Any, ...]]]
@@ -260,6 +264,7 @@ class Database:
         self.script: dict[str, list[Answer]] = {}
         self.acquired = self.released = 0
         self.closed = False
+        self.is_silent = False
 
     def run(self, statement: str, binds: dict[str, Any]) -> list[tuple[Any, ...]]:
         used = set(re.findall(r":(b_\w+)", statement))
@@ -344,6 +349,18 @@ async def test_an_append_is_one_block(database: Database) -> None:
     assert (second["b_at"], second["b_count"], second["b_data"], second["b_parent"]) == (2, 0, b"", None)
     assert database.acquired == database.released == 2
     assert database.closed
+
+
+async def test_closing_ends_although_the_server_is_silent(
+    database: Database, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = OracleCheckpointer(URL)
+    await store.head("thread")
+    database.is_silent = True
+    closing = asyncio.ensure_future(store.close())
+    await clock.advance_when(lambda: database.closed, 11.0)
+    await asyncio.wait_for(closing, PATIENCE)
+    assert "no answer for 10 s" in caplog.text
 
 
 async def test_more_than_plsql_takes_as_a_value_goes_through_a_lob(database: Database) -> None:

@@ -21,6 +21,8 @@ URLS = (
     "postgresql://me@127.0.0.1:{port}/db",
     "mysql://me@127.0.0.1:{port}/db",
     "redis://127.0.0.1:{port}/0",
+    "redis://127.0.0.1:{port}/0?cluster=true",
+    "oracle://me:password@127.0.0.1:{port}/service",
     "s3://bucket/prefix?endpoint=http://127.0.0.1:{port}&region=us-east-1",
     "opensearch://127.0.0.1:{port}",
     "http://127.0.0.1:{port}",
@@ -45,7 +47,7 @@ async def silent_server(connections: list[asyncio.StreamWriter]) -> AsyncIterato
             writer.transport.abort()
 
 
-@pytest.mark.parametrize("url", URLS, ids=[url.partition(":")[0] for url in URLS])
+@pytest.mark.parametrize("url", URLS, ids=["cluster" if "cluster" in url else url.partition(":")[0] for url in URLS])
 async def test_every_call_ends_after_ten_seconds_unless_the_user_says_otherwise(
     url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

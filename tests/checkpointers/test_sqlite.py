@@ -24,6 +24,7 @@ from clew.checkpointers import HeadQuery, SQLiteCheckpointer, open_checkpointer
 from clew.checkpointers.sqlite import engine as _sqlite_engine
 from clew.checkpointers.sqlite import schema
 from clew.checkpointers.sqlite.connection import CHECKPOINT_AT_MOST
+from clew.checkpointers.sqlite.file import StoreFile
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing.contract.builders import append, every_call, heads, listed, minute, put, state
 from tests.checkpointers.damage import sound_and_damaged
@@ -136,7 +137,7 @@ async def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monk
 
 @pytest.mark.parametrize(
     "url",
-    ["sqlite://clew.db", "sqlite:clew.db", "sqlite:///", "sqlite://", "sqlite:///a.db?mode=ro", "sqlite:///folder/"],
+    ["sqlite://clew.db", "sqlite:clew.db", "sqlite:///", "sqlite://", "sqlite:///folder/"],
 )
 def test_a_url_that_names_no_file_is_refused_with_the_right_form(url: str) -> None:
     with pytest.raises(InvalidInput, match=r"sqlite:///relative\.db"):
@@ -342,11 +343,8 @@ db.execute("ROLLBACK")
 """
 
 
-async def test_a_lock_held_too_long_is_unavailable_and_the_call_may_be_made_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clew.checkpointers.sqlite.connection.LOCK_WAIT", 0.2)
-    async with SQLiteCheckpointer(path) as store:
+async def test_a_lock_held_too_long_is_unavailable_and_the_call_may_be_made_again(path: Path) -> None:
+    async with SQLiteCheckpointer(path, timeout=0.2) as store:
         await append(store, "thread", b"one")
         holder = subprocess.Popen(
             [sys.executable, "-c", HOLD_LOCK, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -595,7 +593,7 @@ async def test_the_loop_writes_for_no_more_than_half_of_its_time(
     store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     await append(store, "thread", b"0")
-    monkeypatch.setattr(_sqlite_engine.Engine, "_check_file", lambda engine: clock.advance(HOUR / 2))
+    monkeypatch.setattr(StoreFile, "check", lambda file: clock.advance(HOUR / 2))
     await append(store, "thread", b"1", at=1)
     await append(store, "thread", b"2", at=2)
     clock.advance(HOUR)

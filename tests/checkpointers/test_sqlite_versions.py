@@ -136,7 +136,7 @@ async def test_titles_and_tags_of_an_older_store_are_found(
         db.execute("UPDATE heads SET head = substr(head, 2) WHERE thread_id = 'damaged'")
     age(path, version)
     if read_only:
-        monkeypatch.setattr("clew.checkpointers.sqlite.engine.is_read_only", lambda _: True)
+        monkeypatch.setattr("clew.checkpointers.sqlite.file.is_read_only", lambda _: True)
     async with SQLiteCheckpointer(path) as store:
         assert sorted(await listed(store, title="STRASSE 3")) == ["thread 3"]
         assert sorted(await listed(store, tags={"n": "1"})) == ["thread 1", "thread 3"]
@@ -231,16 +231,16 @@ async def test_whatever_mode_a_store_was_left_in_every_connection_syncs_in_wal_m
     opened: list[apsw.Connection] = []
     failing = [apsw.IOError("disk I/O error")] if "I/O" in way else []
 
-    def connect(path: Path) -> apsw.Connection:
-        opened.append(connection.connect(path))
+    def connect(path: Path, *, wait: connection.LockWait) -> apsw.Connection:
+        opened.append(connection.connect(path, wait=wait))
         return opened[-1]
 
-    def use_wal(db: apsw.Connection, where: str) -> None:
+    def use_wal(db: apsw.Connection, where: str, wait: connection.LockWait) -> None:
         if failing:
             raise failing.pop()
-        connection.use_wal(db, where)
+        connection.use_wal(db, where, wait)
 
-    monkeypatch.setattr("clew.checkpointers.sqlite.engine.connect", connect)
+    monkeypatch.setattr("clew.checkpointers.sqlite.file.connect", connect)
     monkeypatch.setattr(schema, "use_wal", use_wal)
     if failing:
         async with SQLiteCheckpointer(copy) as store:
@@ -268,17 +268,16 @@ async def test_a_copy_by_vacuum_into_is_brought_to_wal(path: Path, tmp_path: Pat
     assert value(copy, "PRAGMA journal_mode") == "wal"
 
 
-async def test_a_store_that_cannot_be_in_wal_mode_is_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_cannot_be_in_wal_mode_is_unavailable(path: Path) -> None:
     async with SQLiteCheckpointer(path) as store:
         await append(store, "thread", b"one")
     with database(path) as db:
         db.execute("PRAGMA journal_mode = DELETE")
     reader = subprocess.Popen([sys.executable, "-c", _READER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    monkeypatch.setattr(connection, "LOCK_WAIT", 0.2)
     with reader:
         assert reader.stdout is not None
         assert reader.stdout.readline() == b"reading\n"
-        async with SQLiteCheckpointer(path) as store:
+        async with SQLiteCheckpointer(path, timeout=0.2) as store:
             with pytest.raises(Unavailable, match="another process"):
                 await append(store, "thread", b"two", at=1)
         reader.communicate(b"\n")
@@ -446,7 +445,7 @@ asyncio.run(main())
 
 async def test_a_store_that_may_not_be_written_can_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await made(path)
-    monkeypatch.setattr("clew.checkpointers.sqlite.engine.is_read_only", lambda _: True)
+    monkeypatch.setattr("clew.checkpointers.sqlite.file.is_read_only", lambda _: True)
     async with SQLiteCheckpointer(path) as store:
         assert await store.read("thread") == [b"frame"]
         assert await listed(store) == ["thread"]

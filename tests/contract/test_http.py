@@ -119,7 +119,7 @@ class TestSilentServer(SilenceContract):
     ) -> AsyncIterator[FreezableStore]:
         url, running = process
         async with HTTPCheckpointer(url, f"{next(numbers)}", timeout=SILENCE) as store:
-            yield Frozen(store, running.pid)
+            yield Frozen(store, running.pid, timeout=SILENCE)
 
 
 @pytest.mark.slow

@@ -527,6 +527,14 @@ class AbsentForUnreachable(Unreachable):
             return []
 
 
+class TellsNobodyWhatToDoWithoutMemory(Mutant):
+    """Lets a `MemoryError` through, as a call does that nothing wraps."""
+
+    async def head(self, thread_id: str) -> Head | None:
+        thread_id.encode()
+        return await super().head(thread_id)
+
+
 class EmptyListingForUnreachable(Unreachable):
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         with suppress(Unavailable):
@@ -605,6 +613,7 @@ MUTANTS: list[tuple[type[Mutant], Callable[..., Any]]] = [
     (NamespacesShareBlobs, CheckpointerContract.test_namespaces_share_no_blobs),
     (NamespacesShareBlobs, CheckpointerContract.test_namespaces_share_no_refs),
     (NamespacesIgnored, CheckpointerContract.test_namespaces_share_no_threads),
+    (TellsNobodyWhatToDoWithoutMemory, CheckpointerContract.test_a_call_without_memory_is_unavailable),
     (UsableAfterClose, CheckpointerContract.test_a_closed_checkpointer_refuses_every_call),
     (ReadsAnywhere, CheckpointerContract.test_a_closed_checkpointer_refuses_every_call),
     (ReadsAnywhere, CheckpointerContract.test_use_on_a_second_event_loop_is_refused),

@@ -46,7 +46,7 @@ class TestMySQL(StoreContract):
     @pytest.fixture
     async def freezable_store(self, server: MariaDBServer) -> AsyncIterator[FreezableStore]:
         async with MySQLCheckpointer(server.url(), prefix=server.new_prefix(), timeout=SILENCE) as store:
-            yield Frozen(store, server.pid)
+            yield Frozen(store, server.pid, timeout=SILENCE)
 
 
 @pytest.mark.slow

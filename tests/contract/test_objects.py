@@ -54,7 +54,7 @@ class TestObjects(StoreContract):
     async def freezable_store(self, server: SeaweedFS) -> AsyncIterator[FreezableStore]:
         url = f"s3://{BUCKET}/contract/{next(_numbers)}"
         async with ObjectCheckpointer(url, **server.options(timeout=SILENCE)) as store:
-            yield Frozen(store, server.process.pid)
+            yield Frozen(store, server.process.pid, timeout=SILENCE)
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ class TestOpenSearch(StoreContract):
     async def freezable_store(self) -> AsyncIterator[FreezableStore]:
         url, namespace = shared_node().url, f"{next(_numbers)}"
         async with OpenSearchCheckpointer(url, namespace, prefix="contract", timeout=5 * SILENCE) as store:
-            yield Frozen(store, shared_node().process.pid)
+            yield Frozen(store, shared_node().process.pid, timeout=5 * SILENCE)
 
 
 @pytest.mark.slow
@@ -57,4 +57,4 @@ class TestSilentNetwork(SilenceContract):
         async with Proxy(("127.0.0.1", shared_node().port)) as proxy:
             url, namespace = f"opensearch://127.0.0.1:{proxy.port}", f"{next(_numbers)}"
             async with OpenSearchCheckpointer(url, namespace, prefix="contract", timeout=5 * SILENCE) as store:
-                yield SilentNetwork(store, proxy)
+                yield SilentNetwork(store, proxy, 5 * SILENCE)

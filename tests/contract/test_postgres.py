@@ -49,7 +49,7 @@ class TestPostgres(StoreContract):
     @pytest.fixture
     async def freezable_store(self, server: PostgresServer) -> AsyncIterator[FreezableStore]:
         async with PostgresCheckpointer(server.url(), schema=server.new_schema(), timeout=SILENCE) as store:
-            yield Frozen(store, server.pid)
+            yield Frozen(store, server.pid, timeout=SILENCE)
 
 
 @pytest.mark.slow

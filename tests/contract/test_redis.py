@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 
 import pytest
@@ -33,9 +33,9 @@ def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Server]]:
     with a_cluster(tmp_path_factory.mktemp("cluster")) as servers:
-        yield f"{servers[0].url}?cluster=true"
+        yield servers
 
 
 class _Contract(StoreContract):
@@ -67,7 +67,7 @@ class TestRedis(_Contract):
     @pytest.fixture
     async def freezable_store(self, redis_server: Server) -> AsyncIterator[FreezableStore]:
         async with RedisCheckpointer(redis_server.url, prefix=f"test-{next(_numbers)}:", timeout=SILENCE) as store:
-            yield Frozen(store, redis_server.process.pid)
+            yield Frozen(store, redis_server.process.pid, timeout=SILENCE)
 
 
 @pytest.mark.xdist_group("redis")
@@ -79,7 +79,7 @@ class TestValkey(_Contract):
     @pytest.fixture
     async def freezable_store(self, valkey_server: Server) -> AsyncIterator[FreezableStore]:
         async with RedisCheckpointer(valkey_server.url, prefix=f"test-{next(_numbers)}:", timeout=SILENCE) as store:
-            yield Frozen(store, valkey_server.process.pid)
+            yield Frozen(store, valkey_server.process.pid, timeout=SILENCE)
 
 
 @pytest.mark.slow
@@ -100,8 +100,13 @@ if FULL:
     @pytest.mark.xdist_group("redis-cluster")
     class TestCluster(_Contract):
         @pytest.fixture
-        def url(self, cluster_url: str) -> str:
-            return cluster_url
+        def url(self, cluster: Sequence[Server]) -> str:
+            return f"{cluster[0].url}?cluster=true"
+
+        @pytest.fixture
+        async def freezable_store(self, url: str, cluster: Sequence[Server]) -> AsyncIterator[FreezableStore]:
+            async with RedisCheckpointer(url, prefix=f"test-{next(_numbers)}:", timeout=SILENCE) as store:
+                yield Frozen(store, *(server.process.pid for server in cluster), timeout=SILENCE)
 
         @pytest.fixture
         async def unreachable_store(self) -> AsyncIterator[Checkpointer]:

@@ -26,7 +26,9 @@ class Sound(MemoryCheckpointer):
     def __init__(self) -> None:
         super().__init__()
         self.store = self
-        self.patience = Patience("the network", 0.2)
+        self.timeout = 0.2
+        self.answering: Collection[str] = ()
+        self.patience = Patience("the network", self.timeout)
         self.flowing = asyncio.Event()
         self.turns = Locks()
         self.under_way: set[asyncio.Future[Any]] = set()
@@ -110,6 +112,14 @@ class WaitsForEver(Sound):
         return await work
 
 
+class EndsLate(Sound):
+    """Gives up twelve times too late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patience = Patience("the network", 12 * self.timeout)
+
+
 class OneKindWaitsForEver(Sound):
     async def refs(self, thread_id: str) -> set[str]:
         await self.travel()
@@ -162,6 +172,11 @@ MUTANTS = [
     (WaitsForEver, WAITING),
     (WaitsForEver, CANCELLED),
     (WaitsForEver, CLOSING),
+    (EndsLate, SOME),
+    (EndsLate, EVERY),
+    (EndsLate, WAITING),
+    (EndsLate, CANCELLED),
+    (EndsLate, CLOSING),
     (OneKindWaitsForEver, EVERY),
     (OneAfterTheOther, WAITING),
     (StaysDown, SOME),

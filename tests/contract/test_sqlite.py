@@ -9,7 +9,9 @@ import pytest
 
 from clew.checkpointers import Checkpointer, SQLiteCheckpointer
 from clew.checkpointers.sqlite import engine
-from tests.stores import NewStore, StoreContract
+from clew.testing import FreezableStore
+from tests.servers.lock_holder import LOCKING_SQLITE, LockedStore
+from tests.stores import SILENCE, NewStore, StoreContract
 
 
 class TestSQLite(StoreContract):
@@ -24,6 +26,18 @@ class TestSQLite(StoreContract):
         store = SQLiteCheckpointer("/proc/clew/clew.db")
         yield store
         await store.close()
+
+    @pytest.fixture
+    async def freezable_store(self, tmp_path: Path) -> AsyncIterator[FreezableStore]:
+        if sys.platform == "win32":
+            pytest.skip("needs signals that stop a process")
+        path = tmp_path / "clew.db"
+        async with SQLiteCheckpointer(path, timeout=SILENCE) as store:
+            yield LockedStore(store, LOCKING_SQLITE, [path, "BEGIN IMMEDIATE"], timeout=SILENCE, answering=SQLITE_READS)
+
+
+SQLITE_READS = ("read", "head", "heads", "refs", "get_blobs", "blobs")
+"""In WAL mode a process that writes does not lock out those that read."""
 
 
 class TestSQLiteWrittenByTheLoop(TestSQLite):

@@ -43,6 +43,13 @@ class OCIDouble:
         """Answers to the next requests, in place of what they ask for."""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+    """Connections that may wait to be accepted. With the 5 that are usual, a store that asks many things at once finds some
+    of its connections reset."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -149,8 +156,7 @@ def oci_double(folder: Path) -> Iterator[OCIDouble]:
     class Handler(_Handler):
         """One that knows its double."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
+    with _Server(("127.0.0.1", 0), Handler) as server:
         double = Handler.double = OCIDouble(_config(folder), f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -143,14 +143,17 @@ class ServerProcess:
 class Frozen:
     """A checkpointer and the processes of its server, which can be stopped and continued, children included."""
 
-    def __init__(self, store: Checkpointer, pid: int) -> None:
+    answering: Collection[str] = ()
+
+    def __init__(self, store: Checkpointer, *pids: int, timeout: float) -> None:
         self.store = store
-        self._pid = pid
+        self.timeout = timeout
+        self._pids = pids
         self._stopped: list[int] = []
 
     def freeze(self) -> None:
         """Stop all processes of the server, and return once every thread of them stands still."""
-        self._stopped = list(_family(self._pid))
+        self._stopped = [one for pid in self._pids for one in _family(pid)]
         for pid in self._stopped:
             os.kill(pid, signal.SIGSTOP)
         while any(map(_is_moving, self._stopped)):

@@ -19,6 +19,7 @@ __all__ = [
     "Calls",
     "Job",
     "Locks",
+    "PutOff",
     "WorkerPool",
     "apart",
     "cancel_and_wait",
@@ -135,9 +136,11 @@ class Job(asyncio.Future[Any]):
     cancellation is raised when the job has ended.
     """
 
-    __slots__ = ("error", "outcome", "work")
+    __slots__ = ("error", "outcome", "since", "work")
     error: BaseException | None
     outcome: Any
+    since: float
+    """When the job was made, by the steady clock. Only set by stores whose jobs may wait for a limited time."""
     work: Any
 
     def cancel(self, msg: Any | None = None) -> bool:
@@ -222,16 +225,29 @@ async def apart(work: Callable[[], None]) -> None:
         await running
 
 
+class PutOff(Exception):
+    """Raised by a job of a `WorkerPool` that cannot go on now, because it needs a lock that another process holds. The
+    pool runs the job again, from its beginning, after `seconds`. Meanwhile its OS thread runs other jobs."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"try again in {seconds:g} s")
+
+
 class WorkerPool:
     """A fixed number (`size`) of OS threads that run jobs from one queue. Each OS thread has a resource of its own, for
     example a connection, which it passes to the function of each job. It calls `make` for the resource before its first
-    job, and `close` with the resource when the pool stops."""
+    job, and `close` with the resource when the pool stops. A job that raises `PutOff` is run again later."""
 
     def __init__(self, name: str, size: int, make: Callable[[], Any], close: Callable[[Any], None]) -> None:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._make = make
         self._close = close
         self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._later: set[Job] = set()
+        """The jobs that were put off and are not in the queue again."""
+        self._is_stopping = False
         try:
             for number in range(size):
                 thread = threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
@@ -250,7 +266,13 @@ class WorkerPool:
         return box.pop()
 
     def stop(self) -> None:
-        """Finish the queued jobs, then end the OS threads of the pool. Blocks until they have ended."""
+        """Finish the queued jobs and those that were put off, then end the OS threads of the pool. Blocks until they
+        have ended."""
+        with self._lock:
+            self._is_stopping = True
+            for job in self._later:
+                self._queue.put(job)
+            self._later.clear()
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -262,9 +284,8 @@ class WorkerPool:
             try:
                 if resource is None:
                     resource = self._make()
-                # In a list, which the caller empties: this OS thread may keep the job for a while after it is delivered,
-                # and would keep a large result with it, in memory that the caller's next read may need.
-                job.outcome = [job.work(resource)]
+                if not self._do(job, resource):
+                    continue
             except BaseException as error:  # noqa: BLE001 - handed to the waiter, whatever it is
                 _clear_frames(error)
                 job.error = error
@@ -272,6 +293,42 @@ class WorkerPool:
             del job
         if resource is not None:
             self._close(resource)
+
+    def _do(self, job: Job, resource: Any) -> bool:
+        """Run a job and store its result. Returns False if the job was put off, so that it has no result yet. When the
+        pool stops, the job is not put off: this OS thread waits, and then runs it again."""
+        while True:
+            try:
+                # In a list, which the caller empties: this OS thread may keep the job for a while after it is delivered,
+                # and would keep a large result with it, in memory that the caller's next read may need.
+                job.outcome = [job.work(resource)]
+                return True
+            except PutOff as error:
+                pause = error.seconds
+            with self._lock:
+                if not self._is_stopping:
+                    self._put_off(job, pause)
+                    return False
+            time.sleep(pause)
+
+    def _put_off(self, job: Job, pause: float) -> None:
+        """Let the event loop of the caller put this job into the queue again after a pause. The loop's timer keeps no OS
+        thread waiting. A job of a closed loop is dropped, because nobody waits for it."""
+        self._later.add(job)
+        try:
+            loop = job.get_loop()
+            loop.call_soon_threadsafe(loop.call_later, pause, self._resume, job)
+        except RuntimeError:
+            self._later.discard(job)
+        except BaseException:
+            self._later.discard(job)
+            raise
+
+    def _resume(self, job: Job) -> None:
+        with self._lock:
+            if job in self._later:
+                self._later.discard(job)
+                self._queue.put(job)
 
 
 def _clear_frames(error: BaseException) -> None:

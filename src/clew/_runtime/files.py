@@ -22,7 +22,6 @@ else:
 
 __all__ = [
     "NO_MEMORY",
-    "WAIT",
     "Reserve",
     "explain",
     "is_full",
@@ -37,6 +36,7 @@ __all__ = [
     "sync",
     "sync_folder",
     "sync_path",
+    "try_lock",
     "unlock",
     "write_all",
     "write_beside",
@@ -291,7 +291,7 @@ def explain(error: OSError | MemoryError, path: Path) -> ClewError:
     return Unavailable(f"{path}: {error.strerror or error}: {hint or 'check the disk, then try again'}.")
 
 
-WAIT = 30.0
+_WAIT = 30.0
 """Seconds that `lock` waits for the lock of a file before it raises `Unavailable`."""
 _FIRST_NAP = 0.0005
 _LONGEST_NAP = 0.025
@@ -299,7 +299,7 @@ _LONGEST_NAP = 0.025
 if sys.platform == "win32":
     _BYTE = 2**31 - 2  # Windows locks also prevent reads, so lock a byte that is beyond the end of every file
 
-    def _try(fd: int, shared: bool) -> bool:
+    def try_lock(fd: int, *, shared: bool) -> bool:
         os.lseek(fd, _BYTE, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # msvcrt has no shared locks, so readers wait for each other
@@ -314,7 +314,9 @@ if sys.platform == "win32":
 
 else:
 
-    def _try(fd: int, shared: bool) -> bool:
+    def try_lock(fd: int, *, shared: bool) -> bool:
+        """Lock this open file if no other lock is in the way. Several locks with `shared=True` can be held on a file at
+        the same time; a lock with `shared=False` excludes all others. Returns whether the file is now locked."""
         try:
             fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -328,15 +330,14 @@ else:
 
 
 def lock(fd: int, path: str | Path, *, shared: bool) -> None:
-    """Lock this open file. Several locks with `shared=True` can be held on a file at the same time; a lock with
-    `shared=False` excludes all others. Waits while another lock is in the way, and raises `Unavailable` after `WAIT`
-    (30) seconds. `path` names the file in the error."""
+    """Lock this open file as `try_lock` does, but wait while another lock is in the way. Raises `Unavailable` after 30
+    seconds. `path` names the file in the error."""
     nap = _FIRST_NAP
-    deadline = time.monotonic() + WAIT
-    while not _try(fd, shared):
+    deadline = time.monotonic() + _WAIT
+    while not try_lock(fd, shared=shared):
         if time.monotonic() > deadline:
             raise Unavailable(
-                f"{path}: another process held its lock for {WAIT:.0f} s. Try again, or end that process."
+                f"{path}: another process held its lock for {_WAIT:.0f} s. Try again, or end that process."
             )
         time.sleep(nap)
         nap = min(nap * 1.5, _LONGEST_NAP)

@@ -20,6 +20,7 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, select
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.urls import without_options
 from clew.errors import Conflict, InvalidInput, MissingBlob
 
@@ -42,6 +43,7 @@ class _Space:
         self.touched: dict[str, float] = {}
 
 
+@explains_lack_of_memory()
 class MemoryCheckpointer(Checkpointer):
     """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process
     ends.

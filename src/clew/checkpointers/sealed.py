@@ -10,6 +10,7 @@ import msgspec
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.heads import UNSEALED, Head, HeadQuery, unlisted
 from clew.checkpointers.marks import Marks
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.wrapper import WrappedCheckpointer
 from clew.errors import Corrupt, NotSealed, WrongKey
 from clew.log.keys import Keyring
@@ -21,6 +22,7 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 of the head's tags."""
 
 
+@explains_lack_of_memory()
 class SealedCheckpointer(WrappedCheckpointer):
     """A store whose threads are encrypted with `keys`. `open_checkpointer` returns one if it is given a key.
 

@@ -14,6 +14,7 @@ __all__ = [
     "check_no_at_in_path",
     "connection_count",
     "count",
+    "file_options",
     "given_options",
     "is_loopback",
     "not_this",
@@ -99,6 +100,17 @@ def given_options(query: str, known: Collection[str], shown: str) -> dict[str, s
             raise InvalidInput(f"{shown}: {name} is given twice.")
         given[name] = value
     return given
+
+
+def file_options(url: str) -> tuple[str, dict[str, str]]:
+    """Split the URL of a local file or folder into the part before its options, and the options by name. The only one
+    is `timeout`, the seconds without progress after which a call ends. Raises `InvalidInput` for any other, and for a ?
+    without an option, because a path with a ? may have been meant."""
+    named, mark, query = url.partition("?")
+    given = given_options(query, ("timeout",), without_options(url))
+    if mark and not given:
+        raise InvalidInput(f"{without_options(url)}: after the ? of a URL comes an option, such as timeout=30.")
+    return named, given
 
 
 def truth(given: Mapping[str, str], name: str, shown: str) -> bool:

@@ -364,14 +364,16 @@ class FileCheckpointer(Checkpointer):
 
     Each append is one write and one sync of the thread's own file. Several processes may use one folder; a lock on each file
     makes its writers wait for each other. An append that a crash cut short is ignored by readers and removed by the next
-    append. Damaged bytes raise `Corrupt` and are never removed.
+    append. Damaged bytes raise `Corrupt` and are never removed. `timeout` is how many seconds a call waits while another
+    process has locked a file and writes nothing to it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None: ...
+    def __init__(self, path: str | os.PathLike[str], namespace: str = "", *, timeout: float = 10.0) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> FileCheckpointer:
-        """Open the folder that the URL names: `file:///absolute/dir` or `file:relative/dir`. The path is used as
-        written, so `%20` is not decoded. Raises `InvalidInput` for a URL of any other form."""
+        """Open the folder that the URL names: `file:///absolute/dir` or `file:relative/dir`, perhaps with
+        `?timeout=30`. The path is used as written, so `%20` is not decoded. Raises `InvalidInput` for a URL of any other
+        form."""
 
 class HTTPCheckpointer(Checkpointer):
     """Keeps threads in the store behind a server that runs `clew serve`, within the namespace that belongs to the
@@ -690,12 +692,13 @@ class Run(Generic[T]):
 class SQLiteCheckpointer(Checkpointer):
     """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
 
-    All checkpointers that a process opens on the same file share one writer, so appends that are made at the same time
-    share one fsync. Several processes may use the same file. Network file systems are refused, because SQLite's WAL is
-    not safe on them.
+    All checkpointers that a process opens on the same file with the same `timeout` share one writer, so appends that are
+    made at the same time share one fsync. Several processes may use the same file. Network file systems are refused,
+    because SQLite's WAL is not safe on them. `timeout` is how many seconds a call waits while another process has locked
+    the file and writes nothing.
     """
 
-    def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None: ...
+    def __init__(self, path: str | os.PathLike[str], namespace: str = "", *, timeout: float = 10.0) -> None: ...
     def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
     ) -> Backup:
@@ -707,8 +710,8 @@ class SQLiteCheckpointer(Checkpointer):
 
     @staticmethod
     def from_url(url: str, namespace: str = "") -> SQLiteCheckpointer:
-        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`. Raises `InvalidInput`
-        for a URL of any other form."""
+        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`, perhaps with
+        `?timeout=30`. Raises `InvalidInput` for a URL of any other form."""
 
 class SealedCheckpointer(Checkpointer):
     """A store whose threads are encrypted with `keys`. `open_checkpointer` returns one if it is given a key.

@@ -79,11 +79,19 @@ class _Strand:
         _here.strand = self
         try:
             if not self.machine.is_dead:
-                self._job.outcome = self._job.work(None)
+                self._job.outcome = self._work()
         except BaseException as error:  # noqa: BLE001 - handed to the waiter, whatever it is
             self._job.error = error
         self.is_done = True
         self._back.release()
+
+    def _work(self) -> object:
+        """Do the job, and again after a pause as long as it is put off."""
+        while True:
+            try:
+                return self._job.work(None)
+            except aio.PutOff as error:
+                self.pause(error.seconds)
 
 
 _here = threading.local()

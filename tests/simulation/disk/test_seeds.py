@@ -17,6 +17,7 @@ from clew._runtime import files
 from clew.checkpointers.files import log as log_module
 from clew.checkpointers.files.blobs import BlobFiles
 from clew.checkpointers.files.envelope import HEADER
+from clew.checkpointers.files.locks import FileLocks
 from clew.checkpointers.files.log import Log
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.files.store import FileCheckpointer
@@ -131,7 +132,7 @@ def test_it_finds_a_record_that_is_not_checked_to_its_end(monkeypatch: pytest.Mo
 
 
 def test_it_finds_appends_without_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "lock", lambda fd, path, *, shared: None)
+    monkeypatch.setattr(FileLocks, "lock", lambda locks, fd, path, *, shared: None)
     assert found()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from obstore.store import MemoryStore
 from clew.checkpointers.objects.base import BucketCheckpointer
 from clew.checkpointers.objects.bucket import Found, Refused, Tag
 from clew.checkpointers.objects.clouds import ObstoreBucket
+from clew.checkpointers.patience import TIMEOUT
 from clew.testing import CheckpointerContract
 from tests.simulation.environment import simulated
 from tests.simulation.loop import SimulatedLoop
@@ -22,6 +23,9 @@ from tests.simulation.promises import promises
 
 class Silenced:
     """A store whose server can be frozen, as the contract wants it."""
+
+    timeout = TIMEOUT
+    answering: Collection[str] = ()
 
     def __init__(self, store: BucketCheckpointer, server: Server) -> None:
         self.store = store

@@ -3,11 +3,13 @@ models is the SQL that the store sends."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import count
 from typing import Any
 
 import pytest
 
+from clew.checkpointers.patience import TIMEOUT
 from clew.checkpointers.postgres.store import PostgresCheckpointer
 from clew.testing import CheckpointerContract
 from tests.simulation.environment import simulated
@@ -21,6 +23,9 @@ URL = "postgresql://clew@simulated/clew?application_name={}"
 
 class Silenced:
     """A store whose server can be frozen, as the contract wants it."""
+
+    timeout = TIMEOUT
+    answering: Collection[str] = ()
 
     def __init__(self, store: PostgresCheckpointer, server: Server) -> None:
         self.store = store

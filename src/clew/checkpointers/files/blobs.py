@@ -156,7 +156,7 @@ class BlobFiles:
     def _locked(self, *, shared: bool) -> Iterator[None]:
         fd = self._open_lock()
         try:
-            files.lock(fd, self._lock_file, shared=shared)
+            self._root.locks.lock(fd, self._lock_file, shared=shared)
             try:
                 yield
             finally:

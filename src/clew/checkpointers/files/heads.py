@@ -15,6 +15,7 @@ import msgspec
 from blake3 import blake3
 
 from clew._runtime import files
+from clew._runtime.aio import PutOff
 from clew.checkpointers.files.log import Log
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.files.threads import ThreadFiles
@@ -73,6 +74,10 @@ class HeadFiles:
                 except Corrupt as error:
                     damaged.append(error)
                     continue
+                except PutOff:  # a thread is locked: keep what was learned for when this is called again
+                    self._known = {**before, **known}
+                    self._learned += learned
+                    raise
                 learned += entry is not None and entry.stamp is not None
             if entry is not None:
                 known[key] = entry

@@ -23,6 +23,7 @@ import msgspec
 from blake3 import blake3
 
 from clew._runtime import files
+from clew.checkpointers.files.locks import FileLocks
 from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, Unavailable
 
 __all__ = ["Root"]
@@ -38,8 +39,9 @@ _LEFT_BY_SYSTEMS = {".DS_Store", "lost+found"}
 class Root:
     """The folder of a file store, and in it the folder of one namespace (`space`)."""
 
-    def __init__(self, path: Path, namespace: str) -> None:
+    def __init__(self, path: Path, namespace: str, locks: FileLocks) -> None:
         self.path = path
+        self.locks = locks
         self.space = path / blake3(namespace.encode()).hexdigest()
         self._namespace = namespace
         self._marker = path / MARKER

@@ -26,10 +26,13 @@ from clew.checkpointers.checks import (
 )
 from clew.checkpointers.files.blobs import BlobFiles
 from clew.checkpointers.files.heads import HeadFiles
+from clew.checkpointers.files.locks import Call, FileLocks
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.files.threads import ThreadFiles
 from clew.checkpointers.heads import Head, HeadQuery, select, unlisted
-from clew.checkpointers.urls import without_options
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
+from clew.checkpointers.patience import TIMEOUT, timeout_seconds
+from clew.checkpointers.urls import file_options, without_options
 from clew.errors import Corrupt, InvalidInput, Unavailable
 
 __all__ = ["FileCheckpointer"]
@@ -39,19 +42,22 @@ WORKERS = 8
 """The number of OS threads that wait for the disk, so that appends to different threads are synced concurrently."""
 
 
+@explains_lack_of_memory()
 class FileCheckpointer(Checkpointer):
     """A store in a folder of plain files, which can be copied and backed up with ordinary tools.
 
     Each append is one write and one sync of the thread's own file. Several processes may use one folder; a lock on each file
     makes its writers wait for each other. An append that a crash cut short is ignored by readers and removed by the next
-    append. Damaged bytes raise `Corrupt` and are never removed.
+    append. Damaged bytes raise `Corrupt` and are never removed. `timeout` is how many seconds a call waits while another
+    process has locked a file and writes nothing to it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
+    def __init__(self, path: str | os.PathLike[str], namespace: str = "", *, timeout: float = TIMEOUT) -> None:
         check_namespace(namespace)
         if "\0" in os.fspath(path):
             raise InvalidInput(f"{path!r}: a path cannot hold NUL characters")
-        self._root = Root(Path(os.path.abspath(Path(path).expanduser())), namespace)
+        self._locks = FileLocks(timeout_seconds(timeout))
+        self._root = Root(Path(os.path.abspath(Path(path).expanduser())), namespace, self._locks)
         self._blobs = BlobFiles(self._root)
         self._threads = ThreadFiles(self._root, self._blobs)
         self._heads = HeadFiles(self._root, self._threads)
@@ -62,19 +68,21 @@ class FileCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> FileCheckpointer:
-        """Open the folder that the URL names: `file:///absolute/dir` or `file:relative/dir`. The path is used as
-        written, so `%20` is not decoded. Raises `InvalidInput` for a URL of any other form."""
-        path = url.removeprefix("file:")
+        """Open the folder that the URL names: `file:///absolute/dir` or `file:relative/dir`, perhaps with
+        `?timeout=30`. The path is used as written, so `%20` is not decoded. Raises `InvalidInput` for a URL of any other
+        form."""
+        named, options = file_options(url)
+        path = named.removeprefix("file:")
         if path.startswith("//"):
             path = path[2:] if path.startswith("///") else ""
-        if path == url or not path.strip("/") or "?" in path:
+        if path == named or not path.strip("/"):
             raise InvalidInput(
                 f"{without_options(url)} does not name a folder. Write file:///absolute/dir or file:relative/dir, without "
-                "host and options."
+                "host. The only option is ?timeout=."
             )
         if sys.platform == "win32" and path[2:3] == ":":
             path = path.lstrip("/")
-        return cls(path, namespace)
+        return cls(path, namespace, timeout=timeout_seconds(options.get("timeout", TIMEOUT)))
 
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
@@ -167,7 +175,10 @@ class FileCheckpointer(Checkpointer):
         result. `loop` is the event loop of the caller. An `OSError` or a `MemoryError` is raised as the `ClewError` that
         explains it."""
 
+        call = Call()
+
         def explained(_: None) -> T:
+            self._locks.work_for(call)
             try:
                 self._root.open()
                 return work()

@@ -160,7 +160,7 @@ class ThreadFiles:
                 fd = os.open(path, flags, 0o600)
             is_kept = False
             try:
-                files.lock(fd, path, shared=shared)
+                self._root.locks.lock(fd, path, shared=shared)
                 is_kept = _is_at(fd, path)
             finally:
                 if not is_kept:

@@ -28,6 +28,7 @@ from clew.checkpointers.checks import (
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros
 from clew.checkpointers.http.protocol import MSGPACK, OCTETS, Blobs, Digests, Sweep, encode_text, log_tag
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.urls import check_no_at_in_path, given_options, without_password
 from clew.errors import Corrupt, InvalidInput, MissingExtra, Unavailable
@@ -54,6 +55,7 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 _decode_digests = msgspec.msgpack.Decoder(Digests).decode
 
 
+@explains_lack_of_memory()
 class HTTPCheckpointer(Checkpointer):
     """Keeps threads in the store behind a server that runs `clew serve`, within the namespace that belongs to the
     token.

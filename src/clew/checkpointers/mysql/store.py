@@ -23,6 +23,7 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_digest
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.sql.deletion import delete_thread
 from clew.checkpointers.sql.heads import decode_head, make_append, text_digest
 from clew.checkpointers.sql.listing import list_heads
@@ -45,6 +46,7 @@ _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
 alone), number of blobs to put, number of blobs to get, and number of blobs to touch (mark as just used)."""
 
 
+@explains_lack_of_memory()
 class MySQLCheckpointer(Checkpointer):
     """Keeps threads in tables of one MySQL or MariaDB database. The tables are created on first use.
 

@@ -31,6 +31,7 @@ from clew.checkpointers.objects.bucket import Bucket, Listed, PatientBucket, pro
 from clew.checkpointers.objects.format import DEAD_SIZE
 from clew.checkpointers.objects.heads import ObjectHeads
 from clew.checkpointers.objects.threads import ObjectThreads
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.packed.clock import Clock
 from clew.checkpointers.packed.log import Append
 from clew.checkpointers.patience import TIMEOUT, Patience
@@ -48,6 +49,7 @@ _proven: dict[str, Clock] = {}
 has changed), by name. Each has the clock of its server."""
 
 
+@explains_lack_of_memory()
 class BucketCheckpointer(Checkpointer):
     """A store in a bucket of object storage. `bucket` is the driver that makes the requests. `where` names the bucket
     in errors; all object names start with `prefix`. A call without progress for `timeout` seconds raises

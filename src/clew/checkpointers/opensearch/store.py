@@ -29,6 +29,7 @@ from clew.checkpointers.opensearch.engine import Answer, Engine, check_options, 
 from clew.checkpointers.opensearch.listing import Listing
 from clew.checkpointers.opensearch.schema import Indices
 from clew.checkpointers.opensearch.threads import Threads
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.packed.log import Append
 from clew.errors import Corrupt, InvalidInput, ThreadNotFound, UsageError
 
@@ -47,6 +48,7 @@ MOST_FOUND = 1000
 """The most threads that one search returns."""
 
 
+@explains_lack_of_memory()
 class OpenSearchCheckpointer(Checkpointer):
     """A store in an OpenSearch cluster, version 2.4 or later.
 

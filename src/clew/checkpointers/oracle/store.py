@@ -4,6 +4,7 @@ store."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -28,6 +29,7 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_digest
 from clew.checkpointers.oracle import address
 from clew.checkpointers.oracle.sql import VERSION, Statements
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.patience import Patience
 from clew.checkpointers.sql.heads import Append, Listing, decode_head, make_append, refusal, text_digest
 from clew.checkpointers.sql.listing import sorted_part
@@ -37,6 +39,7 @@ from clew.errors import ClewError, Corrupt, MissingExtra, NewerFormat, Unavailab
 __all__ = ["OracleCheckpointer"]
 
 T = TypeVar("T")
+log = logging.getLogger("clew.checkpointers.oracle")
 
 _INLINE = 32_000
 """The most bytes that are passed to PL/SQL as a plain value. A larger value goes into a temporary LOB (large object)
@@ -46,6 +49,7 @@ _PAGE, _GET_MOST, _TOUCH_MOST = 100, 16, 1000
 (mark as just used) or delete."""
 
 
+@explains_lack_of_memory()
 class OracleCheckpointer(Checkpointer):
     """Keeps threads in the tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
 
@@ -245,7 +249,10 @@ class OracleCheckpointer(Checkpointer):
         if self._guard.close() and self._calls is not None:
             await self._calls.drain()
             if self._pool is not None:
-                await self._patience.limit(self._pool.close(force=True))
+                try:
+                    await self._patience.limit(self._pool.close(force=True))
+                except Unavailable as error:  # every call has its answer or its error; nothing is lost
+                    log.warning("%s: the connections could not be closed in an orderly way: %s", self._where, error)
 
     # Bound values
 

@@ -21,6 +21,7 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.postgres.statements import Append, Statements
 from clew.checkpointers.postgres.values import bytes_list, number, numbers_of
 from clew.checkpointers.sql.deletion import delete_thread
@@ -43,6 +44,7 @@ _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
 alone), number of blobs to put, number of blobs to get, and number of blobs to touch (mark as just used)."""
 
 
+@explains_lack_of_memory()
 class PostgresCheckpointer(Checkpointer):
     """Keeps threads in one schema of a PostgreSQL database. The schema is created on first use.
 

@@ -26,6 +26,7 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_key
+from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.redis import scripts
 from clew.checkpointers.redis.address import Options, check_options, parse_url
 from clew.checkpointers.redis.engine import Call, Engine, Line
@@ -52,6 +53,7 @@ _BATCH = 64
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
+@explains_lack_of_memory()
 class RedisCheckpointer(Checkpointer):
     """Keeps threads in a Redis or Valkey server, or in a cluster of them.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import apsw
 import msgspec
 
 from clew._runtime import files
+from clew.checkpointers.patience import TIMEOUT
 from clew.checkpointers.sqlite import schema
-from clew.checkpointers.sqlite.connection import FAULTS, configure, connect, explain, remove
+from clew.checkpointers.sqlite.connection import FAULTS, LockWait, configure, connect, explain, remove
 from clew.errors import InvalidInput
 
 __all__ = ["Backup", "backup"]
@@ -33,6 +35,8 @@ def backup(
     store: str | os.PathLike[str],
     target: str | os.PathLike[str],
     progress: Callable[[int, int | None], None] | None = None,
+    *,
+    timeout: float = TIMEOUT,
 ) -> Backup:
     """Copy the store's database file to `target` with SQLite's backup API. Blocks until the copy is complete and
     survives a power cut.
@@ -41,7 +45,7 @@ def backup(
     are not held up, and they do not make the copy start over: it is made in one read transaction. `target` is a private
     file that appears only when it is complete. Raises `InvalidInput` if `target` exists already or `store` does not.
     `progress` is called from time to time with two numbers: the pages copied so far, and the pages in total, which are
-    never None here.
+    never None here. `timeout` is how many seconds to wait while another process has locked the store and writes nothing.
     """
     source, path = Path(os.path.abspath(Path(store).expanduser())), Path(os.path.abspath(Path(target).expanduser()))
     if not source.is_file():
@@ -54,7 +58,7 @@ def backup(
         files.make_private_folder(path.parent)
         files.make_private_file(temporary)
         try:
-            _copy(source, temporary, progress)
+            _copy(source, temporary, progress, timeout)
             size = temporary.stat().st_size
             if not files.publish(temporary, path):
                 raise taken
@@ -67,8 +71,10 @@ def backup(
         raise files.explain(error, path) from error
 
 
-def _copy(source: Path, target: Path, progress: Callable[[int, int | None], None] | None) -> None:
-    with contextlib.closing(connect(source)) as live, contextlib.closing(connect(target)) as copy:
+def _copy(source: Path, target: Path, progress: Callable[[int, int | None], None] | None, timeout: float) -> None:
+    wait = LockWait(source, timeout)
+    wait.allow(time.monotonic())
+    with contextlib.closing(connect(source, wait=wait)) as live, contextlib.closing(connect(target)) as copy:
         schema.check(live, str(source))
         configure(copy)
         live.execute("BEGIN")

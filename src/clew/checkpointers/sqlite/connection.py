@@ -8,6 +8,7 @@ open a file with both libraries: when one of them closes the file, the operating
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import sys
@@ -25,9 +26,8 @@ from clew.errors import ClewError, Corrupt, Unavailable
 __all__ = [
     "CHECKPOINT_AT_MOST",
     "FAULTS",
-    "LOCK_WAIT",
     "ROOM_NEEDED",
-    "begin",
+    "LockWait",
     "check_writable",
     "commit",
     "configure",
@@ -57,8 +57,6 @@ _DAMAGE = (
 rejects one of them, the tables are not as Clew created them."""
 _ENDING = (apsw.NoMemError, apsw.IOError, apsw.FullError, apsw.InterruptError, MemoryError)
 """The errors after which SQLite ends a transaction by itself."""
-LOCK_WAIT = 30.0
-"""Seconds to wait for another process's transaction before a call raises `Unavailable`."""
 CHECKPOINT_AT_MOST = 1024
 """When the WAL (SQLite's write-ahead log) has this many pages, SQLite itself moves them to the database before a commit
 returns. Not for appends: the writer counts their pages, and moves them later."""
@@ -68,7 +66,68 @@ write-ahead log) has already been moved into the database."""
 _SHARED_MEMORY = 32 * 1024
 """Bytes of the file that SQLite keeps beside a database while it is open in WAL mode."""
 _CACHED_STATEMENTS = 256
-_PAUSE = 0.05
+_SHORTEST, _LONGEST = 0.001, 0.05
+"""Seconds between attempts to get a lock that another process holds: the first pause and the longest."""
+
+
+class LockWait:
+    """Decides how long the statements of one connection wait while another process has locked the database. SQLite calls
+    this object each time that a statement finds the database locked.
+
+    A call gives up when `seconds` have passed both since it was made and since something was last written to the WAL
+    (SQLite's write-ahead log): a WAL that grows shows that other transactions end, and that the disk works. All
+    statements of a call share its time, and so do calls that wait in the same queue.
+
+    Outside of `allowed`, and before `allow` is called, statements do not wait.
+    """
+
+    __slots__ = ("_seconds", "_since", "_wal")
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self._wal = f"{path}-wal"
+        self._seconds = seconds
+        self._since: float | None = None
+
+    def allow(self, since: float) -> None:
+        """From now on let statements wait for a call that was made at the time `since` of the steady clock."""
+        self._since = since
+
+    @contextlib.contextmanager
+    def allowed(self, since: float) -> Iterator[None]:
+        """Let statements wait during the `with` block, as `allow` does. After it, they do not wait."""
+        self._since = since
+        try:
+            yield
+        finally:
+            self._since = None
+
+    def left(self, since: float) -> float:
+        """Return how many seconds more a call may wait that was made at the time `since` of the steady clock. Returns 0
+        or less if its time is over."""
+        left = since + self._seconds - time.monotonic()
+        return left if left > 0 else max(left, self._seconds - self._age())
+
+    def left_now(self) -> float:
+        """Return how many seconds more the present call may wait."""
+        return 0.0 if self._since is None else self.left(self._since)
+
+    def _age(self) -> float:
+        """Return how many seconds ago something was written to the WAL. Returns infinity if there is none, or for a time
+        in the future: the clock was set, and the time says nothing."""
+        try:
+            age = time.time() - os.stat(self._wal).st_mtime
+        except OSError:
+            return math.inf
+        return age if age >= 0 else math.inf
+
+    def __call__(self, tries: int) -> bool:
+        """Wait a moment before another attempt to get the lock. `tries` is how many attempts were made before. Returns
+        False at once if the call has no time left."""
+        left = self.left_now()
+        if left <= 0:
+            return False
+        time.sleep(min(left, _LONGEST, _SHORTEST * 1.5 ** min(tries, 20)))
+        return True
 
 
 def library() -> str:
@@ -76,17 +135,17 @@ def library() -> str:
     return f"SQLite {apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})"
 
 
-def connect(path: Path, options: str = "mode=rw") -> apsw.Connection:
+def connect(path: Path, options: str = "mode=rw", *, wait: LockWait | None = None) -> apsw.Connection:
     """Open a connection to an existing SQLite file. `options` are the parameters of SQLite's file URL; by default the
     file is opened for reading and writing. Raises `apsw.CantOpenError` if there is no such file, or if it cannot be
-    opened with these options. A statement waits up to `LOCK_WAIT` seconds while another process has locked the
-    database."""
+    opened with these options. `wait` decides how long a statement waits while another process has locked the
+    database; without it, a statement does not wait."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(f"{path.as_uri()}?{options}", flags=flags, statementcachesize=_CACHED_STATEMENTS)
     if options == "mode=rw" and connection.readonly("main"):  # SQLite opens it read-only if it cannot open it to write
         connection.close()
         raise apsw.CantOpenError("the file could not be opened for writing")
-    connection.set_busy_timeout(round(LOCK_WAIT * 1000))
+    connection.set_busy_handler(wait)
     _distrust(connection)
     return connection
 
@@ -116,10 +175,10 @@ def limit_steps(connection: apsw.Connection, path: Path) -> None:
     connection.set_progress_handler(StepLimit(path), STEPS)
 
 
-def connect_to_read(path: Path) -> apsw.Connection:
+def connect_to_read(path: Path, wait: LockWait) -> apsw.Connection:
     """Open a connection to a SQLite file that this process may not write. Raises `Unavailable` if the file needs changes
     before it can be read, because a process that was killed has left its write-ahead log."""
-    connection = connect(path, "mode=ro")
+    connection = connect(path, "mode=ro", wait=wait)
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
@@ -129,7 +188,7 @@ def connect_to_read(path: Path) -> apsw.Connection:
                 f"{path} cannot be read where it is, because the file {path.name}-wal beside it holds newer data and "
                 "SQLite has to write in the folder to read it. Copy both files into a folder that can be written to."
             ) from error
-        return connect(path, "mode=ro&immutable=1")
+        return connect(path, "mode=ro&immutable=1", wait=wait)
     return connection
 
 
@@ -156,21 +215,21 @@ def configure(connection: apsw.Connection) -> None:
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
 
 
-def use_wal(connection: apsw.Connection, where: str) -> None:
+def use_wal(connection: apsw.Connection, where: str, wait: LockWait) -> None:
     """Make sure that the database is in WAL mode, and change it to that mode if it is not. Raises `Unavailable` if that
-    fails. `where` names the database in errors.
+    fails. `where` names the database in errors. `wait` decides how long to wait while other processes have it open.
 
     A copy that SQLite's `VACUUM INTO` made, a restored dump, or a store whose first open failed can be in the mode
     `delete`. In that mode a power cut can take back acknowledged appends.
     """
-    until = time.monotonic() + LOCK_WAIT
+    tries = 0
     while connection.execute("PRAGMA journal_mode").get != "wal":
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").get
         except apsw.BusyError:
-            if time.monotonic() > until:
+            if not wait(tries):
                 raise
-            time.sleep(_PAUSE)
+            tries += 1
             continue
         if mode != "wal":
             raise Unavailable(
@@ -179,33 +238,22 @@ def use_wal(connection: apsw.Connection, where: str) -> None:
             )
 
 
-def check_writable(connection: apsw.Connection) -> None:
+def check_writable(connection: apsw.Connection, wait: LockWait) -> None:
     """Raise `apsw.ReadOnlyError` if nothing can be written through this connection. Changes nothing.
 
     If SQLite once fails to open a file beside the database for writing, it opens that file read-only and does not try
     again. This affects the one connection, or all connections of the process to this database until the last of them is
-    closed. So the first connection is checked, and the connection that writes.
+    closed. So the first connection is checked, and the connection that writes. Does not wait for a lock. `wait` is what
+    decides how long the connection's other statements do.
     """
-    connection.set_busy_timeout(0)
+    connection.set_busy_handler(None)
     try:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("ROLLBACK")
     except apsw.BusyError:
         pass  # another process writes, so it can be written
     finally:
-        connection.set_busy_timeout(round(LOCK_WAIT * 1000))
-
-
-def begin(db: apsw.Cursor, patient: bool) -> None:
-    """Start a write transaction. If another process has locked the database, `patient` decides: with it, wait up to
-    `LOCK_WAIT` seconds; without it, raise `apsw.BusyError` at once."""
-    try:
-        db.execute("BEGIN IMMEDIATE")
-    except apsw.Error as error:
-        if not (patient and is_busy(error)):
-            raise
-        with setting(db, "busy_timeout", round(LOCK_WAIT * 1000)):
-            db.execute("BEGIN IMMEDIATE")
+        connection.set_busy_handler(wait)
 
 
 def commit(db: apsw.Cursor, *, count_pages: bool) -> None:
@@ -281,7 +329,8 @@ def _is_full(path: Path) -> bool:
 
 
 _HINTS: dict[type[apsw.Error], str] = {
-    apsw.BusyError: f"another process held its lock for {LOCK_WAIT:.0f} s; try again, or end that process",
+    apsw.BusyError: "another process held its lock and wrote nothing for as long as a call waits; try again, or end that "
+    "process",
     apsw.LockedError: "it is locked; try again",
     apsw.FullError: "the disk is full; nothing stored was harmed. Free some space and try again",
     apsw.ReadOnlyError: "it is read-only; make the file and its folder writable",

@@ -1,5 +1,4 @@
-"""One SQLite file as this process uses it. Opens the connections, commits requests in groups through one writer, and
-explains SQLite's errors."""
+"""One SQLite file as this process uses it. Commits requests in groups through one writer, and reads on OS threads."""
 
 from __future__ import annotations
 
@@ -8,8 +7,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -18,26 +17,19 @@ import apsw
 
 from clew._runtime import files
 from clew._runtime.aio import Job, WorkerPool, deliver, new_job, settle_all, start_thread
-from clew.checkpointers.sqlite import schema
+from clew.checkpointers.patience import TIMEOUT
 from clew.checkpointers.sqlite.appends import Append, Appender, is_freeing, may_be_written_here, pages_of
 from clew.checkpointers.sqlite.connection import (
     CHECKPOINT_AT_MOST,
     FAULTS,
-    LOCK_WAIT,
-    begin,
-    check_writable,
+    LockWait,
     commit,
-    configure,
-    connect,
-    connect_to_read,
     explain,
     is_busy,
-    is_read_only,
-    library,
     limit_steps,
     roll_back,
-    setting,
 )
+from clew.checkpointers.sqlite.file import Reader, StoreFile, closed_on_error
 from clew.checkpointers.sqlite.packs import FULL, LEAST, PACK_AFTER, pack_logs, trim
 from clew.checkpointers.sqlite.room import (
     Deletion,
@@ -50,7 +42,7 @@ from clew.checkpointers.sqlite.room import (
     reserve_of,
 )
 from clew.checkpointers.sqlite.schema import CHECKPOINT_AFTER, PAGE_SIZE
-from clew.errors import Corrupt, InvalidInput, Unavailable
+from clew.errors import Unavailable
 
 __all__ = ["Engine", "open_engine"]
 
@@ -85,16 +77,18 @@ class Engine:
     the processor is busy. A lone append then takes two thirds of the time (measured). The loop spends at most half of
     its time on this. It leaves the work to the writer if another process holds the lock. Only the writer moves pages
     from the WAL (SQLite's write-ahead log) to the database.
+
+    While another process has locked the database, requests wait for `seconds`. Each one fails when its own time is over,
+    counted from when it was made; the others wait on.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, seconds: float = TIMEOUT) -> None:
         self.path = path
+        self.seconds = seconds
         self._name = str(path)
         self.users = 0
-        self._opened = False
-        self._read_only = False
-        self._file: tuple[int, int] | None = None
-        self._opening = threading.Lock()
+        self._file = StoreFile(path)
+        self._wait = LockWait(path, seconds)
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._gathered: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         self._handed: dict[asyncio.AbstractEventLoop, Job] = {}
@@ -114,7 +108,7 @@ class Engine:
         self._reserve = reserve_of(path)
         self._here_again = 0.0
         self._writer = threading.Thread(target=self._write, name="clew-sqlite-writer", daemon=True)
-        self._readers = WorkerPool("clew-sqlite-reader", READERS, self._connect_reader, apsw.Connection.close)
+        self._readers = WorkerPool("clew-sqlite-reader", READERS, partial(Reader, self._file, seconds), Reader.close)
         try:
             start_thread(self._writer)
         except BaseException:
@@ -138,6 +132,7 @@ class Engine:
         the interpreter lock, and an append takes twice as long (measured).
         """
         job = new_job(work, loop)
+        job.since = time.monotonic()
         if (gathered := self._gathered.get(loop)) is not None:
             gathered.append(job)
         elif self._crowded or self._quick >= QUICK_RUNS:
@@ -193,9 +188,11 @@ class Engine:
         """Call this function with a cursor, on an OS thread for reads, and return its result. The function runs in a
         read transaction of its own, so that it sees one state of the database. `loop` is the event loop of the caller.
         """
+        since = time.monotonic()
 
-        def isolated(connection: apsw.Connection) -> T:
+        def isolated(reader: Reader) -> T:
             try:
+                connection = reader.connection_for(since)
                 roll_back(connection)  # the last transaction is still open if ending it failed for lack of memory
                 limit_steps(connection, self.path)
                 db = connection.cursor()
@@ -226,19 +223,23 @@ class Engine:
             release_at_rest(self._reserve, self.path)
 
     def _write(self) -> None:
+        left: list[Job] = []
         more = True
-        while more:
-            batch, more = self._gather()
+        while more or left:
+            batch, more = self._gather(left, more)
+            left = []
             try:
                 with self._writing:
                     if batch and self._connection is None:
-                        self._connection = self._connect_writer()
+                        self._connection = self._connect_writer(batch)
                     if batch and self._connection is not None:
                         self._transact_or_free_room(self._connection, batch)
             except BaseException as error:  # noqa: BLE001 - each waiter gets it
                 told = self._told(error)
                 for job in batch:
                     job.error = told
+                if is_busy(told.__cause__):
+                    batch, left = self._with_time_left(batch)
             deliver(batch)
             del batch
             if self._connection is not None and self._pages > CHECKPOINT_AFTER:
@@ -246,27 +247,42 @@ class Engine:
                     pack_logs(self._connection, self._appender.appended, PACK_AFTER, FULL)
                     self._checkpoint(self._connection)
 
-    def _gather(self) -> tuple[list[Job], bool]:
-        """Wait until there are requests in the queue, take them, and return them. The queue holds lists of requests; no
-        further list is taken once there are `MAX_BATCH` requests or more. The second value returned is False once
-        `stop` was called."""
-        batch: list[Job] = []
-        jobs = self._queue.get()
-        while jobs is not None:
+    def _with_time_left(self, batch: list[Job]) -> tuple[list[Job], list[Job]]:
+        """Divide requests that found the database locked into those whose time is over and those that wait on. The
+        latter lose their error. If there is no memory for this, none waits on."""
+        over: list[Job] = []
+        left: list[Job] = []
+        try:
+            for job in batch:
+                (left if self._wait.left(job.since) > 0 else over).append(job)
+        except MemoryError:
+            return batch, []
+        for job in left:
+            job.error = None
+        return over, left
+
+    def _gather(self, left: list[Job], more: bool) -> tuple[list[Job], bool]:
+        """Take the requests that are in the queue, and return them after those in `left`, which are to be tried again.
+        Waits for requests if there are none in `left`. The queue holds lists of requests; no further list is taken once
+        there are `MAX_BATCH` requests or more. The second value returned is False once `stop` was called, and then
+        `more` is False in the next call."""
+        batch = left
+        while more and len(batch) < MAX_BATCH:
+            try:
+                jobs = self._queue.get(block=not batch)
+            except Empty:
+                break
+            if jobs is None:
+                more = False
+                break
             try:
                 batch += jobs
             except MemoryError as error:
                 for job in jobs:
                     job.error = self._told(error)
                 deliver(jobs)
-            if len(batch) >= MAX_BATCH:
-                break
-            try:
-                jobs = self._queue.get_nowait()
-            except Empty:
-                break
         self._crowded = len(batch) > 1
-        return batch, jobs is not None
+        return batch, more
 
     def _transact(self, connection: apsw.Connection, batch: list[Job], *, patient: bool = False) -> None:
         """Run a batch as one transaction: all appends together, then the other functions one by one. Stores each job's
@@ -276,7 +292,7 @@ class Engine:
         others = [job for job in batch if type(job.work) is not Append]
         appends = [job for job in batch if type(job.work) is Append] if others else batch
         try:
-            begin(db, patient)
+            self._begin(db, batch, patient)
             self._appender.begin(db)
             self._appender.apply(db, appends)
             for job in others:
@@ -286,7 +302,7 @@ class Engine:
             commit(db, count_pages=bool(others))
             self._quick = self._quick + 1 if time.monotonic() - began < QUICK else 0
             self._pages = _pages_left(db, self._pages) if others else self._pages + pages_of(appends)
-            self._check_file()
+            self._file.check()
         except BaseException as error:
             self._appender.forget()
             self._roll_back(connection, db, error)
@@ -296,6 +312,17 @@ class Engine:
         finally:
             # A raised error may keep the cursor alive, and a connection with an open cursor does not close.
             db.close(True)
+
+    def _begin(self, db: apsw.Cursor, batch: list[Job], patient: bool) -> None:
+        """Start a write transaction. If another process has locked the database, `patient` decides: with it, wait until
+        the time of one request in the batch is over; without it, raise `apsw.BusyError` at once."""
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        except apsw.BusyError:
+            if not patient:
+                raise
+            with self._wait.allowed(_earliest(batch)):
+                db.execute("BEGIN IMMEDIATE")
 
     def _roll_back(self, connection: apsw.Connection, db: apsw.Cursor, failure: BaseException) -> None:
         """Roll back a transaction that failed. If it failed for lack of memory, or cannot be rolled back, also close
@@ -334,7 +361,7 @@ class Engine:
                 job.error = explain(full, self.path)
             if freeing := [job for job in batch if isinstance(job.work, Deletion) or is_freeing(job.work)]:
                 self._appender.forget()
-                with setting(connection.cursor(), "busy_timeout", round(LOCK_WAIT * 1000)):
+                with self._wait.allowed(_earliest(freeing)):
                     free_room(connection, self.path, self._reserve, freeing, self._transact)
                 self._checkpoint(connection)
 
@@ -352,113 +379,23 @@ class Engine:
             log.debug("%s: the WAL is not moved to the database for now: %s", self.path, error)
         self._pages = 0
 
-    def _check_file(self) -> None:
-        """Raise `Unavailable` if the database file was deleted or replaced since it was opened. Writes to a deleted
-        file seem to succeed, but are lost."""
-        try:
-            found = os.stat(self._name)
-        except OSError as error:
-            raise files.explain(error, self.path) from error
-        if (found.st_dev, found.st_ino) != self._file:
-            raise Unavailable(
-                f"{self.path} was deleted or replaced while it was open. Close the store and open it again."
-            )
-
-    def _connect(self) -> apsw.Connection:
-        with self._explained(), self._opening:
-            if self._opened:
-                self._check_file()
-            else:
-                self._prepare()
-            connection = connect_to_read(self.path) if self._read_only else connect(self.path)
-            with _closed_on_error(connection):
-                if not self._opened:
-                    self._open(connection)
-                configure(connection)
-            return connection
-
-    def _connect_reader(self) -> apsw.Connection:
-        """Open a connection that reads. If this process may not write the store, an older version of its tables cannot
-        be migrated; the connection then shows them as if they had the current version."""
-        connection = self._connect()
-        if self._read_only:
-            with self._explained(), _closed_on_error(connection):
-                schema.show_as_newest(connection, self._name)
-        return connection
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn errors of `apsw` and of the operating system inside the `with` block into a `ClewError`."""
-        try:
-            yield
-        except FAULTS as error:
-            raise explain(error, self.path) from error
-        except OSError as error:
-            raise files.explain(error, self.path) from error
-
-    def _open(self, connection: apsw.Connection) -> None:
-        """Check on this process's first connection that the database is a store. Bring the store to the current version,
-        unless it can only be read."""
-        schema.check(connection, self._name)
-        if not self._read_only:
-            files.make_private(self.path, *(Path(f"{self.path}{suffix}") for suffix in ("-wal", "-shm")))
-            schema.migrate(connection, self._name)
-            check_writable(connection)
-        found = os.stat(self.path)
-        self._file = found.st_dev, found.st_ino
-        self._opened = True
-        log.debug("%s: opened, %s", self.path, library())
-
-    def _connect_writer(self) -> apsw.Connection:
-        """Open the connection that writes. On this connection, a statement fails at once if another process has locked
-        the database, and SQLite does not move its write-ahead log into the database by itself. `setting` changes
-        either of these for single statements."""
-        connection = self._connect()
-        with self._explained(), _closed_on_error(connection):
-            if self._read_only:
-                raise apsw.ReadOnlyError("attempt to write a readonly database")
-            check_writable(connection)
-            connection.execute("PRAGMA busy_timeout = 0")
-            connection.execute("PRAGMA wal_autocheckpoint = 0")
+    def _connect_writer(self, batch: list[Job]) -> apsw.Connection:
+        """Open the connection that writes, for these requests. Once it is open, a statement on it fails at once if
+        another process has locked the database, except where `LockWait.allowed` is used."""
+        with self._wait.allowed(_earliest(batch)):
+            connection = self._file.connect_writer(self._wait)
+        with self._file.explained(), closed_on_error(connection):
             finish_deletions(connection)
             self._reserve.hold()
             left = files.size(f"{self._name}-wal")  # other processes may have left pages in the WAL
         self._pages = left // PAGE_SIZE
         return connection
 
-    def _prepare(self) -> None:
-        """Create the store if it is missing. The new file can be read only by this user, and survives a power cut.
-        Raises `InvalidInput` if the path is something else than a file or is on a network file system, and `Corrupt` if
-        it is an empty file."""
-        if self.path.is_dir():
-            raise InvalidInput(f"{self.path} is a folder. A SQLite store is a file: sqlite:///{self.path}/clew.db")
-        if (special := files.special_kind(self.path)) is not None:
-            raise InvalidInput(f"{self.path} is a {special}. A SQLite store is a regular file: name another path.")
-        files.make_private_folder(self.path.parent)
-        kind = files.network_file_system(self.path.parent)
-        if kind is not None:
-            raise InvalidInput(
-                f"{self.path} is on a network file system ({kind}), where SQLite's WAL can lose data. "
-                "Put the store on a local disk, or use a server such as postgresql:// or redis://."
-            )
-        if not os.path.lexists(self.path):
-            schema.create(self.path)
-        elif not self.path.stat().st_size:
-            raise Corrupt(
-                f"{self.path} is an empty file, and a store never is one: its content is lost. Restore it from a copy, or "
-                "delete the file to start a new store."
-            )
-        self._read_only = is_read_only(self.path)
 
-
-@contextmanager
-def _closed_on_error(connection: apsw.Connection) -> Iterator[None]:
-    """Close the connection if the `with` block raises an error."""
-    try:
-        yield
-    except BaseException:
-        connection.close()
-        raise
+def _earliest(batch: Iterable[Job]) -> float:
+    """Return when the first of these requests was made, by the steady clock."""
+    since: float = min(job.since for job in batch)
+    return since
 
 
 def _pages_left(db: apsw.Cursor, pages: int) -> int:
@@ -473,18 +410,20 @@ def _pages_left(db: apsw.Cursor, pages: int) -> int:
     return left if left >= CHECKPOINT_AT_MOST else pages
 
 
-_engines: dict[tuple[str, int], Engine] = {}
+_engines: dict[tuple[str, int, float], Engine] = {}
 _engines_lock = threading.Lock()
 
 
-def open_engine(path: Path) -> Engine:
+def open_engine(path: Path, seconds: float) -> Engine:
     """Return this process's engine (its connections and its writer) for this file, made if there is none yet, and count
-    one more user of it. All checkpointers of a file share one engine. Each call needs one call of `close_engine`."""
-    key = os.path.realpath(path), os.getpid()
+    one more user of it. All checkpointers of a file share one engine, if they wait for locks for the same number of
+    `seconds`: otherwise calls that may wait longer would hold up the others. Each call needs one call of
+    `close_engine`."""
+    key = os.path.realpath(path), os.getpid(), seconds
     with _engines_lock:
         engine = _engines.get(key)
         if engine is None:
-            engine = _engines[key] = Engine(Path(key[0]))
+            engine = _engines[key] = Engine(Path(key[0]), seconds)
         engine.users += 1
         return engine
 
@@ -496,5 +435,5 @@ def close_engine(engine: Engine) -> None:
         engine.users -= 1
         if engine.users:
             return
-        _engines.pop((str(engine.path), os.getpid()), None)
+        _engines.pop((str(engine.path), os.getpid(), engine.seconds), None)
     engine.stop()

@@ -14,7 +14,7 @@ import apsw
 from clew._runtime import files
 from clew.checkpointers.heads import Head
 from clew.checkpointers.sql.heads import decode_head, tags_column, title_column
-from clew.checkpointers.sqlite.connection import configure, connect, limit_steps, remove, roll_back, use_wal
+from clew.checkpointers.sqlite.connection import LockWait, configure, connect, limit_steps, remove, roll_back, use_wal
 from clew.errors import Corrupt, InvalidInput, NewerFormat
 
 __all__ = ["CHECKPOINT_AFTER", "PAGE_SIZE", "VERSION", "check", "create", "migrate", "show_as_newest"]
@@ -125,9 +125,10 @@ def create(path: Path) -> None:
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         files.make_private_file(temporary)
-        with contextlib.closing(connect(temporary)) as connection:
+        wait = LockWait(temporary, 0.0)  # nobody else knows this file
+        with contextlib.closing(connect(temporary, wait=wait)) as connection:
             configure(connection)
-            migrate(connection, str(path))
+            migrate(connection, str(path), wait)
         files.publish(temporary, path)
     finally:
         remove(temporary)
@@ -186,19 +187,19 @@ def _plain_sql(sql: object) -> str:
 _COMMENT = re.compile(r"--[^\n]*")
 
 
-def migrate(connection: apsw.Connection, where: str) -> None:
+def migrate(connection: apsw.Connection, where: str, wait: LockWait) -> None:
     """Bring a database to the current version and into WAL mode. An empty database gets all tables; a store of an older
     version gets what later versions have added. Raises the same errors as `check` if the database is not a store that
     can be used, and `Unavailable` if it cannot be changed to WAL mode.
 
     The change is one transaction. Several processes may do this at the same time, and processes that have the store
-    open can go on. `where` names the database in errors.
+    open can go on. `where` names the database in errors. `wait` decides how long to wait for the locks of others.
     """
     version = _version(connection, where)
     if version == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only here: this writes to the file
-    use_wal(connection, where)
+    use_wal(connection, where, wait)
     if version == VERSION:
         return
     _add_functions(connection)

@@ -28,6 +28,8 @@ from clew.checkpointers.checks import (
     too_large,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
+from clew.checkpointers.out_of_memory import explains_lack_of_memory, out_of_memory
+from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, tags_column, title_column, with_sum
 from clew.checkpointers.sqlite.appends import Append, now, touch
 from clew.checkpointers.sqlite.backup import Backup, backup
@@ -35,22 +37,25 @@ from clew.checkpointers.sqlite.engine import Engine, close_engine, open_engine
 from clew.checkpointers.sqlite.lookups import find_thread, list_rows
 from clew.checkpointers.sqlite.packs import frames_of
 from clew.checkpointers.sqlite.room import BlobDeletion, ThreadDeletion
-from clew.checkpointers.urls import without_options
+from clew.checkpointers.urls import file_options, without_options
 from clew.errors import Corrupt, InvalidInput
 
 __all__ = ["SQLiteCheckpointer"]
 
 
+@explains_lack_of_memory(but=("append",))
 class SQLiteCheckpointer(Checkpointer):
     """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
 
-    All checkpointers that a process opens on the same file share one writer, so appends that are made at the same time
-    share one fsync. Several processes may use the same file. Network file systems are refused, because SQLite's WAL is
-    not safe on them.
+    All checkpointers that a process opens on the same file with the same `timeout` share one writer, so appends that are
+    made at the same time share one fsync. Several processes may use the same file. Network file systems are refused,
+    because SQLite's WAL is not safe on them. `timeout` is how many seconds a call waits while another process has locked
+    the file and writes nothing.
     """
 
-    def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
+    def __init__(self, path: str | os.PathLike[str], namespace: str = "", *, timeout: float = TIMEOUT) -> None:
         check_namespace(namespace)
+        self._timeout = timeout_seconds(timeout)
         self._path = Path(os.path.abspath(Path(path).expanduser()))
         self._name = str(self._path)
         self._namespace = namespace
@@ -61,46 +66,50 @@ class SQLiteCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> SQLiteCheckpointer:
-        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`. Raises `InvalidInput`
-        for a URL of any other form."""
-        path = url.removeprefix("sqlite:///")
-        if path == url or not path or "?" in path or path.endswith("/"):
+        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`, perhaps with
+        `?timeout=30`. Raises `InvalidInput` for a URL of any other form."""
+        named, options = file_options(url)
+        path = named.removeprefix("sqlite:///")
+        if path == named or not path or path.endswith("/"):
             raise InvalidInput(
-                f"{without_options(url)} is not a SQLite file. Write sqlite:///relative.db or sqlite:////absolute.db, "
-                "without options."
+                f"{without_options(url)} is not a SQLite file. Write sqlite:///relative.db or sqlite:////absolute.db. The "
+                "only option is ?timeout=."
             )
-        return cls(path, namespace)
+        return cls(path, namespace, timeout=timeout_seconds(options.get("timeout", TIMEOUT)))
 
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
-        loop = self._guard.enter()
-        encoded = check_append(thread_id, frames, at, head, refs)
-        append = Append(
-            thread_id,
-            self._namespace,
-            thread_digest(thread_id),
-            head.log_id,
-            at,
-            frames,
-            [bytes.fromhex(digest) for digest in refs] if refs else (),
-            (
-                head.frames,
+        try:
+            loop = self._guard.enter()
+            encoded = check_append(thread_id, frames, at, head, refs)
+            append = Append(
                 thread_id,
-                head.status,
-                head.agent,
-                head.parent[0] if head.parent else None,
-                _created(head.created_at),
-                micros(head.updated_at),
-                with_sum(encoded),
-                title_column(head.title),
-                tags_column(head.tags),
-            ),
-            sum(map(len, frames)) + len(encoded),
-            frees_room.get(),
-            is_abandoned.get(),
-        )
-        await (self._engine or self._use()).submit(append, loop)
+                self._namespace,
+                thread_digest(thread_id),
+                head.log_id,
+                at,
+                frames,
+                [bytes.fromhex(digest) for digest in refs] if refs else (),
+                (
+                    head.frames,
+                    thread_id,
+                    head.status,
+                    head.agent,
+                    head.parent[0] if head.parent else None,
+                    _created(head.created_at),
+                    micros(head.updated_at),
+                    with_sum(encoded),
+                    title_column(head.title),
+                    tags_column(head.tags),
+                ),
+                sum(map(len, frames)) + len(encoded),
+                frees_room.get(),
+                is_abandoned.get(),
+            )
+            await (self._engine or self._use()).submit(append, loop)
+        except MemoryError as error:
+            raise out_of_memory(self) from error
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         loop = self._guard.enter()
@@ -231,7 +240,7 @@ class SQLiteCheckpointer(Checkpointer):
         numbers: the pages copied so far, and the pages in total, which are never None here.
         """
         self._guard.enter()
-        return await asyncio.to_thread(backup, self._path, Path(target), progress)
+        return await asyncio.to_thread(backup, self._path, Path(target), progress, timeout=self._timeout)
 
     async def close(self) -> None:
         if self._guard.close(on_any_loop=True) and self._engine is not None:
@@ -241,7 +250,7 @@ class SQLiteCheckpointer(Checkpointer):
 
     def _use(self) -> Engine:
         if self._engine is None:
-            self._engine = open_engine(self._path)
+            self._engine = open_engine(self._path, self._timeout)
         return self._engine
 
 

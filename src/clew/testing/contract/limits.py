@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_HEAD, Checkpointer
 from clew.checkpointers.heads import HeadQuery, Lease, Owner
-from clew.errors import InvalidInput
+from clew.errors import InvalidInput, Unavailable
 from clew.testing.contract.builders import OpenStore, a_head, append, digest_of, heads, listed, state
 
 _NAIVE = datetime(2026, 1, 1)
@@ -31,7 +31,24 @@ _BAD_DIGESTS = [
 
 
 class LimitContract:
-    """Tests that invalid arguments raise `InvalidInput` and that nothing is written."""
+    """Tests that invalid arguments raise `InvalidInput` and that nothing is written, and that a lack of memory is told as
+    `Unavailable`."""
+
+    async def test_a_call_without_memory_is_unavailable(self, open_store: OpenStore) -> None:
+        """Test that no call raises `MemoryError` when memory runs out while the store looks at what it was given. A call
+        that needs no memory for that may succeed."""
+        store = open_store()
+        await append(store, "thread", b"one")
+        raw = []
+        for name, call in _calls_without_memory(store).items():
+            try:
+                await call()
+            except Unavailable:
+                continue
+            except MemoryError:
+                raw.append(name)
+        assert raw == [], "a call for which there is no memory raises Unavailable"
+        assert await store.read("thread") == [b"one"]
 
     async def test_a_frame_of_the_largest_size_is_kept_and_a_larger_one_refused(self, open_store: OpenStore) -> None:
         store = open_store()
@@ -177,6 +194,46 @@ def _calls_with(store: Checkpointer, digest: str) -> dict[str, Callable[[], Awai
         "get_blobs": lambda: store.get_blobs([digest]),
         "missing_blobs": lambda: store.missing_blobs([digest]),
         "delete_blobs": lambda: store.delete_blobs([digest], untouched_for=timedelta(0)),
+    }
+
+
+class _TextWithoutMemory(str):
+    """A text which finds no memory for its bytes."""
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        raise MemoryError
+
+
+class _ListWithoutMemory(list[Any]):
+    """A list which finds no memory for an iterator."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise MemoryError
+
+
+class _BlobsWithoutMemory(dict[str, bytes]):
+    """Blobs for whose digests there is no memory."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise MemoryError
+
+
+def _calls_without_memory(store: Checkpointer) -> dict[str, Callable[[], Awaitable[object]]]:
+    """Return one call of every method that looks at what it is given, by the method's name. Memory runs out while it
+    does so."""
+    name, digests = _TextWithoutMemory("without memory"), _ListWithoutMemory([_DIGEST])
+    blobs = _BlobsWithoutMemory({digest_of(b"blob"): b"blob"})
+    return {
+        "append": lambda: append(store, name, b"frame"),
+        "read": lambda: store.read(name),
+        "head": lambda: store.head(name),
+        "heads": lambda: listed(store, prefix=name),
+        "refs": lambda: store.refs(name),
+        "delete": lambda: store.delete(name),
+        "put_blobs": lambda: store.put_blobs(blobs),
+        "get_blobs": lambda: store.get_blobs(digests),
+        "missing_blobs": lambda: store.missing_blobs(digests),
+        "delete_blobs": lambda: store.delete_blobs(digests, untouched_for=timedelta(0)),
     }
 
 

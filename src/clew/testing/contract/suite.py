@@ -76,8 +76,9 @@ class CheckpointerContract(
     `unreachable_store` is optional: a checkpointer whose store cannot be reached. Without it, the tests that tell
     unreachable from absent are skipped.
 
-    `freezable_store` is optional too: a `FreezableStore`, whose server the tests can make silent. Without it, the tests
-    which prove that every call ends are skipped. Give it if your store talks to a server.
+    `freezable_store` is optional too: a `FreezableStore`, whose server the tests can make silent, or which another
+    process can lock. Without it, the tests which prove that every call ends in time are skipped. Give it if your store
+    talks to a server or waits for locks.
 
     The tests run on asyncio through the pytest plugin that anyio brings. Each test is also a plain coroutine method
     with a fixture as its only argument, so it can be called directly, for example with a store that is broken on purpose.
@@ -104,6 +105,8 @@ class CheckpointerContract(
 
     @pytest.fixture
     def freezable_store(self) -> FreezableStore:
-        """Override this fixture if your store talks to a server. It returns a checkpointer with the means to make its
-        server silent."""
-        pytest.skip("no freezable_store fixture: this store has no server, or its test does not say how to silence it")
+        """Override this fixture if your store talks to a server or waits for locks. It returns a checkpointer with the
+        means to make its server silent, or to lock it."""
+        pytest.skip(
+            "no freezable_store fixture: this store waits for nothing, or its test does not say how to freeze it"
+        )
