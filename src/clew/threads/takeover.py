@@ -92,7 +92,19 @@ class Predecessor(msgspec.Struct, frozen=True):
 
 
 class _Held(Protocol):
-    """The attributes of an open `Thread` that `until_lost` and `until_cut_off` use."""
+    """The attributes of an open `Thread` that `until_lost` uses."""
+
+    @property
+    def lost(self) -> LeaseLost | None: ...
+
+    @property
+    def on_lost(self) -> set[Callable[[], None]]: ...
+
+    async def until_named(self) -> None: ...
+
+
+class _Leased(Protocol):
+    """The attributes of an open `Thread` that `until_cut_off` uses."""
 
     @property
     def thread_id(self) -> str: ...
@@ -105,14 +117,6 @@ class _Held(Protocol):
 
     @property
     def unreachable_since(self) -> float | None: ...
-
-    @property
-    def lost(self) -> LeaseLost | None: ...
-
-    @property
-    def on_lost(self) -> set[Callable[[], None]]: ...
-
-    async def until_named(self) -> None: ...
 
 
 class until_lost:  # noqa: N801 - used like a function, as asyncio.timeout is
@@ -163,12 +167,13 @@ class until_lost:  # noqa: N801 - used like a function, as asyncio.timeout is
             self._task.cancel()
 
 
-_PAUSE = 1.0
-"""Seconds until a lease that has run out is looked at again, while its renewal is tried for the first time."""
+_PAUSE = 0.1
+"""Seconds at least between two looks at a lease that is about to end, or that has ended and is being renewed for the first
+time."""
 
 
 @asynccontextmanager
-async def until_cut_off(thread: _Held) -> AsyncIterator[None]:
+async def until_cut_off(thread: _Leased) -> AsyncIterator[None]:
     """Run a block for as long as this process holds the thread by its own clock: `async with until_cut_off(thread): ...`
 
     The block is cancelled, and `Unavailable` is raised, when the lease ends because it could not be renewed: the store
@@ -183,7 +188,7 @@ async def until_cut_off(thread: _Held) -> AsyncIterator[None]:
     def look() -> None:
         nonlocal timer
         if not thread.has_run_out or thread.unreachable_since is None:
-            timer = loop.call_later(thread.lease_left or _PAUSE, look)
+            timer = loop.call_later(max(thread.lease_left, _PAUSE), look)
         else:
             limit.reschedule(loop.time())
 
