@@ -24,13 +24,25 @@ from clew.testing import Response, ScriptedModel, call
 from clew.threads import Thread
 from clew.tools import tool
 
-__all__ = ["COMPACT", "PAGE", "PAGES", "large", "middle_page", "page_seconds", "peak_memory", "reads", "turn_seconds"]
+__all__ = [
+    "COMPACT",
+    "PAGE",
+    "PAGES",
+    "PAGE_SECONDS",
+    "large",
+    "middle_page",
+    "page_seconds",
+    "peak_memory",
+    "reads",
+    "turn_seconds",
+]
 
 PAGE = 50
 """Threads on a page of a listing."""
 COMPACT = 200
 """Turns between two summaries of the long thread."""
-_PAGE_SECONDS = 0.005
+PAGE_SECONDS = 0.005
+"""Processor time that a page may take."""
 _MEMORY = 200 * 2**20
 _SHORT = 2 * COMPACT
 """Turns of the short thread that a long one is compared with. The model sees as much of it as of the long one."""
@@ -83,7 +95,7 @@ async def _listings(folder: Path, scale: Scale) -> list[Result]:
         times = {name: await _side_by_side(asked, scale) for name, asked in pages.items()}
     rows = []
     for name, (ours, other) in times.items():
-        what, limit = f"a page of {PAGE}, {name}", [[_PAGE_SECONDS] * scale.reads] * scale.repeats
+        what, limit = f"a page of {PAGE}, {name}", [[PAGE_SECONDS] * scale.reads] * scale.repeats
         rows.append(_over(f"{what}, {many:,} threads / 5 ms", ours, limit, 1.0))
         if name not in _EVERY_THREAD:
             rows.append(_over(f"{what}: {many:,} / {few:,} threads", ours, other, 1.2))

@@ -4,10 +4,7 @@ because the machine is busy."""
 from __future__ import annotations
 
 import gc
-import os
 import re
-import sqlite3
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +16,12 @@ from clew.checkpointers import Checkpointer
 from tests.clock import Clock
 from tests.sampling import FULL, IS_FIXED, ON_SPEED, SEED
 from tests.servers import npm
+from tests.sqlite_guard import guard_stores
 from tests.stores import NewStore
 
 pytest_plugins = ["tests.report"]
+
+guard_stores()
 
 settings.register_profile("full", deadline=None, suppress_health_check=ON_SPEED)
 settings.register_profile("sampled", settings.get_profile("full"), max_examples=40)
@@ -55,21 +55,6 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let only tests that are marked slow start the coding agents: `make test` does without npm."""
     npm.is_allowed = item.get_closest_marker("slow") is not None
-
-
-def _connect(database: Any, *given: Any, **options: Any) -> Any:
-    """Open a file with Python's own SQLite, unless this process has it open as a store: closing it would drop the locks
-    that the store's library holds on it."""
-    engine = sys.modules.get("clew.checkpointers.sqlite.engine")
-    is_file = isinstance(database, (str, os.PathLike)) and not os.fspath(database).startswith("file:")
-    opened = {(path, pid) for path, pid, _ in engine._engines} if engine is not None and is_file else ()
-    if opened and (os.path.realpath(database), os.getpid()) in opened:
-        raise AssertionError(f"{database} is opened with two SQLite libraries: use tests.sqlite_files.database")
-    return _plain_connect(database, *given, **options)
-
-
-_plain_connect: Any = sqlite3.connect
-sqlite3.connect = _connect
 
 
 @pytest.fixture

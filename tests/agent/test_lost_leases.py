@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Collection, Sequence
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from clew import Agent, ToolContext, tool
 from clew.checkpointers import Head, MemoryCheckpointer
-from clew.errors import LeaseLost
+from clew.errors import LeaseLost, Unavailable
 from clew.log import MessageAdded, ToolIntent
 from clew.messages import ToolCall, assistant, user
 from clew.models import retry
@@ -340,3 +341,157 @@ async def test_a_tool_is_stopped_before_the_store_has_said_who_took_the_thread(c
         assert ended.is_set()
         with pytest.raises(LeaseLost, match="other"):
             await run
+
+
+class Cut(MemoryCheckpointer):
+    """A store that this process cannot reach while it `is_cut_off`. Others can."""
+
+    is_cut_off = False
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        if self.is_cut_off:
+            raise Unavailable("no route to the store")
+        await super().append(thread_id, frames, at=at, head=head, refs=refs)
+
+
+async def let_pass(clock: Clock, seconds: float) -> None:
+    """Move the clock on in steps of a second, so that renewals are tried meanwhile."""
+    for _ in range(int(seconds)):
+        clock.advance(1)
+        await asyncio.sleep(0.001)
+
+
+class Body:
+    """The body of an async tool, inside which its process is cut off from the store."""
+
+    def __init__(self, store: Cut) -> None:
+        self._store = store
+        self.inside, self.going_on = asyncio.Event(), asyncio.Event()
+        self.did: list[str] = []
+
+    async def __call__(self) -> str:
+        self._store.is_cut_off = True
+        self.inside.set()
+        try:
+            await self.going_on.wait()
+        except asyncio.CancelledError:
+            self.did.append("cancelled")
+            raise
+        self.did.append("paid")
+        return "paid"
+
+
+@pytest.mark.parametrize("effect", ["once", "idempotent", "steps"])
+async def test_a_tool_cut_off_from_the_store_is_cancelled_when_its_own_lease_ends(effect: Any, clock: Clock) -> None:
+    store = Cut()
+    body = Body(store)
+    pay = tool(name="pay", description="Pay.", effect=effect)(body.__call__)
+    agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store)
+    running = asyncio.ensure_future(agent.run("Go.", thread_id="t")._finish())
+    await body.inside.wait()
+    await let_pass(clock, LASTS - 5)
+    assert body.did == []
+    await let_pass(clock, 6)
+    assert body.did == ["cancelled"]
+    with pytest.raises(Unavailable, match="until the lease of this process had ended"):
+        await asyncio.wait_for(running, PATIENCE)
+
+
+async def test_a_call_that_was_cut_off_is_in_doubt(clock: Clock) -> None:
+    store = Cut()
+    body = Body(store)
+    pay = tool(name="pay", description="Pay.")(body.__call__)
+    model = ScriptedModel([call("pay"), "Done."])
+    agent = Agent(model, tools=[pay], checkpointer=store)
+    running = asyncio.ensure_future(agent.run("Go.", thread_id="t")._finish())
+    await body.inside.wait()
+    await let_pass(clock, LASTS + 1)
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(running, PATIENCE)
+    store.is_cut_off = False
+    resumed = asyncio.ensure_future(agent.resume(thread_id="t")._finish())
+    while not resumed.done():
+        await let_pass(clock, 1)
+    assert (await resumed).output == "Done."
+    assert "It is not known whether pay took effect" in str(model.requests[-1].messages[-1])
+    assert body.did == ["cancelled"]
+
+
+@pytest.mark.parametrize(("effect", "lasts"), [("once", LASTS - 5), ("none", LASTS + 20)])
+async def test_a_tool_outlasts_a_store_that_is_away_for_less_than_the_lease_and_one_without_effects_for_longer(
+    effect: Any, lasts: float, clock: Clock
+) -> None:
+    store = Cut()
+    body = Body(store)
+    pay = tool(name="pay", description="Pay.", effect=effect)(body.__call__)
+    agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store)
+    running = asyncio.ensure_future(agent.run("Go.", thread_id="t")._finish())
+    await body.inside.wait()
+    await let_pass(clock, lasts)
+    store.is_cut_off = False
+    await let_pass(clock, 20)
+    body.going_on.set()
+    assert (await asyncio.wait_for(running, PATIENCE)).output == "Done."
+    assert body.did == ["paid"]
+
+
+async def test_a_tool_goes_on_if_its_process_was_frozen_past_its_lease_and_nobody_took_the_thread(
+    store: MemoryCheckpointer, clock: Clock
+) -> None:
+    inside, going_on = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def pay() -> str:
+        inside.set()
+        await going_on.wait()
+        return "paid"
+
+    agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store)
+    running = asyncio.ensure_future(agent.run("Go.", thread_id="t")._finish())
+    await inside.wait()
+    clock.advance(LASTS * 3)
+    await let_pass(clock, 5)
+    going_on.set()
+    assert (await asyncio.wait_for(running, PATIENCE)).output == "Done."
+
+
+@pytest.mark.parametrize("how", ["replaced", "cut off"])
+@pytest.mark.parametrize("has_fence", [True, False])
+async def test_a_tool_in_an_os_thread_goes_on_but_does_not_pass_the_fence(
+    how: str, has_fence: bool, clock: Clock
+) -> None:
+    """No OS thread can be stopped. The run ends at once; its tool goes on, and `ctx.cancelled` says so."""
+    memory = MemoryCheckpointer()
+    store = Cut(beside=memory)
+    inside, going_on, ended = threading.Event(), threading.Event(), threading.Event()
+    was_cancelled, paid = list[bool](), list[int]()
+
+    @tool
+    def pay(ctx: ToolContext) -> str:
+        inside.set()
+        try:
+            going_on.wait(PATIENCE)
+            was_cancelled.append(ctx.cancelled)
+            if has_fence:
+                ctx.blocking.fence()
+            paid.append(1)
+        finally:
+            ended.set()
+        return "paid"
+
+    agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store)
+    running = asyncio.ensure_future(agent.run("Go.", thread_id="t")._finish())
+    await asyncio.to_thread(inside.wait, PATIENCE)
+    store.is_cut_off = how == "cut off"
+    if how == "replaced":
+        async with Thread.open(memory, "t", takeover=True, label="other"):
+            pass
+    await let_pass(clock, LASTS + 1)
+    with pytest.raises(LeaseLost if how == "replaced" else Unavailable):
+        await asyncio.wait_for(running, PATIENCE)
+    going_on.set()
+    assert await asyncio.to_thread(ended.wait, PATIENCE)
+    assert was_cancelled == [True]
+    assert paid == ([] if has_fence else [1])

@@ -6,9 +6,11 @@ from __future__ import annotations
 import gzip
 import os
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -19,6 +21,7 @@ from clew.checkpointers.sqlite import connection, schema
 from clew.checkpointers.sqlite.backup import backup
 from clew.checkpointers.sqlite.store import _listing
 from clew.errors import Corrupt, InvalidInput, NewerFormat, Unavailable
+from clew.providers.opencode import database as database_of_opencode
 from clew.testing.contract.builders import append, digest_of, heads, listed, state
 from tests.checkpointers.scripts import _PREAMBLE, race, run_script
 from tests.sqlite_files import database
@@ -45,7 +48,7 @@ def age(path: Path, version: int) -> None:
     """Bring the tables of a store back to an older version."""
     with database(path) as db:
         db.execute("DROP TABLE packs")
-        for column in ("title", "tags"):
+        for column in ("title", "tags") if version < 3 else ():
             db.execute(f"ALTER TABLE heads DROP COLUMN {column}")
         if version == 1:
             db.execute("DROP INDEX heads_by_updated")
@@ -123,7 +126,7 @@ async def test_a_migration_that_is_broken_off_leaves_version_1(old: Path, monkey
     await check_content(old)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("read_only", [False, True])
 async def test_titles_and_tags_of_an_older_store_are_found(
     path: Path, version: int, read_only: bool, monkeypatch: pytest.MonkeyPatch
@@ -218,16 +221,19 @@ def left(path: Path, way: str, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "way", ["in place", "by VACUUM INTO", "restored from a dump", "after an I/O error at its first open"]
 )
-@pytest.mark.parametrize("synchronous", ["OFF", "NORMAL", "FULL", "EXTRA"])
+@pytest.mark.parametrize("version", [3, schema.VERSION])
 @pytest.mark.parametrize("mode", ["DELETE", "TRUNCATE", "PERSIST", "MEMORY", "OFF", "WAL"])
 async def test_whatever_mode_a_store_was_left_in_every_connection_syncs_in_wal_mode(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, synchronous: str, way: str
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, version: int, way: str
 ) -> None:
+    """Also a store of an older version, which is migrated as it is opened."""
     async with SQLiteCheckpointer(path) as store:
         await append(store, "thread", b"one")
     copy = left(path, way, tmp_path)
+    if version != schema.VERSION:
+        age(copy, version)
     with database(copy) as db:
-        db.execute(f"PRAGMA journal_mode = {mode}; PRAGMA synchronous = {synchronous}; PRAGMA user_version = 3")
+        assert db.execute(f"PRAGMA journal_mode = {mode}").get == mode.lower()
     opened: list[apsw.Connection] = []
     failing = [apsw.IOError("disk I/O error")] if "I/O" in way else []
 
@@ -254,6 +260,7 @@ async def test_whatever_mode_a_store_was_left_in_every_connection_syncs_in_wal_m
             [("wal",), (2,)]
         ] * 2
     assert value(copy, "PRAGMA journal_mode") == "wal"
+    assert value(copy, "PRAGMA user_version") == schema.VERSION
 
 
 async def test_a_copy_by_vacuum_into_is_brought_to_wal(path: Path, tmp_path: Path) -> None:
@@ -481,12 +488,35 @@ async def test_a_store_on_a_read_only_file_system_can_be_read(path: Path, versio
 # One library
 
 
-async def test_a_process_that_opens_a_store_with_pythons_own_library_too_is_stopped(path: Path) -> None:
+OTHER_WAYS: dict[str, Callable[[Path], object]] = {
+    "sqlite3.connect": sqlite3.connect,
+    "sqlite3.dbapi2.connect": sqlite3.dbapi2.connect,
+    "a URI": lambda path: database_of_opencode.connect(path, "ro", wait=1),
+    "a relative URI": lambda path: sqlite3.connect(f"file:{os.path.relpath(path)}?mode=ro", uri=True),
+    "open": lambda path: path.open("rb"),
+    "os.open": lambda path: os.open(path, os.O_RDONLY),
+    "shutil.copy": lambda path: shutil.copy(path, path.with_suffix(".copy")),
+    "open of the shared memory": lambda path: Path(f"{path}-shm").read_bytes(),
+    "open of the write-ahead log": lambda path: Path(f"{path}-wal").read_bytes(),
+    "open of a link": lambda path: linked(path).read_bytes(),
+}
+
+
+def linked(path: Path) -> Path:
+    link = path.parent / "link" / path.name
+    link.parent.mkdir()
+    link.symlink_to(path)
+    return link
+
+
+@pytest.mark.parametrize("way", OTHER_WAYS)
+async def test_a_test_that_opens_the_file_of_an_open_store_in_another_way_is_stopped(path: Path, way: str) -> None:
     async with SQLiteCheckpointer(path) as store:
         await append(store, "thread", b"frame")
-        with pytest.raises(AssertionError, match="two SQLite libraries"):
-            sqlite3.connect(path)
+        with pytest.raises(AssertionError, match="drops the store's locks"):
+            OTHER_WAYS[way](path)
     sqlite3.connect(path).close()
+    assert path.read_bytes()
 
 
 def test_the_library_has_no_race_that_loses_commits() -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from clew.checkpointers import open_checkpointer
 from tests.crash.disk import Everything, Nothing, Some, Survival
 from tests.crash.power import Run, cut
-from tests.crash.processes import FULL, STORES
+from tests.crash.processes import FULL, STORES, url_of
 from tests.sampling import dice
+from tests.sqlite_files import database
 from tests.tally import count
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
@@ -65,6 +67,23 @@ async def test_a_power_cut_after_a_power_cut_loses_nothing_acknowledged(kind: st
     assert second.faithful()
     _, wrong = await cut(second, some_points(second), outcomes(chance), tmp_path)
     assert wrong == []
+
+
+async def test_a_power_cut_on_a_store_that_was_left_in_delete_mode_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """As a copy by `VACUUM INTO` is, or a restored dump. In that mode a power cut can take back acknowledged appends."""
+    left = tmp_path / "left"
+    left.mkdir()
+    async with open_checkpointer(url_of("sqlite", left)) as store:
+        assert await store.head("a thread") is None
+    file = left / "made" / "for" / "it" / "clew.db"
+    with database(file) as db:
+        assert db.execute("PRAGMA journal_mode = DELETE").get == "delete"
+    run = Run("sqlite", tmp_path / "run", operations=OPERATIONS // 3, start=left)
+    assert run.faithful()
+    images, wrong = await cut(run, some_points(run), outcomes(dice("outcomes in delete mode")), tmp_path)
+    count("states after a power cut", images)
+    assert wrong == []
+    assert images >= 24
 
 
 @pytest.mark.parametrize("tasks", [1, 3])

@@ -14,7 +14,7 @@ from clew.errors import Conflict, LeaseLost
 from clew.log import StateSet
 from clew.threads import Thread
 from clew.threads.leases import LEASE_TIME, RENEW_AFTER
-from clew.threads.takeover import until_lost
+from clew.threads.takeover import until_cut_off, until_lost
 from clew.threads.views.timeline import reader_of
 from tests.clock import Clock
 from tests.limits import PATIENCE
@@ -186,6 +186,25 @@ async def test_a_block_that_is_cancelled_otherwise_is_cancelled() -> None:
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working
+
+
+async def test_a_lease_that_is_about_to_end_is_not_looked_at_all_the_time() -> None:
+    """The rest of a lease can be less than what the clock of an event loop can tell."""
+
+    class AboutToEnd:
+        thread_id, has_run_out, unreachable_since = "t", False, None
+        looks = 0
+
+        @property
+        def lease_left(self) -> float:
+            self.looks += 1
+            return 1e-12
+
+    held = AboutToEnd()
+    async with until_cut_off(held):
+        for _ in range(1000):
+            await asyncio.sleep(0)
+    assert 1 <= held.looks < 100
 
 
 async def test_who_took_over_from_a_live_holder_can_wait_for_the_end_of_its_lease(clock: Clock) -> None:

@@ -176,26 +176,27 @@ class Store:
         `ThreadBusy` or `Unavailable`.
 
         If the store becomes unavailable before the context has ended, the lease is not given back. Then `Unavailable`
-        is raised, or the cancellation if the work inside the context was cancelled.
+        is raised: the one that stopped the work inside the context, if there was one. If the work was cancelled, that
+        is raised.
         """
         opening = Thread.open(
             self.open(), thread_id, takeover=takeover, durability=durability, redact=redact, wait=timeout
         )
-        cancelled: asyncio.CancelledError | None = None
+        stopped: asyncio.CancelledError | Unavailable | None = None
         try:
             async with AsyncExitStack() as stack:
                 async with answers_within(timeout, thread_id):
                     thread = await stack.enter_async_context(opening)
                 try:
                     yield thread
-                except asyncio.CancelledError as error:
-                    cancelled = error
+                except (asyncio.CancelledError, Unavailable) as error:
+                    stopped = error
                     raise
         except Unavailable as error:
             opening.abandon()
-            if cancelled is not None:
-                cancelled.add_note(f"the lease of thread {thread_id!r} could not be given back: {error}")
-                raise cancelled from error
+            if stopped is not None and stopped is not error:
+                stopped.add_note(f"the lease of thread {thread_id!r} could not be given back: {error}")
+                raise stopped from error
             raise
 
     async def newest_thread(self, agent: str) -> str:

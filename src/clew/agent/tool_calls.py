@@ -7,6 +7,7 @@ import asyncio
 import logging
 import secrets
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -21,6 +22,7 @@ from clew.agent.settings import Settings
 from clew.errors import InvalidInput, UsageError
 from clew.log import Call, StateSet, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolResult
+from clew.threads.takeover import until_cut_off
 from clew.tools import NOT_DONE, AnyTool, Interrupted, NotDone, OutcomeUnknown, State, Stopped, ToolContext, call_tool
 from clew.tools.call import ask_reconcile, needs_approval, unknown_tool
 
@@ -151,7 +153,8 @@ class _Settlement:
             await self._journal.record(ToolIntent(call.message, call.index, key, attempt))
         self._emit(ToolStarted(tool.name, call.call.id, call.call.arguments, attempt))
         with span("clew.tool_call", thread_id=self._thread_id, tool=tool.name, attempt=attempt) as current:
-            result = await call_tool(tool, call.call.arguments, self._context(call, key, attempt))
+            async with nullcontext() if tool.effect == "none" else until_cut_off(self._journal.thread):
+                result = await call_tool(tool, call.call.arguments, self._context(call, key, attempt))
             current.set(is_error=result.is_error)
         return result
 

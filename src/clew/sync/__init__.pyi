@@ -1030,6 +1030,11 @@ class Thread:
         If an equal thread of that id exists, nothing is written. Any other thread of that id raises `Conflict`. `progress`
         is called with the number of frames imported so far and the number of all frames."""
 
+    @property
+    def lease_left(self) -> float:
+        """For how many seconds the lease is certain to last on if it is not renewed, by the clock of this machine. 0.0 if
+        it may have ended."""
+
     @staticmethod
     def list(checkpointer: Checkpointer, query: HeadQuery = ...) -> Iterator[Head]:
         """Yield the heads of the threads that match the query, newest first.

@@ -45,6 +45,7 @@ __all__ = [
     "renewed",
     "shown_status",
     "this_process",
+    "time_left",
     "wait_until_free",
 ]
 
@@ -70,6 +71,12 @@ def has_ended(held: Moment) -> bool:
     """Return whether a lease that this process last renewed at the moment `held` may have ended by now, according to
     the clocks of this machine."""
     return held.age() >= LEASE_TIME.total_seconds()
+
+
+def time_left(held: Moment) -> float:
+    """Return for how many seconds a lease that this process last renewed at the moment `held` is certain to last on,
+    according to the clocks of this machine. Returns 0.0 if it may have ended."""
+    return max(0.0, LEASE_TIME.total_seconds() - held.age())
 
 
 def lease_time(head: Head) -> float:

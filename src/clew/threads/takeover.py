@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Protocol
 
 import msgspec
 
 from clew.checkpointers import Head
-from clew.errors import LeaseLost
+from clew.errors import LeaseLost, Unavailable
 from clew.log import Checkpoint, StateSet
 from clew.threads.leases import LEASE_TIME, is_over, lease_time
 
-__all__ = ["Predecessor", "until_lost"]
+__all__ = ["Predecessor", "until_cut_off", "until_lost"]
 
 log = logging.getLogger("clew.threads")
 
@@ -102,6 +103,22 @@ class _Held(Protocol):
     async def until_named(self) -> None: ...
 
 
+class _Leased(Protocol):
+    """The attributes of an open `Thread` that `until_cut_off` uses."""
+
+    @property
+    def thread_id(self) -> str: ...
+
+    @property
+    def has_run_out(self) -> bool: ...
+
+    @property
+    def lease_left(self) -> float: ...
+
+    @property
+    def unreachable_since(self) -> float | None: ...
+
+
 class until_lost:  # noqa: N801 - used like a function, as asyncio.timeout is
     """Run a block for as long as this process holds the thread: `async with until_lost(thread): ...`
 
@@ -148,3 +165,45 @@ class until_lost:  # noqa: N801 - used like a function, as asyncio.timeout is
         if self._task is not None and not self._has_stopped:
             self._has_stopped = True
             self._task.cancel()
+
+
+_PAUSE = 0.1
+"""Seconds at least between two looks at a lease that is about to end, or that has ended and is being renewed for the first
+time."""
+
+
+@asynccontextmanager
+async def until_cut_off(thread: _Leased) -> AsyncIterator[None]:
+    """Run a block for as long as this process holds the thread by its own clock: `async with until_cut_off(thread): ...`
+
+    The block is cancelled, and `Unavailable` is raised, when the lease ends because it could not be renewed: the store
+    cannot be reached from here. Another process may reach it and take the thread at that moment, and this process would
+    not learn of it.
+
+    A process that wakes up after the end of its lease renews it first. If that succeeds, the block goes on.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal timer
+        if not thread.has_run_out or thread.unreachable_since is None:
+            timer = loop.call_later(max(thread.lease_left, _PAUSE), look)
+        else:
+            limit.reschedule(loop.time())
+
+    try:
+        async with asyncio.timeout(None) as limit:
+            look()
+            try:
+                yield
+            finally:
+                if timer is not None:
+                    timer.cancel()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Unavailable(
+            f"thread {thread.thread_id!r}: the store could not be reached until the lease of this process had ended. "
+            "Another process may have taken the thread, so the work that was under way was stopped."
+        ) from None

@@ -279,6 +279,12 @@ class Thread:
         may have taken the thread. Then nothing may be done that cannot be undone before `renew` has succeeded."""
         return self._open_writer().has_run_out
 
+    @property
+    def lease_left(self) -> float:
+        """For how many seconds the lease is certain to last on if it is not renewed, by the clock of this machine. 0.0 if
+        it may have ended."""
+        return self._open_writer().lease_left
+
     async def fence(self) -> None:
         """Return once the store has confirmed, by an append begun after this call, that this process still holds the
         thread. Raises `LeaseLost` if another process has taken over.

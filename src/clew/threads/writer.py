@@ -29,7 +29,7 @@ from clew.log import (
 )
 from clew.log.trees import NAMING, named_trees
 from clew.threads.heads import head_of
-from clew.threads.leases import has_ended, renewed
+from clew.threads.leases import has_ended, renewed, time_left
 
 __all__ = ["LogSize", "LogWriter", "Round", "round_of"]
 
@@ -215,6 +215,12 @@ class LogWriter:
     def has_run_out(self) -> bool:
         """Whether the lease may have ended, by the clock of this machine, so that another process may have taken it."""
         return self.lease is not None and has_ended(self._held)
+
+    @property
+    def lease_left(self) -> float:
+        """For how many seconds the lease is certain to last on, by the clock of this machine; 0.0 if it may have
+        ended."""
+        return time_left(self._held)
 
     async def renew(self) -> None:
         """Extend the lease by one append: of the entries that are not written yet, or of the head alone if there are

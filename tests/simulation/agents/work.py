@@ -14,6 +14,7 @@ from tests.simulation.agents.store import LASTS, Server, SimulatedStore
 from tests.simulation.agents.world import TOOLS, World
 from tests.simulation.environment import simulated
 from tests.simulation.loop import Machine, SimulatedLoop, current, current_machine
+from tests.simulation.seeds import failure
 
 __all__ = ["Run", "simulate"]
 
@@ -234,7 +235,7 @@ def simulate(seed: int, check: Callable[[Run], object] = lambda run: None) -> li
         if run.loop.failures:
             raise Broken(f"errors that nobody was told: {run.loop.failures}")
     except AssertionError as error:
-        broken = Broken("\n".join((f"seed {seed}: {error}", *run.loop.trace[-60:])))
+        broken = Broken(failure("agents", seed, error, run.loop.trace))
         broken.trace = tuple(run.loop.trace)
         raise broken from error
     check(run)

@@ -18,6 +18,7 @@ from tests.simulation.disk.history import Append, Broken, Deletion, History, Rea
 from tests.simulation.disk.strands import Strands
 from tests.simulation.environment import simulated
 from tests.simulation.loop import EPOCH, Machine, SimulatedLoop
+from tests.simulation.seeds import failure
 
 __all__ = ["STORE", "Run", "simulate"]
 
@@ -286,7 +287,6 @@ def simulate(
         if run.loop.failures:
             raise Broken(f"errors that nobody was told: {run.loop.failures}")
     except AssertionError as error:
-        lines = "\n".join(run.loop.trace[-60:])
-        raise Broken(f"seed {seed}: {error}\n{lines}") from error
+        raise Broken(failure("disk", seed, error, run.loop.trace)) from error
     check(run)
     return run.loop.trace

@@ -25,6 +25,7 @@ from tests.simulation.history import Broken, History, Logs
 from tests.simulation.loop import Machine, SimulatedLoop
 from tests.simulation.objects.link import Network
 from tests.simulation.objects.server import Server
+from tests.simulation.seeds import failure
 
 __all__ = ["Run", "simulate"]
 
@@ -260,7 +261,6 @@ def simulate(seed: int, check: Callable[[Run], object] = lambda run: None) -> li
         if run.loop.failures:
             raise Broken(f"errors that nobody was told: {run.loop.failures}")
     except (AssertionError, ClewError) as error:
-        lines = "\n".join(run.loop.trace[-60:])
-        raise Broken(f"seed {seed}: {type(error).__name__}: {error}\n{lines}") from error
+        raise Broken(failure("objects", seed, error, run.loop.trace)) from error
     check(run)
     return run.loop.trace

@@ -17,6 +17,7 @@ from tests.simulation.loop import Machine
 from tests.simulation.postgres.link import Network, WiredLoop
 from tests.simulation.postgres.server import Server
 from tests.simulation.postgres.tables import Tables
+from tests.simulation.seeds import failure
 
 __all__ = ["Run", "simulate"]
 
@@ -138,7 +139,6 @@ def simulate(seed: int, check: Callable[[Run], object] = lambda run: None) -> li
         if run.loop.failures:
             raise Broken(f"errors that nobody was told: {run.loop.failures}")
     except AssertionError as error:
-        lines = "\n".join(run.loop.trace[-60:])
-        raise Broken(f"seed {seed}: {error}\n{lines}") from error
+        raise Broken(failure("postgres", seed, error, run.loop.trace)) from error
     check(run)
     return run.loop.trace
