@@ -160,7 +160,8 @@ class History:
         entries = record.entries
         refused = sum(isinstance(entry, ModelCallRefused) for entry in entries)
         responses = sum(isinstance(entry, MessageAdded) and type(entry.message) is Assistant for entry in entries)
-        unaccounted = record.fold.unaccounted
+        # a request that was under way when a sub-agent was given up counts at its next request, which never comes
+        unaccounted = record.fold.unaccounted + record.fold.in_flight
         begun = [bought for bought in self._world.purchases if bought.thread_id == thread_id]
         charged = sum(bought.is_charged for bought in begun)
         if charged > responses + unaccounted or len(begun) > responses + unaccounted + refused:
