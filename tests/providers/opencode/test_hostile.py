@@ -42,9 +42,59 @@ def test_a_trigger_never_runs(tmp_path: Path) -> None:
     here, there = machine(tmp_path / "a"), machine(tmp_path / "b", empty=True)
     assert here.export(ANSWERED, tmp_path / "folder")
     change(there, "CREATE TRIGGER theirs AFTER INSERT ON session BEGIN DELETE FROM project; END")
-    with pytest.raises(Corrupt, match="trigger 'theirs'"):
+    with pytest.raises(Corrupt, match="the trigger 'theirs'"):
         there.install_session(ANSWERED, tmp_path / "folder")
     assert list(there.sessions()) == []
+
+
+HUGE = "length(hex(zeroblob(900000000)))"
+
+
+@pytest.mark.parametrize("stored", ["VIRTUAL", "STORED", ""])
+@pytest.mark.parametrize("table", ["session", "part", "todo"])
+def test_a_generated_column_is_never_computed(tmp_path: Path, table: str, stored: str) -> None:
+    here = machine(tmp_path)
+    written = f"CREATE TABLE other (session_id text, theirs text /* */ as({HUGE}) {stored})"
+    if stored == "STORED":  # which no table gets later
+        change(here, written)
+    else:
+        always = "GENERATED ALWAYS" if stored else ""
+        change(here, f"ALTER TABLE {table} ADD COLUMN theirs text {always} as({HUGE}) {stored}")
+    with processor_time(20):
+        for act in (lambda: list(here.sessions()), lambda: here.export(ANSWERED, tmp_path / "folder")):
+            with pytest.raises(Corrupt, match="a generated column in the table"):
+                act()
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        (f"ALTER TABLE session ADD COLUMN theirs integer CHECK({HUGE})", "a CHECK constraint"),
+        (f"CREATE TABLE theirs (session_id text, CONSTRAINT c check/**/({HUGE}))", "a CHECK constraint"),
+        (f"CREATE TABLE theirs (session_id text default\n({HUGE}))", "a default value that is an expression"),
+        (f"CREATE INDEX theirs ON session (id, {HUGE.replace('900000000', 'length(id)')})", "an expression"),
+        ("CREATE INDEX theirs ON part (id) WHERE length(data) > 3", "an expression"),
+        ("CREATE TRIGGER theirs AFTER DELETE ON message BEGIN DELETE FROM project; END", "the trigger"),
+    ],
+)
+def test_nothing_that_the_file_computes_runs_as_a_session_is_written(tmp_path: Path, statement: str, what: str) -> None:
+    here, there = machine(tmp_path / "a"), machine(tmp_path / "b", empty=True)
+    assert here.export(ANSWERED, tmp_path / "folder")
+    change(there, statement)
+    assert list(there.sessions()) == []
+    with processor_time(20), pytest.raises(Corrupt, match=f"has {what}( in the .*)? '"):
+        there.install_session(ANSWERED, tmp_path / "folder")
+    assert list(there.sessions()) == []
+
+
+def test_names_texts_and_comments_are_not_taken_for_what_computes(tmp_path: Path) -> None:
+    here, there = machine(tmp_path / "a"), machine(tmp_path / "b", empty=True)
+    assert here.export(ANSWERED, tmp_path / "folder")
+    kept = "[default] text DEFAULT 'as (check' -- default ( as check"
+    change(there, f'CREATE TABLE theirs ("check" text, `as` text, {kept}\n /* as */)')
+    change(there, 'CREATE INDEX "where (" ON theirs ("check", `as` DESC)')
+    there.install_session(ANSWERED, tmp_path / "folder")
+    assert [session.key for session in there.sessions()] == [ANSWERED]
 
 
 def test_a_query_that_takes_more_steps_than_the_file_explains_is_ended(tmp_path: Path) -> None:

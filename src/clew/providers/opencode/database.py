@@ -24,6 +24,7 @@ from clew import advice
 from clew.checkpointers.sql.steps import STEPS, StepLimit
 from clew.errors import Corrupt, InvalidInput, Unavailable
 from clew.providers.base import Place
+from clew.providers.opencode.schema import check_to_read, check_to_write
 
 __all__ = [
     "Columns",
@@ -113,7 +114,7 @@ def open_to_write(path: Path) -> Iterator[sqlite3.Connection]:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("BEGIN IMMEDIATE")
         _check(connection, path)
-        _check_triggers(connection, path)
+        check_to_write(connection, path)
         yield connection
         connection.execute("COMMIT")
 
@@ -186,15 +187,9 @@ def _translated_errors(path: Path) -> Iterator[None]:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `Corrupt` if a table or column that Clew needs is missing. Also raise it if a view or a virtual table has
-    the name of such a table, because reading it could run what somebody wrote into the file."""
-    kinds = dict(connection.execute("SELECT name, type || ' ' || sql FROM sqlite_schema"))
-    for table in kinds.keys() & _NEEDED.keys():
-        if not str(kinds[table]).lower().startswith("table create table"):
-            raise Corrupt(
-                f"{path} is not a database of opencode: {table!r} is not an ordinary table in it, and reading it could run "
-                "what somebody wrote into the file. Restore it from a copy."
-            )
+    """Raise `Corrupt` if a table or column that Clew needs is missing, or if reading the database could run what
+    somebody wrote into the file."""
+    check_to_read(connection, path, frozenset(_NEEDED))
     for table, needed in _NEEDED.items():
         there = columns_of(connection, table)
         missing = [column for column in needed if column not in there]
@@ -203,17 +198,6 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
                 f"{path} has a format that this Clew does not know: table {table!r} has no column {missing[0]!r}. "
                 f"It was written by {_version(connection)}. Upgrade Clew, or use opencode 1.18."
             )
-
-
-def _check_triggers(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `Corrupt` if a trigger would run when Clew writes a session. opencode has none. Reading runs no trigger, so a
-    database with one can still be read."""
-    triggers = connection.execute("SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-    if triggers:
-        raise Corrupt(
-            f"{path} has the trigger {triggers[0][0]!r}, which opencode does not make and which would run as Clew writes "
-            f"to {triggers[0][1]!r}. Nothing was changed. Restore the database from a copy, or drop the trigger."
-        )
 
 
 def _version(connection: sqlite3.Connection) -> str:
