@@ -224,4 +224,4 @@ def test_the_default_tools_say_what_they_do() -> None:
 def test_an_unknown_option_is_named_with_those_there_are() -> None:
     for options in ({"effects": "none"}, {"unknown": 1, "timeout": 3}):
         with pytest.raises(InvalidInput, match=r"@tool has no option (effects|unknown)=. It takes approve, .* timeout"):
-            tool(**options)  # type: ignore[call-overload]
+            tool(**options)

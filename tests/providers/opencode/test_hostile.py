@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,67 @@ def test_nothing_that_the_file_computes_runs_as_a_session_is_written(tmp_path: P
     with processor_time(20), pytest.raises(Corrupt, match=f"has {what}( in the .*)? '"):
         there.install_session(ANSWERED, tmp_path / "folder")
     assert list(there.sessions()) == []
+
+
+def spoil(path: Path, old: bytes, new: bytes) -> None:
+    """Change bytes of the file, all over it."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"step-finish", b"step\xff\xff\xff\xff\xff\xff\xff"),
+        (b"CREATE TABLE `todo`", b"CREATE TAB\xff\xff `todo`"),
+        (b"part_session_idx", b"part_ses\xffion_idx"),
+    ],
+)
+def test_a_database_whose_texts_are_not_text_is_damaged(tmp_path: Path, old: bytes, new: bytes) -> None:
+    here = machine(tmp_path)
+    spoil(database(here), old, new)
+    with pytest.raises(Corrupt, match=r"damaged|cannot be read"):
+        here.export(ANSWERED, tmp_path / "folder")
+
+
+PART = f"(SELECT min(rowid) FROM part WHERE session_id = '{ANSWERED}')"
+
+
+@pytest.mark.parametrize("value", ["'soon'", "x'ff'"])
+def test_a_time_that_is_no_time_is_damage(tmp_path: Path, value: str) -> None:
+    here = machine(tmp_path)
+    assert here.export(ANSWERED, tmp_path / "folder")
+    change(here, f"UPDATE part SET time_updated = {value} WHERE rowid = {PART}")
+    for act in (here.standing, here.export):
+        with pytest.raises(Corrupt, match="is not a time in it"):
+            act(ANSWERED, tmp_path / "folder")
+
+
+@pytest.mark.parametrize("value", ["NULL", "x'ff'"])
+def test_an_id_that_is_no_text_is_damage(tmp_path: Path, value: str) -> None:
+    here, there = machine(tmp_path / "a"), machine(tmp_path / "b")
+    assert here.export(ANSWERED, tmp_path / "folder")
+    change(there, f"UPDATE part SET id = {value} WHERE rowid = {PART}")
+    with pytest.raises(Corrupt, match="is not an id in it"):
+        there.install_session(ANSWERED, tmp_path / "folder")
+
+
+def test_an_index_that_leads_nowhere_is_damage(tmp_path: Path) -> None:
+    here = machine(tmp_path)
+    assert here.export(ANSWERED, tmp_path / "folder")
+    empty = "(SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_account_1')"
+    change(
+        here,
+        f"UPDATE part SET time_updated = time_updated + 1, data = '{{}}' WHERE rowid = {PART}",
+        "PRAGMA writable_schema = ON",
+        f"UPDATE sqlite_schema SET rootpage = {empty} WHERE name = 'sqlite_autoindex_part_1'",
+    )
+    with pytest.raises(Corrupt, match="leads to no row"):
+        here.standing(ANSWERED, tmp_path / "folder")
 
 
 def test_names_texts_and_comments_are_not_taken_for_what_computes(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "decode",
     "encode",
     "has_database",
+    "id_in",
     "is_session",
     "limit_steps",
     "located",
@@ -51,6 +52,7 @@ __all__ = [
     "sealed",
     "select",
     "settle",
+    "time_in",
 ]
 
 
@@ -138,6 +140,21 @@ def select(connection: sqlite3.Connection, query: str, values: tuple[object, ...
         yield dict(zip(columns, row, strict=True))
 
 
+def time_in(value: object) -> int:
+    """Return the value of a column that holds a time, in milliseconds since 1970. SQLite stores any kind of value in any
+    column, so this raises `Corrupt` if it is not a whole number."""
+    if not isinstance(value, int):
+        raise Corrupt(f"opencode's database is damaged: {value!r:.60} is not a time in it. Restore it from a copy.")
+    return value
+
+
+def id_in(value: object) -> str:
+    """Return the value of a column that holds the id of a row. Raises `Corrupt` if it is not text."""
+    if not isinstance(value, str):
+        raise Corrupt(f"opencode's database is damaged: {value!r:.60} is not an id in it. Restore it from a copy.")
+    return value
+
+
 def connect(path: Path, mode: str, *, wait: float, any_thread: bool = False) -> sqlite3.Connection:
     """Connect to the database. `mode` is `ro` for reading or `rw` for writing too. `wait` is how many seconds to wait
     at most for another process that is writing. With `any_thread`, different OS threads may use the connection one
@@ -172,7 +189,10 @@ def _translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+        code = getattr(error, "sqlite_errorcode", None)  # an error of Python's module, not of SQLite, has none
+        if code is None:
+            raise Corrupt(f"{path} is damaged: {error}. Restore it from a copy.") from error
+        if code == sqlite3.SQLITE_INTERRUPT:
             raise Corrupt(
                 f"opencode's database {path} takes far more steps to read than its size explains: its pages point at each "
                 "other in a circle or many times over. Restore it from a copy."
@@ -182,6 +202,8 @@ def _translated_errors(path: Path) -> Iterator[None]:
         raise Corrupt(
             f"opencode's database {path} does not take this conversation: {error}. Nothing was changed."
         ) from error
+    except UnicodeDecodeError as error:  # in a message of SQLite that names what is damaged
+        raise Corrupt(f"{path} is damaged: a name in it is not text. Restore it from a copy.") from error
     except sqlite3.DatabaseError as error:
         raise Corrupt(f"{path} cannot be read as opencode's database: {error}. Restore it from a copy.") from error
 
