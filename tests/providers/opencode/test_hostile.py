@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import Corrupt
+from clew.errors import Corrupt, Unavailable
 from clew.providers.opencode.database import connect, open_to_read, open_to_write
 from tests.limits import processor_time
 from tests.providers.opencode.kept import ANSWERED, change, database, machine
@@ -147,6 +147,12 @@ def test_an_index_that_leads_nowhere_is_damage(tmp_path: Path) -> None:
     )
     with pytest.raises(Corrupt, match="leads to no row"):
         here.standing(ANSWERED, tmp_path / "folder")
+
+
+def test_a_file_for_which_sqlite_says_that_it_has_no_memory_is_named(tmp_path: Path) -> None:
+    path = database(machine(tmp_path))
+    with pytest.raises(Unavailable, match=r"opencode\.db could not be read: SQLite .* no memory"), open_to_read(path):
+        raise MemoryError
 
 
 def test_names_texts_and_comments_are_not_taken_for_what_computes(tmp_path: Path) -> None:

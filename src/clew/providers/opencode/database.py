@@ -202,6 +202,11 @@ def _translated_errors(path: Path) -> Iterator[None]:
         raise Corrupt(
             f"opencode's database {path} does not take this conversation: {error}. Nothing was changed."
         ) from error
+    except MemoryError as error:  # SQLite says so of some damaged files too
+        raise Unavailable(
+            f"opencode's database {path} could not be read: SQLite reports that it has no memory for it. If there is memory "
+            "left, the file is damaged: restore it from a copy."
+        ) from error
     except UnicodeDecodeError as error:  # in a message of SQLite that names what is damaged
         raise Corrupt(f"{path} is damaged: a name in it is not text. Restore it from a copy.") from error
     except sqlite3.DatabaseError as error:
