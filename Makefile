@@ -6,15 +6,15 @@ BIN := $(VENV)/bin
 WORKERS ?= 6
 FUZZ_RUNS ?= 300000
 FUZZ_QUICK ?= 1000000
-FUZZ_SLOW := fuzz-frame fuzz-weight fuzz-archive
+FUZZ_SLOW := fuzz-frame fuzz-weight fuzz-archive fuzz-native
 FUZZ := $(FUZZ_SLOW) fuzz-blob fuzz-envelope fuzz-anthropic fuzz-openai-chat fuzz-openai-responses \
-	fuzz-native fuzz-setup fuzz-url fuzz-http fuzz-sql
+	fuzz-gemini fuzz-setup fuzz-url fuzz-http fuzz-sql
 
 # Keep compiled modules even where the shell says not to: a run starts some thousand Pythons, which would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test test-all crash attack fuzz $(FUZZ) lint format bench docs site screenshots release-check clean
+.PHONY: help setup hooks demo test test-all crash attack fuzz $(FUZZ) lint format bench docs site screenshots audit release-check clean
 
 # $(call install,ARGUMENTS): pip install these into .venv. An environment made by uv has no pip of its own.
 define install
@@ -40,7 +40,7 @@ $(VENV)/.ready: pyproject.toml
 	$(if $(LOCKED),$(call install,--no-deps -e .))
 	@touch $@
 
-$(VENV)/.peers $(VENV)/.fuzz $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.ready
+$(VENV)/.peers $(VENV)/.fuzz $(VENV)/.docs $(VENV)/.release $(VENV)/.audit: $(VENV)/.%: $(VENV)/.ready
 	$(call install,--group $*)
 	@touch $@
 
@@ -90,7 +90,7 @@ crash: $(VENV)/.ready $(VENV)/.clis ## Run the long matrices whole: every kill, 
 attack: $(VENV)/.ready ## Attack all ways: floods and malformed requests; forged logs, archives, sessions, databases, pages
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m attack
 
-fuzz: $(FUZZ) ## Give ten million inputs to everything that reads bytes from outside (-j 2 uses two cores)
+fuzz: $(FUZZ) ## Give eleven million inputs to everything that reads bytes from outside (-j 2 uses two cores)
 
 $(FUZZ): fuzz-%: $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz $* $(if $(filter $@,$(FUZZ_SLOW)),$(FUZZ_RUNS),$(FUZZ_QUICK))
@@ -106,6 +106,9 @@ site: $(VENV)/.docs ## Build the guides and the reference as a web site into bui
 
 screenshots: $(VENV)/.ready ## Take pictures of the inspector into docs/images, by Chromium
 	$(BIN)/python -m tests.server.inspector.screenshots
+
+audit: $(VENV)/.audit ## Ask PyPI for known weaknesses of every package in requirements-dev.txt (needs the network)
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements-dev.txt
 
 release-check: $(VENV)/.release ## Build, check and try the packages of a release (FINAL=1: ready to be published)
 	$(BIN)/python tools/release.py $(if $(FINAL),--final)

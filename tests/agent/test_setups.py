@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,4 +100,12 @@ async def test_one_that_cannot_be_read_is_corrupt(store: MemoryCheckpointer) -> 
     async with Thread.open(store, "t") as thread:
         await thread.append(StateSet("clew:setup", {"model": 5}))
     with pytest.raises(Corrupt, match="started with"):
+        setup_of(await Thread.load(store, "t"))
+
+
+@pytest.mark.parametrize("limits", [{"max_turns": [1]}, {"max_turns": True}, {"usd": "2"}, {"tokens": -1}])
+async def test_recorded_limits_that_no_agent_can_have_are_corrupt(store: MemoryCheckpointer, limits: Any) -> None:
+    async with Thread.open(store, "t") as thread:
+        await thread.append(ThreadStarted("ada", "openai:gpt-5", limits=limits))
+    with pytest.raises(Corrupt, match="limits that this thread has on record"):
         setup_of(await Thread.load(store, "t"))

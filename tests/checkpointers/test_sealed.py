@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from clew.threads.appends import append_frames
 from clew.threads.ops.rekey import rekey
 from clew.threads.ops.verify import verify, verify_all
 from clew.threads.reader import state_after
+from tests.server.serving import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
@@ -31,9 +33,14 @@ KEY, OTHER = "00" * 32, "11" * 32
 URLS = ["memory://", "sqlite:///{}/c.db", "file://{}/threads"]
 
 
-@pytest.fixture(params=URLS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(request.param).format(tmp_path)
+@pytest.fixture(params=[*URLS, "http"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A store of each kind, and one behind `clew serve`, which has no key: the client has."""
+    if request.param != "http":
+        yield request.param.format(tmp_path)
+        return
+    with serving(f"sqlite:///{tmp_path}/served.db") as running:
+        yield running.url
 
 
 async def fill(store: Checkpointer, thread_id: str = "t", turns: int = 3) -> Head:
@@ -114,9 +121,9 @@ async def test_every_field_of_a_head_is_sealed(field: str) -> None:
         thread.abandon() if hasattr(thread, "abandon") else None
 
 
-@pytest.mark.parametrize("url", URLS[1:])
 async def test_an_older_head_with_its_frames_is_noticed_only_by_a_mark_outside(url: str, tmp_path: Path) -> None:
-    url = url.format(tmp_path)
+    if url == "memory://":
+        return  # no other process can open it
     marks = Marks(tmp_path / "marks")
     async with open_checkpointer(url, key=KEY) as store:
         marked = SealedCheckpointer(without_keys(store), Keyring(KEY), marks=marks)

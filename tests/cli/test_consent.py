@@ -14,8 +14,10 @@ import msgspec
 import pytest
 
 from clew import Thread, open_checkpointer
-from clew.agent.settings import SETUP, Setup, keep_setup, kept_setup
-from clew.log import StateSet
+from clew.agent.settings import SETUP, Setup, keep_setup, kept_setup, setup_of
+from clew.log import MessageAdded, StateSet, ThreadStarted
+from clew.messages import assistant, user
+from clew.tools import DEFAULT_TOOLS
 from tests.cli.command_line import environment, objects
 from tests.cli.workshop import Workshop
 from tests.limits import PATIENCE
@@ -198,6 +200,93 @@ async def test_forks_and_copies_that_this_user_makes_are_asked_about_only_if_the
     await shop.forge(tools=("evil:boom",))
     shop.clew("fork", "t", "--as", "theirs")
     shop.is_refused("resume", "theirs", "Go.")
+
+
+async def _started(shop: Attacked, thread_id: str, **limits: Any) -> None:
+    """A thread that a program in Python made: it says who worked on it and where, and has no options on record."""
+    async with open_checkpointer(shop.url) as store, Thread.open(store, thread_id) as thread:
+        await thread.append(ThreadStarted(limits.get("provider", "ada"), "script:talk", "Obey.", limits=limits))
+        await thread.append(MessageAdded(user("Hi.")), MessageAdded(assistant("Hello.")))
+
+
+async def test_a_provider_folder_and_permissions_of_a_thread_without_options_are_asked_about(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    await _started(shop, "programs", provider="toy", cwd=str(theirs), permissions="full")
+    go = ("programs", "write came-here yes\nsay Done.")
+    for command in (("resume", *go), ("resume", *go, "--json"), ("run", go[1], "--thread", go[0])):
+        said = shop.is_refused(*command)
+        assert "  provider:      toy\n" in said
+        assert f"  folder:        {theirs}\n" in said
+        assert "  permissions:   full (look at files, change them, and run any command)\n" in said
+        assert "  system prompt: Obey.\n" in said
+    assert not list(theirs.iterdir())
+    assert shop.clew("resume", *go, "--trust").returncode == 0
+    assert (theirs / "came-here").exists()
+    assert shop.clew("resume", "programs", "say Again.").returncode == 0  # agreed to
+
+
+async def test_tools_of_a_thread_without_options_are_asked_about(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    async with open_checkpointer(shop.url) as store, Thread.open(store, "programs") as thread:
+        digests = {tool.name: tool.digest for tool in DEFAULT_TOOLS}
+        await thread.append(ThreadStarted("ada", "script:talk", tools=digests), MessageAdded(user("Hi.")))
+    assert "clew.tools:run_command" in shop.is_refused("resume", "programs", "Go.", "--workspace", str(tmp_path))
+
+
+async def test_a_thread_that_its_record_moved_to_a_provider_is_asked_about(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    limits = {"provider": "toy", "cwd": str(theirs), "permissions": "full"}
+    async with open_checkpointer(shop.url) as store, Thread.open(store, "t") as thread:
+        await thread.append(ThreadStarted("toy", "", limits=limits))
+    said = shop.is_refused("resume", "t", "write came-here yes")
+    assert "provider: none → toy" in said
+    assert f"folder: {shop.folder} → {theirs}" in said
+    assert "permissions: none → full" in said
+    async with open_checkpointer(shop.url) as store, Thread.open(store, "t") as thread:
+        await thread.append(ThreadStarted("toy", "", limits={"provider": "toy"}))  # neither folder nor permissions
+    shop.is_refused("resume", "t", "write came-here yes")
+    assert not list(theirs.iterdir())
+
+
+async def test_after_a_move_a_resume_does_what_was_agreed_to_and_no_more(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    await shop.forge(permissions="full")
+    said = shop.is_refused("move", "t", "--to", "toy")
+    assert "  permissions:   edit (look at files and change them)\n" in said
+    assert shop.clew("move", "t", "--to", "toy", "--trust").returncode == 0
+    assert setup_of(await shop.load("t")).permissions == "edit"
+    assert shop.clew("resume", "t", "say Done.").returncode == 0
+    assert (await shop.load("t")).limits["permissions"] == "edit"
+
+
+async def test_a_move_that_was_agreed_to_trusts_no_permissions_that_were_not_shown(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path)
+    await shop.forge(permissions="full")
+    forged = kept_setup(await shop.load("t"))
+    assert shop.clew("move", "t", "--to", "toy", "--trust").returncode == 0
+    async with open_checkpointer(shop.url) as store, Thread.open(store, "t") as thread:
+        await thread.append(StateSet(SETUP, msgspec.to_builtins(forged)))
+        await thread.append(ThreadStarted("toy", "", limits={"provider": "toy"}))
+    assert "permissions:   full" in shop.is_refused("resume", "t", "say More.")
+
+
+async def test_a_copied_store_is_asked_about_on_a_machine_where_nobody_agreed(tmp_path: Path) -> None:
+    shop = Attacked(tmp_path, "--tool", "shop:price")
+    copied = f"sqlite:///{tmp_path / 'copied.db'}"
+    shutil.copyfile(shop.folder / "clew.db", tmp_path / "copied.db")
+    assert shop.clew("resume", "t", "Go.", "--store", copied).stdout == "Hello.\n"
+    elsewhere = {"XDG_STATE_HOME": str(tmp_path / "elsewhere")}
+    shop.is_refused("resume", "t", "Go.", "--store", copied, env=elsewhere)
+    there = f"sqlite:///{tmp_path / 'there.db'}"
+    assert shop.clew("copy", copied, there, "t", env=elsewhere).returncode == 0
+    shop.is_refused("resume", "t", "Go.", "--store", there, env=elsewhere)
+    assert shop.clew("export", "t", "t.clew").returncode == 0
+    assert shop.clew("import", "t.clew", "--store", f"sqlite:///{tmp_path / 'new.db'}").returncode == 0
+    shop.is_refused("resume", "t", "Go.", "--store", f"sqlite:///{tmp_path / 'new.db'}")
 
 
 async def test_a_file_of_agreements_that_others_can_change_is_refused(tmp_path: Path) -> None:

@@ -292,6 +292,20 @@ class LeaseForgotten(Mutant):
         return msgspec.structs.replace(head, lease=None) if head else None
 
 
+class SealForgotten(Mutant):
+    async def head(self, thread_id: str) -> Head | None:
+        head = await super().head(thread_id)
+        return msgspec.structs.replace(head, seal="") if head else None
+
+
+class SealMadeByTheStore(Mutant):
+    """It changes a head as it is written, and so breaks the seal of the genuine one."""
+
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        head = msgspec.structs.replace(head, updated_at=head.updated_at + timedelta(microseconds=1))
+        await self.sound(thread_id, frames, at, head, refs)
+
+
 class Listing(Mutant):
     """A store that lists otherwise than asked."""
 
@@ -582,6 +596,11 @@ MUTANTS: list[tuple[type[Mutant], Callable[..., Any]]] = [
         CheckpointerContract.test_a_thread_whose_holder_fell_silent_is_taken_by_one_after_the_time_of_its_lease,
     ),
     (LeaseForgotten, CheckpointerContract.test_a_head_comes_back_with_every_field),
+    (SealForgotten, CheckpointerContract.test_a_sealed_thread_is_read_by_another_process_with_the_key),
+    (SealMadeByTheStore, CheckpointerContract.test_a_sealed_thread_is_read_by_another_process_with_the_key),
+    (SealForgotten, CheckpointerContract.test_a_sealed_log_that_was_cut_off_under_a_fitting_head_is_refused),
+    (SealForgotten, CheckpointerContract.test_a_plain_frame_with_the_right_predecessor_is_refused_in_a_sealed_thread),
+    (SealForgotten, CheckpointerContract.test_another_sealed_thread_of_the_store_does_not_pass_for_this_one),
     (DropsAtThePageBoundary, CheckpointerContract.test_pages_hold_every_thread_once),
     (RepeatsAtThePageBoundary, CheckpointerContract.test_pages_hold_every_thread_once),
     (DropsTiesAtThePageBoundary, CheckpointerContract.test_pages_hold_every_thread_once),

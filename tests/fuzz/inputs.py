@@ -1,7 +1,6 @@
-"""Targets that read what other programs and strangers send: native sessions, setups, URLs, HTTP requests, SQL literals.
+"""Targets that read what strangers send: setups, URLs, HTTP requests, SQL literals.
 
-They are apart from `targets.py`, which has what Clew itself writes. Each is quick: files are in memory, and the service is
-called without a socket.
+They are apart from `targets.py`, which has what Clew itself writes. Each is quick: the service is called without a socket.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import h11
@@ -30,42 +27,11 @@ from clew.checkpointers.urls import without_options, without_password
 from clew.cli.setups import changes
 from clew.errors import ClewError
 from clew.log import StateSet, fold
-from clew.providers.claude_code import convert as claude_code
-from clew.providers.codex import convert as codex
-from clew.providers.codex.storage import _session
-from clew.providers.opencode.convert import stored
-from clew.providers.opencode.database import decode, quoted
+from clew.providers.opencode.database import quoted
 from clew.server.app import create_app
 from clew.server.settings import Settings
 
-__all__ = ["http", "native", "setup", "sql", "url"]
-
-_COLUMNS = {"id", "session_id", "time_created", "time_updated", "data"}
-"""The columns that Clew requires of a row before it reads it."""
-_META = b'{"timestamp":"2026-11-15T17:34:54.000Z","type":"session_meta","payload":{"id":"k","cwd":"/w"}}\n'
-
-
-@functools.cache
-def _file() -> Path:
-    """A file in memory, where the system has such a place, for what is read by its path."""
-    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    return Path(tempfile.mkdtemp(dir=memory)) / "rollout-2026-11-15T17-34-54-01a1e046-ba6d-71e2-b079-7545841cc99b.jsonl"
-
-
-def native(data: bytes) -> None:
-    """A conversation of Codex, Claude Code or opencode, in the file that it keeps. The first byte says whose."""
-    whose, text = data[:1] or b"\0", data[1:]
-    if whose[0] % 3 == 2:
-        for line in text.split(b"\n"):
-            with contextlib.suppress(ClewError):
-                _, row = decode(line, "a line")
-                if row.keys() >= _COLUMNS:
-                    stored(row, [row])
-        return
-    _file().write_bytes(_META + text if whose[0] % 3 == 0 else text)
-    with contextlib.suppress(ClewError):
-        (codex if whose[0] % 3 == 0 else claude_code).read(_file())
-    _session(_file(), 0.0, len(data), {})
+__all__ = ["http", "setup", "sql", "url"]
 
 
 def setup(data: bytes) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import msgspec
+import zstandard
 
 from clew.agent.settings import Setup
 from clew.checkpointers.files import envelope
@@ -20,6 +21,7 @@ from clew.messages import Message, Text, ToolCall, ToolResult, assistant, system
 from clew.messages.dialects import Dialect, to_dialect
 from clew.threads import Thread
 from clew.threads.ops.export import export
+from tests.fuzz.sessions import small_database
 from tests.log.make_golden import entries
 
 __all__ = ["seeds", "spoil"]
@@ -75,7 +77,7 @@ def seeds(target: str) -> list[bytes]:
         case "anthropic" | "openai-chat" | "openai-responses" | "gemini":
             return [json.dumps(payload).encode() for payload in _payloads(target)]
         case "native":
-            return [bytes([number % 3]) + piece for number, pieces in enumerate(_sessions()) for piece in pieces]
+            return [bytes([number]) + piece for number, pieces in enumerate(_sessions()) for piece in pieces]
         case "setup":
             full = Setup(
                 model="openai:gpt-5", tools=("a:b",), mcp=("npx x",), folder="/w", max_turns=3, system="Be kind."
@@ -115,18 +117,28 @@ _REQUESTS = (
 )
 
 
-def _sessions() -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """Pieces of real sessions, short enough to be changed often: of Codex, of Claude Code, and rows of opencode."""
+def _sessions() -> list[list[bytes]]:
+    """Pieces of real sessions, short enough to be changed often, for each of `sessions.FORMS`: lines of Codex, of Claude
+    Code, rows of opencode, compressed lines of Codex, a session of Claude Code with its sub-agent's rows, and opencode's
+    SQLite file."""
     providers = Path(__file__).parents[1] / "providers"
     rollout = (providers / "codex/fixtures/0.166.0/rollout-tools.jsonl").read_bytes().splitlines(keepends=True)[1:]
     small = [line for line in rollout if len(line) < 1500]
-    lines = [
-        file.read_bytes().splitlines(keepends=True) for file in sorted(providers.glob("claude_code/fixtures/*/*.jsonl"))
+    claude = providers / "claude_code/fixtures/2.1.197/sessions"
+    said = [_short(file) for file in sorted(claude.glob("*/*.jsonl"))]
+    with_agents = [
+        _short(file.parents[1].with_suffix(".jsonl")) + b"\n" + _short(file) for file in claude.rglob("agent-*.jsonl")
     ]
-    said = [b"".join(line for line in found if len(line) < 3000)[:8000] for found in lines[:4]]
     message = b'{"message":{"id":"msg_1","session_id":"s","time_created":1,"time_updated":2,"data":{"role":"user"}}}'
     part = message.replace(b'"message":', b'"part":').replace(b'"role":"user"', b'"type":"text","text":"hi"')
-    return [b"".join(small[at : at + 6]) for at in range(0, 24, 6)], said, [message, part, message + b"\n" + part]
+    rollouts = [b"".join(small[at : at + 6]) for at in range(0, 24, 6)]
+    packed = [zstandard.compress(piece) for piece in rollouts] + [rollouts[0], zstandard.compress(bytes(10**6))]
+    return [rollouts, said, [message, part, message + b"\n" + part], packed, with_agents, [small_database()]]
+
+
+def _short(file: Path) -> bytes:
+    """The first short lines of a session file."""
+    return b"".join(line for line in file.read_bytes().splitlines(keepends=True) if len(line) < 3000)[:8000]
 
 
 async def _archive() -> bytes:

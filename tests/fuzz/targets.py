@@ -22,7 +22,7 @@ from clew.log.codec import _decode_entries
 from clew.log.keys import Keyring
 from clew.messages.dialects import Dialect, from_dialect, losses, to_dialect
 from clew.threads.ops.export import import_
-from tests.fuzz import inputs
+from tests.fuzz import inputs, sessions
 
 __all__ = ["TARGETS"]
 
@@ -120,7 +120,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "openai-chat": _dialect("openai-chat"),
     "openai-responses": _dialect("openai-responses"),
     "gemini": _dialect("gemini"),
-    "native": inputs.native,
+    "native": sessions.native,
     "setup": inputs.setup,
     "url": inputs.url,
     "http": inputs.http,

@@ -1,20 +1,23 @@
-"""A few seconds' worth of the fuzzer; `make fuzz` runs a million inputs with coverage as its guide."""
+"""A few seconds' worth of the fuzzer; `make fuzz` runs at least 300,000 a target with coverage as its guide."""
 
 from __future__ import annotations
 
+import re
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
 from clew.log.weights import FLOOR
 from tests.fuzz.seeds import seeds, spoil
+from tests.fuzz.sessions import FORMS
 from tests.fuzz.targets import TARGETS
 from tests.limits import processor_time
 from tests.sampling import dice
 
 pytestmark = pytest.mark.slow
 
-INPUTS = {"frame": 400, "weight": 1500, "archive": 500}
+INPUTS = {"frame": 400, "weight": 1500, "archive": 500, "native": 1500}
 """How many inputs a target gets; 5,000 unless it takes longer over each."""
 MEMORY = 50
 BASE = FLOOR
@@ -35,6 +38,21 @@ def test_whatever_comes_in_nothing_but_a_clear_error_comes_out(target: str) -> N
                 TARGETS[target](data)
         except Exception as error:  # noqa: BLE001 - that is what is looked for
             pytest.fail(f"{target}: {type(error).__name__}: {error} for {data.hex()}")
+
+
+def test_make_fuzz_runs_every_target_with_as_many_inputs_as_its_help_says() -> None:
+    made = (Path(__file__).parents[2] / "Makefile").read_text().replace("\\\n", " ")
+    lists = {name: words.split() for name, words in re.findall(r"^(FUZZ\w*) [:?]= (.*)$", made, re.MULTILINE)}
+    slow, quick = lists["FUZZ_SLOW"], [name for name in lists["FUZZ"] if name.startswith("fuzz-")]
+    assert sorted(slow + quick) == sorted(f"fuzz-{target}" for target in TARGETS)
+    inputs = len(slow) * int(*lists["FUZZ_RUNS"]) + len(quick) * int(*lists["FUZZ_QUICK"])
+    assert inputs // 10**6 == 11  # which is what `make help` and CONTRIBUTING.md say
+    assert made.count("Give eleven million inputs") == 1
+
+
+def test_each_form_of_a_native_session_begins_with_sound_ones() -> None:
+    forms = {seed[0] for seed in seeds("native") if len(seed) > 100}
+    assert forms == set(range(len(FORMS)))
 
 
 @pytest.mark.crash

@@ -219,3 +219,9 @@ def test_the_default_tools_say_what_they_do() -> None:
     for made in DEFAULT_TOOLS:
         assert made.description
         assert all("description" in each for each in made.schema["properties"].values())
+
+
+def test_an_unknown_option_is_named_with_those_there_are() -> None:
+    for options in ({"effects": "none"}, {"unknown": 1, "timeout": 3}):
+        with pytest.raises(InvalidInput, match=r"@tool has no option (effects|unknown)=. It takes approve, .* timeout"):
+            tool(**options)

@@ -236,10 +236,10 @@ def setup_at(setup: Setup, provider: str, *, model: str = "", folder: str = "", 
 def _guessed(state: Checkpoint) -> Setup:
     """Make a `Setup`, the options with which the command line makes a thread's agent, for a thread on which none is
     recorded. It is made from what every agent records. That does not say in which Python modules the tools are, so only
-    Clew's own tools are included."""
+    Clew's own tools are included. Raises `Corrupt` if a recorded limit is not a limit."""
     limits = state.limits
     provider = str(limits.get("provider") or "")
-    spend = {name: limits[name] for name in ("usd", "tokens", "seconds") if limits.get(name) is not None}
+    max_turns, budget = _recorded_limits(limits)
     own = [tool.name for tool in DEFAULT_TOOLS if state.tools.get(tool.name) == tool.digest]
     return Setup(
         model=state.model if provider or ":" in state.model else "",
@@ -249,6 +249,19 @@ def _guessed(state: Checkpoint) -> Setup:
         permissions=str(limits.get("permissions") or ""),
         system=state.system_prompt,
         name="" if state.agent == provider else state.agent,
-        max_turns=limits.get("max_turns"),
-        budget=Budget(**spend),
+        max_turns=max_turns,
+        budget=budget,
     )
+
+
+def _recorded_limits(limits: Mapping[str, Any]) -> tuple[int | None, Budget]:
+    """Return the most turns and the budget that an agent recorded among its limits. Raises `Corrupt` if one of them is
+    not a limit that an agent could have had."""
+    spend = {name: limits[name] for name in ("usd", "tokens", "seconds") if limits.get(name) is not None}
+    max_turns = limits.get("max_turns")
+    try:
+        if max_turns is not None and (not isinstance(max_turns, int) or isinstance(max_turns, bool)):
+            raise InvalidInput(f"max_turns is a number, not {max_turns!r}")
+        return max_turns, Budget(**spend)
+    except InvalidInput as error:
+        raise Corrupt(f"the limits that this thread has on record are none: {error}") from None

@@ -4,6 +4,7 @@ objects that produce them: readers of the program's output, and watches for what
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -90,6 +91,8 @@ class Failed(msgspec.Struct, frozen=True):
     is_refused: bool = False
     """Whether the vendor refused the last request without running it, so that it is not charged. This is judged by the
     HTTP status of its answer. Set only for programs that report each further attempt with a `Retry`."""
+    until: datetime | None = None
+    """When the limit ends, for the kind `limit`; None if the program does not say."""
 
 
 class Other(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["format_time", "from_milliseconds", "parse_time", "text", "values"]
+__all__ = ["format_time", "from_milliseconds", "from_seconds", "parse_time", "text", "values"]
 
 
 def values(value: Any) -> dict[str, Any]:
@@ -41,3 +41,8 @@ def from_milliseconds(value: Any) -> datetime | None:
         return datetime.fromtimestamp(value / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def from_seconds(value: Any) -> datetime | None:
+    """Convert a number of seconds since 1970 to a time in UTC; None for anything else."""
+    return from_milliseconds(value * 1000) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

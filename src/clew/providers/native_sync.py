@@ -33,7 +33,7 @@ from clew.log import (
     ToolIntent,
 )
 from clew.messages import Assistant, Message, ToolResult, User, plain_text, tool_calls
-from clew.providers.base import Place, Provider
+from clew.providers.base import Permissions, Place, Provider
 from clew.providers.placement import Placed, Placement, current_provider, staging_folder
 from clew.providers.registry import BUILT_IN_AGENT, default_place, find_provider
 from clew.threads import Thread
@@ -259,17 +259,29 @@ async def take_back(journal: Journal, place: int) -> None:
 
 
 async def move(
-    journal: Journal, store: Checkpointer, target: Provider, name: str = "", *, natively: bool = True
+    journal: Journal,
+    store: Checkpointer,
+    target: Provider,
+    name: str = "",
+    *,
+    permissions: Permissions,
+    natively: bool = True,
 ) -> Placed:
     """Move the thread of `journal` to the provider `target`. The conversation is written where that provider's program
     finds it, and the thread records that it continues there. Returns the key under which the program has the
-    conversation, and what did not fit. `name` is the agent's name to record. With `natively=False` no copy of the
+    conversation, and what did not fit. `name` is the agent's name to record, and `permissions` is what the program may
+    do there: those of the provider that had the thread before do not stay. With `natively=False` no copy of the
     program's files is put into `store`."""
     thread = journal.thread
     before = thread.checkpoint
     placement = Placement(target, store, thread)
     placed = await placement.place(before)
-    limits = {**before.limits, "provider": target.name, "cwd": str(target.place.cwd)}
+    limits = {
+        **before.limits,
+        "provider": target.name,
+        "cwd": str(target.place.cwd),
+        "permissions": permissions,
+    }
     await journal.record(
         ThreadStarted(name or target.name, "", before.system_prompt, limits=limits, parent=before.parent),
         ProviderKey(target.name, placed.key, thread=thread.head.log_id),

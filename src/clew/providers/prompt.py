@@ -448,7 +448,7 @@ def error_of(provider: str, ending: Finished | Failed | None, model: str, key: s
     if failed.kind == "login":
         return NotLoggedIn(provider, failed.reason)
     if failed.kind == "limit":
-        return ProviderLimited(provider, failed.reason)
+        return ProviderLimited(provider, failed.reason, until=failed.until)
     if failed.kind == "context":
         return ContextTooLong(model or provider, failed.reason)
     if failed.kind == "session":

@@ -176,7 +176,14 @@ class ProviderSession(Session):
         async with self._lock, agent.thread(self._thread_id) as thread, Journal(thread) as journal:
             await self._agent.adopt_origin(journal, name, self._origin)
             await self._agent.take_in(journal)
-            placed = await move(journal, agent.store, target, agent.name, natively=agent.redact is None)
+            placed = await move(
+                journal,
+                agent.store,
+                target,
+                agent.name,
+                permissions=agent.settings.permissions,
+                natively=agent.redact is None,
+            )
         moved = ProviderSession(agent, self._thread_id, provider=name, key=placed.key, origin=None)
         moved._losses = placed.losses
         return moved

@@ -170,10 +170,18 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         needs_workspace: whether the tool cannot work without `ctx.workspace`. An agent that has such a tool and no folder
             is refused before anything is run.
     """
+    unknown = sorted(options.keys() - _OPTIONS)
+    if unknown:
+        raise InvalidInput(f"@tool has no option {unknown[0]}=. It takes {', '.join(sorted(_OPTIONS))}.")
     namespace = _callers_names()
     if fn is not None:
         return _make(fn, namespace, **options)
     return lambda fn: _make(fn, namespace, **options)
+
+
+_OPTIONS = frozenset(
+    ("name", "description", "effect", "reconcile", "in_doubt", "timeout", "retries", "approve", "needs_workspace")
+)
 
 
 def as_tool(fn: AnyTool | Callable[..., Any]) -> AnyTool:

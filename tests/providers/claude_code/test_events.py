@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from clew.errors import ProviderLimited
 from clew.log import Usage
 from clew.messages import Text, Thinking, ToolCall, ToolResult
 from clew.providers.claude_code.events import ClaudeReader
 from clew.providers.events import Delta, Failed, Failure, Finished, Other, ProviderEvent, Response, Result, Retry
+from clew.providers.prompt import error_of
 from tests.providers.claude_code.homes import PRINTED
 
 
@@ -110,6 +113,35 @@ def test_an_error_is_a_failure_and_no_answer(printed: str, kind: Failure) -> Non
     assert failure(said).kind == kind
     assert failure(said).reason
     assert not [one for one in said if isinstance(one, (Response, Delta))]
+
+
+RESETS = 1_778_565_600
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "until"),
+    [
+        ("rejected", "You've hit your limit · resets 2pm (Asia/Shanghai)", RESETS),
+        ("allowed", "You've hit your limit · resets 2pm (Asia/Shanghai)", None),
+        ("allowed", f"Claude AI usage limit reached|{RESETS}", RESETS),
+        ("allowed", "Claude AI usage limit reached|999999999999", None),
+    ],
+)
+def test_a_limit_says_when_it_ends_if_the_program_does(status: str, words: str, until: int | None) -> None:
+    limit = {"type": "rate_limit_event", "rate_limit_info": {"status": status, "resetsAt": RESETS}}
+    ended = {"type": "result", "subtype": "success", "is_error": True, "api_error_status": 429, "result": words}
+    failed = failure(happenings([json.dumps(line).encode() for line in (limit, ended)], 1))
+    assert failed.until == (None if until is None else datetime.fromtimestamp(until, UTC))
+    error = error_of("claude_code", failed, "", "k")
+    assert isinstance(error, ProviderLimited)
+    assert error.until == failed.until
+
+
+@pytest.mark.parametrize("strange", ["soon", None, True, 1e300, -(10**30), {}])
+def test_a_strange_end_of_a_limit_is_no_end(strange: object) -> None:
+    limit = {"type": "rate_limit_event", "rate_limit_info": {"status": "rejected", "resetsAt": strange}}
+    ended = {"type": "result", "subtype": "success", "is_error": True, "api_error_status": 429, "result": "x"}
+    assert failure(happenings([json.dumps(line).encode() for line in (limit, ended)], 1)).until is None
 
 
 def test_a_failure_says_what_it_cost_all_the_same() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,31 @@ def test_a_turn_that_failed_is_of_the_kind_that_its_codes_say(
     assert isinstance(failed, Failed)
     assert failed.kind == kind
     assert failed.reason in message
+
+
+@pytest.mark.parametrize(
+    ("message", "used", "until"),
+    [
+        ("You've hit your usage limit. Try again at 3:04 PM.", 100, 4_000_000_000),
+        ("You've hit your usage limit. Try again at 3:04 PM.", 99.5, None),
+        ('{"error":{"type":"usage_limit_reached","message":"No.","resets_at":4000000001}}', 100, 4_000_000_001),
+        ('{"error":{"type":"usage_limit_reached","message":"No.","resets_at":"soon"}}', "?", None),
+    ],
+)
+def test_a_limit_says_when_it_ends_if_codex_does(tmp_path: Path, message: str, used: Any, until: int | None) -> None:
+    key, path = keep(tmp_path, "rollout-compacted.jsonl")
+    reader = CodexReader(tmp_path / ".codex", Job(prompt="x", key=key))
+    window = {"used_percent": used, "resets_at": 4_000_000_000}
+    limits = {"primary": window, "secondary": {"used_percent": 1, "resets_at": 5_000_000_000}}
+    with path.open("ab") as rollout:
+        rollout.write(rollout_line("event_msg", {"type": "token_count", "info": None, "rate_limits": limits}))
+        error = {"codex_error_info": "usage_limit_exceeded"}
+        rollout.write(rollout_line("event_msg", {"type": "task_complete", "error": error}))
+    assert not list(reader.read(event("turn.failed", error={"message": message})))
+    (failed,) = reader.end(1, "")
+    assert isinstance(failed, Failed)
+    assert failed.kind == "limit"
+    assert failed.until == (None if until is None else datetime.fromtimestamp(until, UTC))
 
 
 def test_what_a_failed_turn_used_is_told(tmp_path: Path) -> None:

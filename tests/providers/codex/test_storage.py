@@ -14,6 +14,7 @@ import pytest
 import zstandard
 
 from clew.errors import Corrupt, InvalidInput
+from clew.providers.base import Program
 from clew.providers.codex import Codex
 from clew.providers.codex.events import Meter
 from clew.providers.codex.rollout import meta_of
@@ -240,6 +241,18 @@ def test_of_a_long_session_only_the_ends_are_read(tmp_path: Path) -> None:
     path.rename(archived / path.name)
     (session,) = at_home(tmp_path).sessions()
     assert (session.key, session.title, session.exchanges) == (key, "Look around, then patch.", None)
+
+
+def test_a_packed_rollout_that_is_damaged_hides_no_other_session(tmp_path: Path) -> None:
+    key, path = keep(tmp_path, "rollout-tools.jsonl")
+    damaged = path.with_name(path.name.replace(key, OTHER_KEY) + ".zst")
+    for data in (b"", b"not packed", zstandard.compress(path.read_bytes())[:-20]):
+        damaged.write_bytes(data)
+        assert {session.key for session in at_home(tmp_path).sessions()} == {key, OTHER_KEY}
+        with path.open("ab") as rollout:
+            rollout.write(rollout_line("event_msg", {"names": OTHER_KEY}))
+        assert at_home(tmp_path).export(key, tmp_path / "folder")
+        assert at_home(tmp_path).check(Program(Path("/opt/codex"), "0.166.0")).limited_until is None
 
 
 def test_a_home_without_codex_has_no_sessions(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from clew.cli.stores import find_thread, on_store, shown_store
 from clew.errors import InvalidInput, SessionNotFound, ThreadNotFound
 
 if TYPE_CHECKING:
+    from clew.agent.settings import Setup
     from clew.checkpointers import Checkpointer
     from clew.cli.native_sessions import Native
     from clew.messages.dialects import Loss
@@ -169,7 +170,7 @@ async def _moved_thread(
     if not state.messages:
         raise InvalidInput(f"thread {thread_id!r} has no messages yet, so there is nothing to move.")
     setup = agent_settings.setup_of(state)
-    where = folder or next(filter(os.path.isdir, (setup.workspace, setup.folder)), os.getcwd())
+    where = folder or _folder_of(setup)
     moved = agent_settings.setup_at(setup, target, folder=where, permissions=_PERMISSIONS)
     if (head := await store.head(thread_id)) is not None:
         agree(await review_of(store, head, state, moved), trust=consent.trust, json=consent.json)
@@ -185,11 +186,14 @@ async def _moved_thread(
         session = await agent.start_session(thread_id=thread_id).move_to(target)
         losses = session.losses if isinstance(session, providers.ProviderSession) else ()
         key = handles.read_handle(session.resume_handle).resume_key
-    # The record may not name folder and permissions; then those of the setup before, which was agreed to, stay.
-    await keep_trust(
-        store, thread_id, moved, *(agent_settings.setup_at(setup, target, folder=each) for each in (where, ""))
-    )
+    await keep_trust(store, thread_id, moved)
     return providers.Translated(provider=target, key=key, cwd=where, losses=losses)
+
+
+def _folder_of(setup: Setup) -> str:
+    """Return the absolute path of the folder that `setup`, a thread's stored options, names for the agent's work. If
+    there is no such folder on this machine, return the current one."""
+    return os.path.abspath(next(filter(os.path.isdir, (setup.workspace, setup.folder)), os.getcwd()))
 
 
 def _made(folder: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from clew.providers.base import Place
 from clew.providers.claude_code.rows import SYNTHETIC, decode
 from clew.providers.claude_code.storage import locate
 from clew.providers.events import Delta, Failed, Failure, Finished, Other, ProviderEvent, Response, Result, Retry
-from clew.providers.fields import text, values
+from clew.providers.fields import from_seconds, text, values
 from clew.providers.files import lines_from_end
 from clew.providers.process import signal_name
 
@@ -35,6 +36,7 @@ _ABORTED = ("aborted_tools", "aborted_streaming")
 _REJECTED = "User rejected tool use"
 _NO_SESSION = "No conversation found"
 _NO_COMMAND = re.compile(r"Unknown command: /\S+|/\S+ isn't available in this environment\.")
+_LIMIT_END = re.compile(r"limit reached\|(\d{9,12})\b")
 _LONGEST_REASON = 600
 _COUNTING = ("thinking_tokens",)
 """Subtypes of printed events that only give an estimate of the tokens that the thinking took. The reader ignores these
@@ -54,6 +56,8 @@ class ClaudeReader:
         self._result: dict[str, Any] | None = None
         self._error = ""
         self._model = ""
+        self._until: datetime | None = None
+        """When the usage limit ends that refused a request of this run; None if none did, or the program did not say."""
 
     def read(self, line: bytes) -> Iterable[ProviderEvent]:
         try:
@@ -76,6 +80,10 @@ class ClaudeReader:
             yield from _results(event)
         elif kind == "result":
             self._result = event
+        elif kind == "rate_limit_event":
+            limit = values(event.get("rate_limit_info"))
+            if limit.get("status") == "rejected":
+                self._until = from_seconds(limit.get("resetsAt")) or self._until
         elif kind == "system" and event.get("subtype") == "api_retry":
             seconds = _number(event.get("retry_delay_ms")) / 1000
             yield Retry(_why(event), seconds, event.get("error_status") in NOT_CARRIED_OUT)
@@ -108,7 +116,8 @@ class ClaudeReader:
             usage = cost = None  # the interrupted request is charged, but nobody counted it
         answered = result.get("api_error_status")
         is_refused = kind == "login" if answered is None else answered in NOT_CARRIED_OUT
-        return [Failed(kind, _reason(result), usage, cost, is_refused)]
+        until = (self._until or _end_in(answer)) if kind == "limit" else None
+        return [Failed(kind, _reason(result), usage, cost, is_refused, until)]
 
     def _failure(self, result: dict[str, Any]) -> Failure:
         ended = result.get("terminal_reason")
@@ -121,6 +130,12 @@ class ClaudeReader:
         status = result.get("api_error_status")
         by_status = _BY_STATUS.get(status, "failed") if isinstance(status, int) else "failed"
         return _BY_ERROR.get(self._error, by_status)
+
+
+def _end_in(answer: str) -> datetime | None:
+    """Return when the usage limit ends, if the program's last words say so in seconds since 1970. Older versions do."""
+    found = _LIMIT_END.search(answer)
+    return from_seconds(int(found[1])) if found else None
 
 
 def _deltas(event: dict[str, Any]) -> list[Delta]:

@@ -8,6 +8,7 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from clew.log import Usage
 from clew.messages import Image, Json, Text, Thinking, ToolCall, ToolResult
 from clew.models.prices import cost_of
 from clew.providers.base import Job
-from clew.providers.codex.rollout import Record, contents, length, lines_from_end, locate, record_of, rows
+from clew.providers.codex.rollout import Record, contents, length, limit_end, lines_from_end, locate, record_of, rows
 from clew.providers.events import Failed, Failure, Finished, Other, ProviderEvent, Response, Result, Retry
-from clew.providers.fields import values
+from clew.providers.fields import from_seconds, values
 
 __all__ = [
     "CALLS",
@@ -134,7 +135,8 @@ class CodexReader:
         elif self._error and (self._failed or status > 0):
             reason = words_of(self._error)
             kind, refused = kind_of(self._error, spent.error), is_refused(self._error, spent.error)
-            yield Failed(kind, reason, spent.usage, spent.cost_usd, refused)
+            until = (_end_in(self._error) or spent.until) if kind == "limit" else None
+            yield Failed(kind, reason, spent.usage, spent.cost_usd, refused, until)
         else:
             yield Failed(*from_stderr(status, stderr), spent.usage, spent.cost_usd)
 
@@ -211,6 +213,11 @@ def words_of(message: str) -> str:
 
 def _refusal(message: str) -> dict[str, Any]:
     return values((record_of(message.encode(errors="replace")) or {}).get("error"))
+
+
+def _end_in(message: str) -> datetime | None:
+    """Return when the usage limit ends, if the vendor's answer in an error message says so."""
+    return from_seconds(_refusal(message).get("resets_at"))
 
 
 def from_stderr(status: int, stderr: str) -> tuple[Failure, str]:
@@ -348,6 +355,8 @@ class Spent(msgspec.Struct, frozen=True):
     model: str = ""
     error: Any = None
     """What Codex wrote about the error into its conversation file; None if the exchange did not fail."""
+    until: datetime | None = None
+    """When Codex can be used again, if it wrote that a usage limit is used up."""
 
 
 class Meter:
@@ -379,11 +388,11 @@ class Meter:
                 parts.append(_Turn(contents(other), turn.id).parts)
         spent = [part for some in parts for part in some]
         if not spent:
-            return Spent(usage, None, turn.model or model, turn.error)
+            return Spent(usage, None, turn.model or model, turn.error, turn.until)
         costs = [cost_of([name for name in (named, model) if name], used) for named, used in spent]
         known = [cost for cost in costs if cost is not None]
         cost = sum(known) if len(known) == len(costs) else None
-        return Spent(_sum(used for _, used in spent), cost, turn.model or model, turn.error)
+        return Spent(_sum(used for _, used in spent), cost, turn.model or model, turn.error, turn.until)
 
 
 class _Turn:
@@ -398,6 +407,7 @@ class _Turn:
         """The model and the usage of each response."""
         self.total: Usage | None = None
         self.error: Any = None
+        self.until: datetime | None = None
         for row in rows(data):
             record = record_of(row)
             if record is not None:
@@ -413,6 +423,7 @@ class _Turn:
         elif kind == "token_count":
             total = values(payload.get("info")).get("total_token_usage")
             self.total = usage_of(total) if total else self.total
+            self.until = limit_end(payload.get("rate_limits")) or self.until
         elif kind == "task_started":
             self.id = str(payload.get("turn_id") or "")
         elif kind == "task_complete":

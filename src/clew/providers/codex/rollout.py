@@ -24,7 +24,7 @@ import zstandard
 from clew.errors import Corrupt, InvalidInput
 from clew.providers import files
 from clew.providers.base import Place
-from clew.providers.fields import format_time, values
+from clew.providers.fields import format_time, from_seconds, values
 from clew.providers.files import put
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "is_prompt",
     "key_of",
     "length",
+    "limit_end",
     "line",
     "lines_from_end",
     "locate",
@@ -453,3 +454,15 @@ def title_of(text: str) -> str:
     """Shorten a prompt to a title of at most 100 characters on one line: the beginning of the prompt."""
     words = " ".join(text[: _TITLE * 4].split())
     return words if len(words) <= _TITLE else words[: _TITLE - 2].rstrip() + " …"
+
+
+def limit_end(limits: Any) -> datetime | None:
+    """Return when Codex can be used again, by what it writes about its usage limits into a rollout. Returns None if no
+    limit is used up."""
+    windows = [values(values(limits).get(name)) for name in ("primary", "secondary")]
+    full = [window for window in windows if _number(window.get("used_percent")) >= 100]
+    return max(filter(None, (from_seconds(window.get("resets_at")) for window in full)), default=None)
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, (int, float)) else 0

@@ -7,6 +7,7 @@ import binascii
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 import msgspec
 
 from clew import advice
+from clew.errors import Corrupt
 from clew.providers.base import Health, Place, Program
-from clew.providers.codex.rollout import codex_home, lines_from_end, newest_first, record_of
-from clew.providers.fields import values
+from clew.providers.codex.rollout import codex_home, limit_end, lines_from_end, newest_first, record_of
+from clew.providers.fields import from_seconds, values
 
 __all__ = ["check"]
 
@@ -113,24 +115,16 @@ def _expiry(token: str) -> datetime | None:
         moment = values(record_of(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))).get("exp")
     except (binascii.Error, ValueError):
         return None
-    return datetime.fromtimestamp(moment, UTC) if isinstance(moment, int) else None
+    return from_seconds(moment)
 
 
 def _limited_until(home: Path) -> datetime | None:
     """Return when Codex can be used again, if its newest conversation reports that a usage limit is used up; None if no
     limit is. `home` is Codex's home folder."""
     newest = newest_first(home)[:1]
-    for row in lines_from_end(newest[0][2]) if newest else ():
-        if b'"rate_limits"' in row:
-            limits = values(values((record_of(row) or {}).get("payload")).get("rate_limits"))
-            ends = [_end(values(limits.get(name))) for name in ("primary", "secondary")]
-            later = [end for end in ends if end is not None and end > datetime.now(UTC)]
-            return max(later, default=None)
-    return None
-
-
-def _end(window: Mapping[str, Any]) -> datetime | None:
-    used, ends = window.get("used_percent"), window.get("resets_at")
-    if isinstance(used, int | float) and used >= 100 and isinstance(ends, int):
-        return datetime.fromtimestamp(ends, UTC)
+    with suppress(Corrupt):  # of a compressed file that is damaged
+        for row in lines_from_end(newest[0][2]) if newest else ():
+            if b'"rate_limits"' in row:
+                end = limit_end(values((record_of(row) or {}).get("payload")).get("rate_limits"))
+                return end if end is not None and end > datetime.now(UTC) else None
     return None

@@ -86,7 +86,10 @@ def _parent(path: Path) -> object:
     """Return the key of the conversation that started this one as a sub-agent; None if it is not a sub-agent or the
     file is not a conversation. Nothing is raised for a damaged file, because the caller only guesses which files are
     sub-agents."""
-    first = head_of(path, 262_144).split(b"\n", 1)[0]
+    try:
+        first = head_of(path, 262_144).split(b"\n", 1)[0]
+    except Corrupt:
+        return None
     return values((record_of(first) or {}).get("payload")).get("parent_thread_id")
 
 
@@ -223,11 +226,15 @@ def sessions(home: Path) -> Iterator[NativeSession]:
 
 
 def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> NativeSession | None:
+    """Describe one conversation. Returns None for a sub-agent's, and if the file was deleted meanwhile. A compressed file
+    that is damaged is described without what is in it: the others are listed all the same."""
     try:
         head = head_of(path, _HEAD)
+        complete = len(head) < _HEAD
     except FileNotFoundError:
         return None
-    complete = len(head) < _HEAD
+    except Corrupt:
+        head, complete = b"", False
     meta: dict[str, Any] = {}
     title, prompts = "", 0
     for row in head.split(b"\n"):

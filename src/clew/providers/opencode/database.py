@@ -24,6 +24,7 @@ from clew import advice
 from clew.checkpointers.sql.steps import STEPS, StepLimit
 from clew.errors import Corrupt, InvalidInput, Unavailable
 from clew.providers.base import Place
+from clew.providers.opencode.schema import check_to_read, check_to_write
 
 __all__ = [
     "Columns",
@@ -37,6 +38,7 @@ __all__ = [
     "decode",
     "encode",
     "has_database",
+    "id_in",
     "is_session",
     "limit_steps",
     "located",
@@ -50,6 +52,7 @@ __all__ = [
     "sealed",
     "select",
     "settle",
+    "time_in",
 ]
 
 
@@ -113,7 +116,7 @@ def open_to_write(path: Path) -> Iterator[sqlite3.Connection]:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("BEGIN IMMEDIATE")
         _check(connection, path)
-        _check_triggers(connection, path)
+        check_to_write(connection, path)
         yield connection
         connection.execute("COMMIT")
 
@@ -135,6 +138,21 @@ def select(connection: sqlite3.Connection, query: str, values: tuple[object, ...
     columns = [column[0] for column in cursor.description]
     for row in cursor:
         yield dict(zip(columns, row, strict=True))
+
+
+def time_in(value: object) -> int:
+    """Return the value of a column that holds a time, in milliseconds since 1970. SQLite stores any kind of value in any
+    column, so this raises `Corrupt` if it is not a whole number."""
+    if not isinstance(value, int):
+        raise Corrupt(f"opencode's database is damaged: {value!r:.60} is not a time in it. Restore it from a copy.")
+    return value
+
+
+def id_in(value: object) -> str:
+    """Return the value of a column that holds the id of a row. Raises `Corrupt` if it is not text."""
+    if not isinstance(value, str):
+        raise Corrupt(f"opencode's database is damaged: {value!r:.60} is not an id in it. Restore it from a copy.")
+    return value
 
 
 def connect(path: Path, mode: str, *, wait: float, any_thread: bool = False) -> sqlite3.Connection:
@@ -171,7 +189,10 @@ def _translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+        code = getattr(error, "sqlite_errorcode", None)  # an error of Python's module, not of SQLite, has none
+        if code is None:
+            raise Corrupt(f"{path} is damaged: {error}. Restore it from a copy.") from error
+        if code == sqlite3.SQLITE_INTERRUPT:
             raise Corrupt(
                 f"opencode's database {path} takes far more steps to read than its size explains: its pages point at each "
                 "other in a circle or many times over. Restore it from a copy."
@@ -181,20 +202,21 @@ def _translated_errors(path: Path) -> Iterator[None]:
         raise Corrupt(
             f"opencode's database {path} does not take this conversation: {error}. Nothing was changed."
         ) from error
+    except MemoryError as error:  # SQLite says so of some damaged files too
+        raise Unavailable(
+            f"opencode's database {path} could not be read: SQLite reports that it has no memory for it. If there is memory "
+            "left, the file is damaged: restore it from a copy."
+        ) from error
+    except UnicodeDecodeError as error:  # in a message of SQLite that names what is damaged
+        raise Corrupt(f"{path} is damaged: a name in it is not text. Restore it from a copy.") from error
     except sqlite3.DatabaseError as error:
         raise Corrupt(f"{path} cannot be read as opencode's database: {error}. Restore it from a copy.") from error
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `Corrupt` if a table or column that Clew needs is missing. Also raise it if a view or a virtual table has
-    the name of such a table, because reading it could run what somebody wrote into the file."""
-    kinds = dict(connection.execute("SELECT name, type || ' ' || sql FROM sqlite_schema"))
-    for table in kinds.keys() & _NEEDED.keys():
-        if not str(kinds[table]).lower().startswith("table create table"):
-            raise Corrupt(
-                f"{path} is not a database of opencode: {table!r} is not an ordinary table in it, and reading it could run "
-                "what somebody wrote into the file. Restore it from a copy."
-            )
+    """Raise `Corrupt` if a table or column that Clew needs is missing, or if reading the database could run what
+    somebody wrote into the file."""
+    check_to_read(connection, path, frozenset(_NEEDED))
     for table, needed in _NEEDED.items():
         there = columns_of(connection, table)
         missing = [column for column in needed if column not in there]
@@ -203,17 +225,6 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
                 f"{path} has a format that this Clew does not know: table {table!r} has no column {missing[0]!r}. "
                 f"It was written by {_version(connection)}. Upgrade Clew, or use opencode 1.18."
             )
-
-
-def _check_triggers(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `Corrupt` if a trigger would run when Clew writes a session. opencode has none. Reading runs no trigger, so a
-    database with one can still be read."""
-    triggers = connection.execute("SELECT name, tbl_name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-    if triggers:
-        raise Corrupt(
-            f"{path} has the trigger {triggers[0][0]!r}, which opencode does not make and which would run as Clew writes "
-            f"to {triggers[0][1]!r}. Nothing was changed. Restore the database from a copy, or drop the trigger."
-        )
 
 
 def _version(connection: sqlite3.Connection) -> str:

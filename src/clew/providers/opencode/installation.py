@@ -12,7 +12,18 @@ import msgspec
 from clew.errors import Corrupt, InvalidInput
 from clew.providers.fields import values
 from clew.providers.files import check_folders, files_in, put
-from clew.providers.opencode.database import Namer, Row, columns_of, located, new_session, now, quoted, select, settle
+from clew.providers.opencode.database import (
+    Namer,
+    Row,
+    columns_of,
+    id_in,
+    located,
+    new_session,
+    now,
+    quoted,
+    select,
+    settle,
+)
 from clew.providers.opencode.storage import (
     OUTPUTS,
     PRIVATE,
@@ -175,7 +186,8 @@ def _keep_aside(connection: sqlite3.Connection, key: str, coming: set[str]) -> d
     found = list(_all_rows(connection, key))
     for table, row in found:
         if table in ("session", "message", "part"):
-            names[row["id"]] = new_session() if table == "session" else namer.next(row["id"][:3])
+            old = id_in(row["id"])
+            names[old] = new_session() if table == "session" else namer.next(old[:3])
     rows = _Rows(connection)
     for table, row in found:
         copy = renamed(row)

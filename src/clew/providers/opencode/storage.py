@@ -23,7 +23,18 @@ from clew.errors import Corrupt, InvalidInput
 from clew.providers.base import NativeSession, Standing
 from clew.providers.fields import from_milliseconds
 from clew.providers.files import make_folder, put_if_changed, sweep
-from clew.providers.opencode.database import Row, columns_of, decode, encode, is_session, opened, quoted, sealed, select
+from clew.providers.opencode.database import (
+    Row,
+    columns_of,
+    decode,
+    encode,
+    is_session,
+    opened,
+    quoted,
+    sealed,
+    select,
+    time_in,
+)
 
 __all__ = [
     "LARGE",
@@ -241,7 +252,7 @@ def _count(connection: sqlite3.Connection, table: str, session: str) -> tuple[in
     changed."""
     query = f"SELECT count(*), coalesce(max(time_updated), 0) FROM {quoted(table)} WHERE session_id = ?"  # noqa: S608 - quoted
     count, updated = connection.execute(query, (session,)).fetchone()
-    return count, updated
+    return count, time_in(updated)
 
 
 def _small_rows(connection: sqlite3.Connection, session: str) -> dict[str, list[dict[str, msgspec.Raw]]]:
@@ -350,9 +361,10 @@ def standing(connection: sqlite3.Connection, key: str, folder: Path) -> Standing
                 more_there = True
                 continue
             common += 1
-            if here[name] != row["time_updated"] and _data(connection, name) != row["data"]:
-                more_here |= here[name] > row["time_updated"]
-                more_there |= here[name] < row["time_updated"]
+            there = time_in(row["time_updated"])
+            if here[name] != there and _data(connection, name) != row["data"]:
+                more_here |= here[name] > there
+                more_there |= here[name] < there
     more_here |= common < len(here)
     if more_here and more_there:
         return "apart"
@@ -364,13 +376,16 @@ def _times(connection: sqlite3.Connection, sessions: list[str]) -> dict[_Name, i
     for session in sessions:
         for table in ("message", "part"):
             query = f"SELECT id, time_updated FROM {quoted(table)} WHERE session_id = ?"  # noqa: S608 - quoted
-            found.update({(table, name): updated for name, updated in connection.execute(query, (session,))})
+            found.update({(table, name): time_in(updated) for name, updated in connection.execute(query, (session,))})
     return found
 
 
 def _data(connection: sqlite3.Connection, name: _Name) -> str:
     query = f"SELECT data FROM {quoted(name[0])} WHERE id = ?"  # noqa: S608 - quoted
-    data: str = connection.execute(query, (name[1],)).fetchone()[0]
+    found = connection.execute(query, (name[1],)).fetchone()
+    if found is None:
+        raise Corrupt(f"opencode's database is damaged: an index of {name[0]} leads to no row. Restore it from a copy.")
+    data: str = found[0]
     return data
 
 

@@ -20,6 +20,7 @@ _PARTS = (
     "lists",
     "logs",
     "reference",
+    "seals",
     "silence",
 )
 pytest.register_assert_rewrite(*(f"clew.testing.contract.{part}" for part in _PARTS))  # a failed assert shows values
@@ -36,6 +37,7 @@ from clew.testing.contract.limits import LimitContract  # noqa: E402
 from clew.testing.contract.lists import ListingContract  # noqa: E402
 from clew.testing.contract.logs import LogContract  # noqa: E402
 from clew.testing.contract.reference import ModelContract  # noqa: E402
+from clew.testing.contract.seals import SealContract  # noqa: E402
 from clew.testing.contract.silence import FreezableStore, SilenceContract  # noqa: E402
 
 __all__ = ["CheckpointerContract", "FreezableStore", "OpenStore"]
@@ -49,6 +51,7 @@ class CheckpointerContract(
     ListingContract,
     BlobContract,
     LeaseContract,
+    SealContract,
     LifetimeContract,
     SilenceContract,
     ModelContract,
