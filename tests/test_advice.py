@@ -102,14 +102,21 @@ def _written_out() -> Iterator[str]:
 
 
 def test_no_other_module_writes_out_a_command() -> None:
-    """But for names: of the process that did something, of what is explained, of what needs an extra."""
+    """But for names, of the process that did something, of what is explained, of what needs an extra; and for the form of
+    a command whose PATH only the user knows."""
     assert [re.sub(r":\d+", "", where) for where in _written_out()] == [
         "cli/commands/adopt.py: clew sessions",
         "cli/commands/doctor_checks.py: clew doctor",
         "cli/commands/doctor_worker.py: clew doctor",
+        "cli/commands/import_.py: clew resume",
+        "cli/commands/import_.py: clew import",
         "cli/commands/import_.py: clew export",
         "cli/commands/serve.py: clew serve",
         "cli/commands/tokens.py: clew tokens",
+        "compat/locus/memory/backends.py: clew import",
+        "compat/locus/memory/backends.py: clew show",
+        "compat/locus/memory/backends.py: clew serve",
+        "compat/locus/memory/checkpointer.py: clew gc",
         "demo/worker.py: clew demo",
         "server/inspector/templates/error.html: clew verify",
     ]

@@ -39,6 +39,11 @@ URLS = {
 }
 
 
+def _marks(scheme: str) -> list[pytest.MarkDecorator]:
+    """The SDK of OCI is large, and installed only for the slow tests."""
+    return [pytest.mark.slow] if scheme == "oci" else []
+
+
 def test_every_kind_of_store_is_tried() -> None:
     tried = {_BUILT_IN[scheme] for scheme in URLS}
     assert tried == set(_BUILT_IN.values())
@@ -48,7 +53,7 @@ def no_memory(*given: Any, **options: Any) -> Any:
     raise MemoryError
 
 
-@pytest.mark.parametrize("scheme", URLS)
+@pytest.mark.parametrize("scheme", [pytest.param(each, marks=_marks(each)) for each in URLS])
 async def test_every_call_without_memory_is_unavailable(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ import msgspec
 from clew._runtime import files
 from clew.checkpointers import Checkpointer, Head, open_checkpointer
 from clew.checkpointers.sqlite import engine, packs
+from clew.checkpointers.sqlite import file as sqlite_file
 from clew.errors import ClewError, Corrupt, Unavailable
 from tests.crash.work import Op, blobs_of, frames_of, head_of, next_op
 
@@ -122,8 +123,8 @@ async def attempt(store: Checkpointer, op: Op, sabotage: str) -> None:
 
 def prepare(job: Job) -> None:
     """Set the limits, and break what is to be broken."""
-    opened: Any = engine
-    configure = opened.configure
+    opening: Any = sqlite_file
+    configure = opening.configure
 
     def configured(connection: apsw.Connection) -> None:
         configure(connection)
@@ -132,8 +133,9 @@ def prepare(job: Job) -> None:
         if job.sabotage == "sync no files":
             connection.execute("PRAGMA synchronous = OFF")
 
-    opened.configure = configured
+    opening.configure = configured
     packing: Any = packs  # often, so that it is among what is cut off
+    opened: Any = engine
     packing.FULL = opened.FULL = opened.PACK_AFTER = 8192
     opened.LEAST, opened.CHECKPOINT_AFTER = 2048, 24
     if job.sabotage == "sync no files":

@@ -297,9 +297,8 @@ class _Check:
             self._problems.append(Problem("it is not the frame that the head names as the last", frame=found - 1))
         if self._fold is not None and found == head.frames:
             for field, stated, true in _differences(head, self._fold, self._snapshot, self._sealed):
-                what = f"its {field} does not agree with the log"
-                show = field not in ("title", "tags")  # no content in reports
-                self._problems.append(Problem(f"{what}: {stated!r} instead of {true!r}" if show else what))
+                shown = "" if field in ("title", "tags") else f": {stated!r} instead of {true!r}"
+                self._problems.append(Problem(f"its {field} does not agree with the log{shown}"))
 
 
 def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tuple[str, object, object]]:
