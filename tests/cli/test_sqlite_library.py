@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 FOREIGN = {
     *(
         f"src/clew/providers/opencode/{name}.py"
-        for name in ("database", "events", "installation", "provider", "storage")
+        for name in ("database", "events", "installation", "provider", "schema", "storage")
     ),
     *(f"src/clew/compat/importers/{name}.py" for name in ("database", "locus")),
     *(f"bench/{name}.py" for name in ("lanes", "listing", "machine", "opening")),
