@@ -129,7 +129,8 @@ class Connection:
         """Wait for this many seconds. Raises `Abandoned` if the client closes the connection meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if self._reader.at_eof():
+            # a client that closes before it has read all that was sent resets the connection, which is no end of file
+            if self._reader.at_eof() or self._reader.exception() is not None:
                 raise Abandoned
             await asyncio.sleep(min(left, 0.02))
 
