@@ -301,14 +301,14 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def snapshot_in(value: Any) -> WorkspaceSnapshot | None:
-    """Return the `WorkspaceSnapshot` entry that is stored in the value of a fact of kind "workspace". Returns None if
-    the value is None or empty."""
+    """Return the `WorkspaceSnapshot` entry (which names the newest snapshot of the files) that these values were taken
+    from. Returns None if there are none."""
     return WorkspaceSnapshot(*value) if value else None
 
 
 def changing_in(value: Any) -> WorkspaceChanging | None:
-    """Return the `WorkspaceChanging` entry that is stored in the value of a fact of kind "changing". Returns None if
-    the value is None or empty, which means that no files have changed since the newest snapshot."""
+    """Return the `WorkspaceChanging` entry (which says that tools may have changed files since a turn) that these values
+    were taken from. Returns None if there are none: then no files have changed since the newest snapshot."""
     return WorkspaceChanging(*value) if value else None
 
 
@@ -317,7 +317,8 @@ def _files_turn(turns: int, changing: WorkspaceChanging | None) -> int:
 
 
 def provider_key(fact: Fact) -> ProviderKey:
-    """Return the `ProviderKey` entry that a fact of kind "provider" was made from.
+    """Return the `ProviderKey` entry that a fact (a value of the thread's state that holds from a turn on) of kind
+    "provider" was made from. The entry says under which key a provider's program knows the conversation.
 
     The fact's value is a text if the entry has a key and no further fields, else a list of its fields.
     """

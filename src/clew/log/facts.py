@@ -37,20 +37,21 @@ class Facts:
             self._all.append(fact)
 
     def cut(self, turn: int) -> None:
-        """Remove the facts of all turns after this one."""
+        """Forget the facts (values that hold from a turn on) of all turns after this one, in memory. Called when the
+        thread is taken back to that turn."""
         self._all = [fact for fact in self._all if fact.turn <= turn]
         self._index()
 
     def value(self, kind: Kind, key: str = "") -> Any:
-        """Return the value of the newest fact with this kind and key, or None if there is none. Takes equally long
-        however many facts there are."""
+        """Return the value that holds now under this kind and key, or None if there is none. Takes equally long however
+        many facts (values that hold from a turn on) there are."""
         place = self._newest.get((kind, key))
         return None if place is None else self._all[place].value
 
     def has(self, kind: Kind, key: str = "") -> bool:
-        """Return whether there is a fact with this kind and key."""
+        """Return whether there is a fact (a value that holds from a turn on) with this kind and key."""
         return (kind, key) in self._newest
 
     def all(self) -> tuple[Fact, ...]:
-        """Return all facts, oldest first."""
+        """Return all facts (values that hold from a turn on, such as tags), oldest first."""
         return tuple(self._all)

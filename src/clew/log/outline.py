@@ -204,13 +204,14 @@ class FactOutline:
         self._data += _encode(fact)
 
     def _shorten(self, count: int) -> None:
-        """Keep only the first `count` facts."""
+        """Forget all facts (values that hold from a turn on) but the first `count`."""
         if count < len(self._starts):
             del self._data[self._starts[count] :]
             del self._starts[count:]
 
     def cut(self, turn: int) -> None:
-        """Remove the facts of all turns after this one."""
+        """Forget the facts (values that hold from a turn on) of all turns after this one, in memory. Called when the
+        thread is taken back to that turn."""
         count = len(self._starts)
         while count and self._at(count - 1).turn > turn:
             count -= 1
@@ -226,24 +227,24 @@ class FactOutline:
                 self._of_turn[fact.key] = place
 
     def value(self, kind: Kind, key: str = "") -> Any:
-        """Return the value of the newest fact with this kind and key, or None if there is none."""
+        """Return the value that holds now under this kind and key, or None if there is none."""
         place = self._newest.get((kind, key))
         return None if place is None else self._at(place).value
 
     def has(self, kind: Kind, key: str = "") -> bool:
-        """Return whether there is a fact with exactly this kind and key. Always False for the kind "turn" (metadata of
+        """Return whether a value is kept under exactly this kind and key. Always False for the kind "turn" (metadata of
         single turns)."""
         return (kind, key) in self._newest
 
     def all(self) -> tuple[Fact, ...]:
-        """Return all facts, oldest first."""
+        """Return all facts (values that hold from a turn on, such as tags), oldest first."""
         return tuple(self._at(place) for place in range(len(self._starts)))
 
     def newest(self) -> tuple[Fact, ...]:
-        """Return the facts that hold now, oldest first: those that no newer fact has replaced. Facts of kind "turn",
-        the metadata of single turns, are left out."""
+        """Return the facts (values with a kind and a key) that hold now, oldest first: those that no newer fact has
+        replaced. Facts of kind "turn", the metadata of single turns, are left out."""
         return tuple(self._at(place) for place in sorted(self._newest.values()))
 
     def digest(self) -> bytes:
-        """Return a digest of all facts, in order."""
+        """Return a digest of all facts (values that hold from a turn on), in order."""
         return blake3(self._data).digest()

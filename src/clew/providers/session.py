@@ -1,4 +1,5 @@
-"""The class `ProviderSession`: one conversation with a provider over several prompts, recorded in one thread."""
+"""The class `ProviderSession`: one conversation with a coding agent's program (a provider, such as Claude Code) over
+several prompts, recorded in one thread."""
 
 from __future__ import annotations
 

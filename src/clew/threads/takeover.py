@@ -63,7 +63,9 @@ class Predecessor(msgspec.Struct, frozen=True):
         return StateSet(_REPLACED, self.owner)
 
     def forget(self) -> StateSet:
-        """Return the entry that takes this predecessor out of the thread's state, once its lease has ended."""
+        """Return the entry that removes this predecessor from the thread's state. A predecessor is the process from which
+        the thread was taken over. Append the entry only after the end of its lease, its right to write: until then,
+        whoever takes the thread next has to know of it."""
         return StateSet(_REPLACED, None)
 
     def counted_from_now(self, head: Head) -> Predecessor:

@@ -139,7 +139,7 @@ class Agent:
         return [known] if known else self._providers
 
     def _with(self, providers: list[str]) -> dict[str, Any]:
-        """Return the arguments of Clew's own agent, for these providers."""
+        """Return the keyword arguments with which `clew.sync.Agent` is made for these providers."""
         model = {providers[0]: self._model} if isinstance(self._model, str) and self._model else self._model
         return {**self._settings, "provider": providers, "model": model or ""}
 

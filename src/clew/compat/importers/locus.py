@@ -88,7 +88,7 @@ class _Newest:
 
 
 class _Threads(ABC):
-    """The threads in one place where Locus keeps them."""
+    """The conversations of Locus in one place where it keeps them: a folder of files, or a database."""
 
     @abstractmethod
     def keys(self) -> Sequence[str]: ...
@@ -103,7 +103,7 @@ class _Threads(ABC):
 
 
 class _File(msgspec.Struct, frozen=True):
-    """A checkpoint file, by what its first bytes say."""
+    """A file of Locus with the state of a conversation: what its first bytes say of it."""
 
     path: Path
     thread_id: str

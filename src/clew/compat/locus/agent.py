@@ -167,7 +167,7 @@ class Agent:
             raise UsageError("this agent has asked nothing. Say which thread waits: resume(response, thread_id=…)")
 
         async def nothing() -> None:
-            """There is nothing to prepare."""
+            """Do nothing: a thread that goes on needs no preparation."""
 
         return self._started(
             found, nothing, lambda: self._agent.resume(thread_id=found, answer=response, timeout=limit)

@@ -20,7 +20,8 @@ __all__ = [
 
 
 class LocusEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Base class of all events."""
+    """Base class of all events that `agent.run(…)` yields to its reader: what the agent did, in the classes that Locus
+    has for it."""
 
     event_type: ClassVar[str]
     timestamp: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))

@@ -154,7 +154,7 @@ def check_messages(new: Checkpoint, known: Known | None) -> None:
 
 
 class _Draft:
-    """Entries, and the state that they lead to."""
+    """Entries for a thread's log that are not written yet, and the state of the thread after them."""
 
     def __init__(self, start: State) -> None:
         self.entries: list[Logged] = []

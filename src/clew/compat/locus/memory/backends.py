@@ -157,7 +157,8 @@ class _Expiring(StorageBackendAdapter):
 
 
 def oci_bucket_checkpointer(bucket_name: str, namespace: str, prefix: str = "clew", **options: Any) -> OCIBucketBackend:
-    """Return an `OCIBucketBackend`."""
+    """Keep threads in a bucket of OCI Object Storage, under names that begin with `prefix`. `namespace` is that of the
+    tenancy. `options` are further arguments of `OCIBucketBackend`, which is what this returns."""
     return OCIBucketBackend(bucket_name, namespace, prefix, **options)
 
 
