@@ -1162,7 +1162,8 @@ class Thread:
 
         If this is interrupted, call it again. The hidden copy names the old and the new log, so it is known which steps are
         done. If the old log exists (after 1), it may have grown, so the copy is dropped and everything starts over. If
-        neither exists (after 2), the new log is written from the copy. If the new log exists (after 3), only step 4 remains.
+        neither exists (after 2), the new log is written from the copy. If the new log exists (after 3), step 4 remains; then
+        everything starts over if the thread has messages to erase, whatever the copy says.
         Between 2 and 3 the thread is not found. If someone creates a thread of this id then, `Conflict` is raised and
         nothing is lost: the copy stays until that thread is deleted and this is called again."""
 
@@ -1181,7 +1182,8 @@ class Thread:
 
         A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
         moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
-        copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. Blobs of the old key are left
+        copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. A thread that claims to be such
+        a copy, but has another id or no seal, is left alone. Blobs of the old key are left
         to gc. Threads that a process works on are left out and reported. `progress` is called with the number of threads
         looked at so far and the number of all threads. Raises `InvalidInput` if the checkpointer has no key."""
 
