@@ -13,6 +13,7 @@ from clew.errors import LeaseLost, ThreadNotFound, Unavailable
 from clew.log import Fold, Logged, StatusChanged
 from clew.threads.leases import new_lease, wait_until_free
 from clew.threads.reader import load, or_new
+from clew.threads.takeover import without_predecessor
 from clew.threads.thread import Thread
 from clew.threads.writer import LogWriter
 
@@ -32,7 +33,7 @@ async def upkeep(
     """
     before = await load(checkpointer, thread_id)
     async with Thread.open(checkpointer, thread_id, label=label, takeover=takeover) as thread:
-        was, now = before.state, thread.checkpoint
+        was, now = without_predecessor(before.state), without_predecessor(thread.checkpoint)
         yield thread
         nobody_between = msgspec.structs.replace(now, status=was.status, reason=was.reason) == was
         if nobody_between and was.status != "running" and thread.checkpoint.status == "running":

@@ -17,13 +17,19 @@ from clew.errors import LeaseLost, Unavailable
 from clew.log import Checkpoint, StateSet
 from clew.threads.leases import LEASE_TIME, is_over, lease_time
 
-__all__ = ["Predecessor", "until_cut_off", "until_lost"]
+__all__ = ["Predecessor", "until_cut_off", "until_lost", "without_predecessor"]
 
 log = logging.getLogger("clew.threads")
 
 _REPLACED = "clew:replaced"
 """The key in a thread's state under which the predecessor's name is kept until its lease has ended. So a process that
 goes on after the one that took over was stopped knows of it too."""
+
+
+def without_predecessor(state: Checkpoint) -> Checkpoint:
+    """Return this state of a thread without the name of the process from which the thread was taken over last."""
+    facts = tuple(fact for fact in state.facts if (fact.kind, fact.key) != ("state", _REPLACED))
+    return msgspec.structs.replace(state, facts=facts)
 
 
 class Predecessor(msgspec.Struct, frozen=True):
