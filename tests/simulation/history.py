@@ -60,6 +60,8 @@ class Append(msgspec.Struct, eq=False):
     began: float
     outcome: str = "unknown"
     ended: float = float("inf")
+    is_given_up: bool = False
+    """Whether a call of it was given up, so that its statement may still arrive, at any time."""
 
 
 class Deletion(msgspec.Struct, eq=False):
@@ -131,6 +133,7 @@ class History:
         try:
             await self.call(f"append {append.thread} {append.log} at {append.at} {append.frames[0][:20]!r}", work)
         except (Unavailable, UsageError, asyncio.CancelledError):
+            append.is_given_up = True
             raise
         except ClewError:
             if append.ended == float("inf"):  # an earlier call with the same frames may have written them
@@ -265,13 +268,21 @@ class History:
         )
 
     def _is_deleted(self, append: Append, before: float = float("inf")) -> bool:
-        """Return whether a deletion of the thread came after this append had returned, and returned itself."""
-        return append.outcome == "stored" and any(
-            deletion.thread == append.thread
-            and deletion.is_done
-            and append.ended < deletion.began
-            and deletion.ended < before
-            for deletion in self.deletions
+        """Return whether a deletion of the thread came after this append had returned, and returned itself.
+
+        Never so for an append that makes a thread, of which one call was given up: as the guide says, that can still
+        make the thread, even after it was deleted."""
+        may_come_late = append.at == 0 and append.is_given_up
+        return (
+            append.outcome == "stored"
+            and not may_come_late
+            and any(
+                deletion.thread == append.thread
+                and deletion.is_done
+                and append.ended < deletion.began
+                and deletion.ended < before
+                for deletion in self.deletions
+            )
         )
 
 
