@@ -85,8 +85,9 @@ class Patience:
         self._due = 0.0
 
     def part(self, sign: Callable[[], object] | None = None) -> Patience:
-        """Return a new `Patience` for one connection of this store. `sign` is a function without arguments whose result
-        changes while bytes move on the connection."""
+        """Return a new `Patience` for one connection of this store. It ends the calls on that connection that make no
+        progress for the same time as this one, and what moves on the connection counts as progress for this one too.
+        `sign` is a function without arguments whose result changes while bytes move on the connection."""
         return Patience(self.where, self.seconds, whole=self, sign=sign)
 
     def error(self) -> Unavailable:

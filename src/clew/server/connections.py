@@ -332,7 +332,8 @@ class Listener(socket.socket):
     connections: Connections
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept the next connection that the limits admit. Raises `BlockingIOError` if none waits."""
+        """Accept the next connection, and return it with the client's address. One that is over the limits (connections in
+        all, or of one address) is closed, and the next one is tried. Raises `BlockingIOError` if none is left."""
         while True:
             number, peer = self._accept()  # type: ignore[attr-defined]
             accepted = _Accepted(self.family, self.type, self.proto, fileno=number)

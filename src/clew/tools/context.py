@@ -227,7 +227,9 @@ class BlockingSteps:
         self._ctx = ctx
 
     def step(self, key: str, fn: Callable[[], T], *, reconcile: Callable[[], Any] | None = None) -> T:
-        """Do what `ToolContext.step` does, from a sync tool. Blocks until the step has ended."""
+        """Run a part of a sync tool's work once, under a name of its own, and return its result. If the result is on
+        record from an earlier attempt, it is returned, and `fn` is not called. Blocks until the step has ended. What
+        `key` and `reconcile` mean is said at `ToolContext.step`."""
         ctx = self._ctx
         found = self._wait(_called(lambda: ctx._find(key)))
         if not isinstance(found, Missing):

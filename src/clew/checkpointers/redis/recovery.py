@@ -43,8 +43,9 @@ class Recovery:
         return self._scanned_at is not None
 
     async def check(self, *, recent: bool = False) -> int:
-        """Put every thread that exists into both listings of its shard, and return the number of threads that were
-        missing in one. With `recent`, do nothing and return 0 if this checkpointer did so within the last minute.
+        """Put every thread that exists into both listings that its shard (one of 64 parts of the store) has of its threads:
+        by time of change, and by time of creation. Returns the number of threads that were missing in one. With
+        `recent`, do nothing and return 0 if this checkpointer did so within the last minute.
 
         Raises `Corrupt` if the head of a thread is missing while other data of it is there: gc must not delete blobs
         then, because it is unknown which blobs such a thread refers to.
