@@ -470,7 +470,8 @@ class OCICheckpointer(Checkpointer):
     def from_url(url: str, namespace: str = "") -> OCICheckpointer:
         """Open the bucket that the URL names, for example
         `oci://namespace/bucket/prefix?auth=instance&region=eu-frankfurt-1`. Further options are `profile`,
-        `config_file`, `endpoint` and `timeout`."""
+        `config_file`, `endpoint` and `timeout`. The namespace in the URL is Oracle's name for the tenancy's storage; the
+        argument `namespace` is Clew's own, which keeps the threads of several users of one store apart."""
 
 class ObjectCheckpointer(Checkpointer):
     """A store in a bucket of S3, Google Cloud Storage or Azure, through the package obstore.
