@@ -19,7 +19,7 @@ FOREIGN = {
         f"src/clew/providers/opencode/{name}.py"
         for name in ("database", "events", "installation", "provider", "schema", "storage")
     ),
-    *(f"src/clew/compat/importers/{name}.py" for name in ("database", "locus")),
+    "src/clew/compat/importers/database.py",
     *(f"bench/{name}.py" for name in ("lanes", "listing", "machine", "opening")),
 }
 """The modules that import Python's own library: for the files of opencode and of other systems whose data is imported, and

@@ -256,6 +256,16 @@ def test_what_is_no_data_of_locus_says_what_was_looked_for(tmp_path: Path) -> No
         LocusData.open(tmp_path / "other.db")
 
 
+def test_a_table_that_runs_what_somebody_wrote_into_the_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "prepared.db"
+    with sqlite3.connect(f"file:{path}", uri=True) as database:
+        database.execute("CREATE VIRTUAL TABLE checkpoints USING fts5(thread_id, data, created_at, updated_at)")
+        database.execute("INSERT INTO checkpoints VALUES ('t', '{}', 0, 0)")
+    database.close()
+    with pytest.raises(InvalidInput, match="no database of Locus"):
+        LocusData.open(path)
+
+
 def test_other_tables_and_rows_without_checkpoints_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "own.db"
     with sqlite3.connect(f"file:{path}", uri=True) as database:

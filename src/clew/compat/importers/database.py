@@ -61,7 +61,11 @@ class Database:
 
     def has(self, table: str, *columns: str) -> bool:
         """Return whether there is an ordinary table of this name that has these columns."""
-        return table in self._tables and {*columns} <= {*self._tables[table]}
+        return table in self.tables_with(*columns)
+
+    def tables_with(self, *columns: str) -> list[str]:
+        """Return the names of the ordinary tables that have these columns."""
+        return [name for name, its_own in self._tables.items() if {*columns} <= {*its_own}]
 
     def rows(self, query: str, *values: object) -> list[Row]:
         """Return the rows of a query. Raises `Unavailable` or `Corrupt` if it cannot be answered."""

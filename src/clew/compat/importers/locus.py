@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Self
-from urllib.parse import quote
 
 import msgspec
 from blake3 import blake3
 
 from clew.compat.importers.base import Conversation, Source
+from clew.compat.importers.database import Database
 from clew.compat.locus.conversion import added_messages, conversation_of, is_answered, split_prompt
 from clew.compat.locus.state import AgentState
 from clew.errors import Corrupt, InvalidInput
@@ -192,15 +190,20 @@ class _Database(_Threads):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._errors():
-            self._connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=10)
+        try:
+            self._database = Database(path, "a database of Locus")
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"{path} cannot be read as a SQLite database. Give the file of a sqlite_checkpointer, or the folder of a "
+                "FileCheckpointer."
+            ) from error
         try:
             self._rows = dict(self._found())
         except BaseException:
-            self._connection.close()
+            self.close()
             raise
         if not self._rows:
-            self._connection.close()
+            self.close()
             raise InvalidInput(
                 f"{path} is no database of Locus' sqlite_checkpointer: no table has the columns thread_id, data, "
                 "created_at and updated_at and a row."
@@ -209,8 +212,10 @@ class _Database(_Threads):
     def _found(self) -> Iterator[tuple[str, _Row]]:
         """Yield the newest row of each thread, with the key of the thread. The states themselves are not read."""
         rows: list[_Row] = []
-        for table in self._tables():
-            named = dict(self._ask(f"SELECT thread_id, created_at FROM {table}"))  # noqa: S608 - quoted in _tables
+        for unquoted in self._database.tables_with("thread_id", "data", "created_at", "updated_at"):
+            table = '"' + unquoted.replace('"', '""') + '"'
+            found = self._database.rows(f"SELECT thread_id, created_at FROM {table}")  # noqa: S608 - quoted
+            named = {row["thread_id"]: row["created_at"] for row in found}
             owned = Counter(name.rpartition(":")[0] for name in named)
             for name, at in named.items():
                 thread_id, _, rest = name.rpartition(":")
@@ -222,16 +227,6 @@ class _Database(_Threads):
         for row in sorted(rows, key=lambda row: (row.created_at, row.thread_id)):
             yield row.thread_id if times[row.thread_id] == 1 else f"{row.table}:{row.thread_id}", row
 
-    def _tables(self) -> list[str]:
-        """Return the names of the tables that hold checkpoints, quoted for SQL."""
-        names = [name for (name,) in self._ask("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        return [
-            '"' + name.replace('"', '""') + '"'
-            for name in names
-            if {"thread_id", "data", "created_at", "updated_at"}
-            <= {column for (column,) in self._ask("SELECT name FROM pragma_table_info(?)", name)}
-        ]
-
     def keys(self) -> Sequence[str]:
         return list(self._rows)
 
@@ -240,30 +235,15 @@ class _Database(_Threads):
         if row is None:
             raise InvalidInput(f"{self._path} has no thread {key!r}. It has: {', '.join(list(self._rows)[:20])}")
         name = f"{self._path}, thread {key!r}"
-        query = f"SELECT data FROM {row.table} WHERE thread_id = ?"  # noqa: S608 - quoted in _tables
-        found = self._ask(query, row.name)
+        query = f"SELECT CAST(data AS BLOB) AS data FROM {row.table} WHERE thread_id = ?"  # noqa: S608 - quoted in _found
+        found = self._database.rows(query, row.name)
         if not found:
             raise InvalidInput(f"{name}: it was deleted meanwhile.")
-        data = found[0][0]
-        data = data if isinstance(data, bytes) else str(data).encode()
+        data = bytes(found[0]["data"] or b"")
         return _Newest(name, row.thread_id, data, _state_in(name, _decoded(name, data)), row.earlier)
 
-    def _ask(self, query: str, *values: object) -> list[Any]:
-        with self._errors(), closing(self._connection.execute(query, values)) as cursor:
-            return cursor.fetchall()
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise InvalidInput(
-                f"{self._path} cannot be read as a SQLite database: {error}. Give the file of a sqlite_checkpointer, or "
-                "the folder of a FileCheckpointer."
-            ) from None
-
     def close(self) -> None:
-        self._connection.close()
+        self._database.close()
 
 
 def _decoded(name: str, data: bytes) -> dict[str, Any]:
