@@ -7,6 +7,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -25,124 +26,6 @@ _OLLAMA_PORT = 11434
 _ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104 - where Ollama listens, which is no address to call
 _NO_KEY = "ollama-needs-no-key"
 """The key that is sent to Ollama, because the SDK does not send a request without one."""
-
-
-class AzureModel(ChatModel):
-    """A model in Azure OpenAI. Its name is that of the deployment.
-
-    The SDK's class `AsyncAzureOpenAI` reads `AZURE_OPENAI_ENDPOINT`, `OPENAI_API_VERSION`, and `AZURE_OPENAI_API_KEY` or
-    `AZURE_OPENAI_AD_TOKEN`. `settings` are passed to it: `azure_endpoint`, `api_version`, `api_key`, `azure_ad_token`,
-    `azure_ad_token_provider`, `timeout` … The token provider is a function that returns a token of Entra ID, sync or
-    async, and is called for each request; a sync one runs in another OS thread. If you give your own `client`, it is
-    used instead, and you have to close it.
-    """
-
-    _prefix = "azure"
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        client: AsyncOpenAI | None = None,
-        max_retries: int = MAX_RETRIES,
-        context_window: int | None = None,
-        **settings: Any,
-    ) -> None:
-        provider = settings.get("azure_ad_token_provider")
-        if provider is not None:
-            settings["azure_ad_token_provider"] = _token_of(provider)
-        super().__init__(
-            model,
-            lambda name: openai_vendor(
-                model, name, client, settings, max_retries, maker=_azure_client, advice=_azure_advice
-            ),
-            context_window,
-        )
-
-    def _limit_name(self, base_url: str) -> str:
-        return "max_completion_tokens"
-
-
-class OllamaModel(ChatModel):
-    """A model that Ollama runs, on this machine unless `OLLAMA_HOST` or `base_url` says otherwise.
-
-    Ollama needs no key; `api_key` is for a proxy before it. It must be running, and the model must have been pulled:
-    Clew starts and pulls nothing. `settings` are passed to the SDK's class `AsyncOpenAI`: `timeout`, `default_headers` …
-    If you give your own `client`, it is used instead, and you have to close it. The context window is not known, because
-    whoever runs Ollama sets it; a longer conversation is cut there without an error. So give it as `context_window`.
-    """
-
-    _prefix = "ollama"
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        client: AsyncOpenAI | None = None,
-        max_retries: int = MAX_RETRIES,
-        context_window: int | None = None,
-        **settings: Any,
-    ) -> None:
-        super().__init__(
-            model,
-            lambda name: openai_vendor(
-                model,
-                name,
-                client,
-                settings,
-                max_retries,
-                maker=_ollama_client,
-                advice=lambda status: _ollama_advice(model, status),
-            ),
-            context_window,
-        )
-
-    @property
-    def context_window(self) -> int | None:
-        return self._window
-
-
-class OpenRouterModel(ChatModel):
-    """A model of any vendor, through OpenRouter. Its name has the vendor before a slash, such as `openai/gpt-5`.
-
-    The key is `api_key` or `OPENROUTER_API_KEY`. `settings` are passed to the SDK's class `AsyncOpenAI`: `base_url`,
-    `timeout`, `default_headers` … If you give your own `client`, it is used instead, and you have to close it.
-    OpenRouter says in each response what it charges, and that is its cost here.
-    """
-
-    _prefix = "openrouter"
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        client: AsyncOpenAI | None = None,
-        max_retries: int = MAX_RETRIES,
-        context_window: int | None = None,
-        **settings: Any,
-    ) -> None:
-        super().__init__(
-            model,
-            lambda name: openai_vendor(
-                model, name, client, settings, max_retries, maker=_openrouter_client, advice=_openrouter_advice
-            ),
-            context_window,
-        )
-
-    @property
-    def context_window(self) -> int | None:
-        bare = self._model.rpartition("/")[2].partition(":")[0]
-        return self._window or context_window([bare, bare.replace(".", "-")])
-
-    def _cost(self, usage: Mapping[str, Any]) -> float | None:
-        """Return what OpenRouter charges for a response. If the user has brought a key of the model's vendor
-        (`is_byok`), what that vendor charges is added."""
-        details = usage.get("cost_details")
-        upstream = details.get("upstream_inference_cost") if isinstance(details, Mapping) else None
-        charged = [usage.get("cost")] + ([upstream] if usage.get("is_byok") else [])
-        if not all(isinstance(one, (int, float)) and one >= 0 for one in charged):
-            return None
-        return float(sum(one for one in charged if one is not None))
 
 
 def _azure_client(sdk: Any, **settings: Any) -> AsyncOpenAI:
@@ -178,7 +61,7 @@ def _token_of(provider: Callable[[], str | Awaitable[str]]) -> Callable[[], Awai
     return token
 
 
-def _azure_advice(status: int | None) -> str:
+def _azure_advice(model: str, status: int | None) -> str:
     if status in (401, 403):
         return (
             "Check the key in AZURE_OPENAI_API_KEY or the token of Entra ID, and that it is for the resource in "
@@ -229,7 +112,7 @@ def _openrouter_client(sdk: Any, **settings: Any) -> AsyncOpenAI:
     return closed_client(sdk, sdk.AsyncOpenAI, {**settings, "base_url": base_url, "api_key": key})
 
 
-def _openrouter_advice(status: int | None) -> str:
+def _openrouter_advice(model: str, status: int | None) -> str:
     if status in (401, 403):
         return "Check the key in OPENROUTER_API_KEY and what it may use."
     if status == 402:
@@ -243,3 +126,105 @@ def _redirected(status: int | None) -> str:
     if status is not None and 300 <= status < 400:
         return "The address redirects to another one, where the key is not sent. Give the final address."
     return ""
+
+
+class _CompatibleModel(ChatModel):
+    """A model of a vendor whose endpoint speaks OpenAI's Chat Completions API. Each vendor's class says how a client for
+    the endpoint is made, and what the user should check if a call fails."""
+
+    _maker: Callable[..., AsyncOpenAI]
+    """Takes the imported SDK and the user's settings, and returns a client."""
+    _advise: Callable[[str, int | None], str]
+    """Takes the model's name and the HTTP status of a failed call (None without an answer), and returns the advice."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: AsyncOpenAI | None = None,
+        max_retries: int = MAX_RETRIES,
+        context_window: int | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            model,
+            lambda name: openai_vendor(
+                model, name, client, settings, max_retries, maker=self._maker, advice=partial(self._advise, model)
+            ),
+            context_window,
+        )
+
+
+class AzureModel(_CompatibleModel):
+    """A model in Azure OpenAI. Its name is that of the deployment.
+
+    The SDK's class `AsyncAzureOpenAI` reads `AZURE_OPENAI_ENDPOINT`, `OPENAI_API_VERSION`, and `AZURE_OPENAI_API_KEY` or
+    `AZURE_OPENAI_AD_TOKEN`. `settings` are passed to it: `azure_endpoint`, `api_version`, `api_key`, `azure_ad_token`,
+    `azure_ad_token_provider`, `timeout` … The token provider is a function that returns a token of Entra ID, sync or
+    async, and is called for each request; a sync one runs in another OS thread. If you give your own `client`, it is
+    used instead, and you have to close it.
+    """
+
+    _prefix = "azure"
+    _maker = staticmethod(_azure_client)
+    _advise = staticmethod(_azure_advice)
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        azure_ad_token_provider: Callable[[], str | Awaitable[str]] | None = None,
+        **options: Any,
+    ) -> None:
+        if azure_ad_token_provider is not None:
+            options["azure_ad_token_provider"] = _token_of(azure_ad_token_provider)
+        super().__init__(model, **options)
+
+    def _limit_name(self, base_url: str) -> str:
+        return "max_completion_tokens"
+
+
+class OllamaModel(_CompatibleModel):
+    """A model that Ollama runs, on this machine unless `OLLAMA_HOST` or `base_url` says otherwise.
+
+    Ollama needs no key; `api_key` is for a proxy before it. It must be running, and the model must have been pulled:
+    Clew starts and pulls nothing. `settings` are passed to the SDK's class `AsyncOpenAI`: `timeout`, `default_headers` …
+    If you give your own `client`, it is used instead, and you have to close it. The context window is not known, because
+    whoever runs Ollama sets it; a longer conversation is cut there without an error. So give it as `context_window`.
+    """
+
+    _prefix = "ollama"
+    _maker = staticmethod(_ollama_client)
+    _advise = staticmethod(_ollama_advice)
+
+    @property
+    def context_window(self) -> int | None:
+        return self._window
+
+
+class OpenRouterModel(_CompatibleModel):
+    """A model of any vendor, through OpenRouter. Its name has the vendor before a slash, such as `openai/gpt-5`.
+
+    The key is `api_key` or `OPENROUTER_API_KEY`. `settings` are passed to the SDK's class `AsyncOpenAI`: `base_url`,
+    `timeout`, `default_headers` … If you give your own `client`, it is used instead, and you have to close it.
+    OpenRouter says in each response what it charges, and that is its cost here.
+    """
+
+    _prefix = "openrouter"
+    _maker = staticmethod(_openrouter_client)
+    _advise = staticmethod(_openrouter_advice)
+
+    @property
+    def context_window(self) -> int | None:
+        bare = self._model.rpartition("/")[2].partition(":")[0]
+        return self._window or context_window([bare, bare.replace(".", "-")])
+
+    def _cost(self, usage: Mapping[str, Any]) -> float | None:
+        """Return what OpenRouter charges for a response. If the user has brought a key of the model's vendor
+        (`is_byok`), what that vendor charges is added."""
+        details = usage.get("cost_details")
+        upstream = details.get("upstream_inference_cost") if isinstance(details, Mapping) else None
+        charged = [usage.get("cost")] + ([upstream] if usage.get("is_byok") else [])
+        if not all(isinstance(one, (int, float)) and one >= 0 for one in charged):
+            return None
+        return float(sum(one for one in charged if one is not None))
