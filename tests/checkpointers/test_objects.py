@@ -706,10 +706,10 @@ async def test_a_listing_by_the_command_ends_in_order(server: SeaweedFS, monkeyp
     async with _open(server, prefix) as store:
         for number in range(20):
             await append(store, f"{number}", b"frame")
-    given = server.options()
+    given = server.keys()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", given["access_key_id"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", given["secret_access_key"])
-    url = f"s3://{BUCKET}/{prefix}?endpoint={given['endpoint']}&region={given['region']}"
+    url = f"s3://{BUCKET}/{prefix}?endpoint={given['endpoint']}&region={given['region']}&timeout={PATIENCE:.0f}"
     for _ in range(5):
         commands = [
             await asyncio.create_subprocess_exec(
@@ -759,7 +759,7 @@ async def test_keys_are_not_shown_when_they_are_wrong(server: SeaweedFS) -> None
 @pytest.mark.slow
 @pytest.mark.xdist_group("seaweedfs")
 async def test_a_bucket_that_is_absent_is_unavailable_and_never_an_absent_thread(server: SeaweedFS) -> None:
-    config = server.options(virtual_hosted_style_request=False)
+    config = {**server.keys(), "virtual_hosted_style_request": False}
     bucket = open_obstore("s3", "nobody-made-this", "the bucket", config, allow_http=True)
     with pytest.raises(Unavailable, match="no such bucket"):
         await bucket.get("key")

@@ -44,6 +44,7 @@ from clew.errors import (
 from clew.log.keys import Keyring
 from clew.testing.contract.builders import a_head, all_blobs, append, digest_of, heads, listed, minute, put, state
 from tests.certificate import make_certificate
+from tests.limits import PATIENCE
 from tests.servers.opensearch import OpenSearchNode, shared_node
 from tests.servers.proxy import Proxy
 from tests.servers.running import free_port
@@ -70,7 +71,7 @@ def new_store(node: OpenSearchNode) -> Open:
     namespace = f"test {next(_numbers)}"
 
     def new_store(url: str = node.url, **options: Any) -> OpenSearchCheckpointer:
-        return OpenSearchCheckpointer(url, namespace, **{"prefix": "tests", **options})
+        return OpenSearchCheckpointer(url, namespace, **{"prefix": "tests", "timeout": PATIENCE, **options})
 
     return new_store
 

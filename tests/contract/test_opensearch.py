@@ -10,6 +10,7 @@ from clew.checkpointers import Checkpointer
 from clew.checkpointers.opensearch.store import OpenSearchCheckpointer
 from clew.testing import FreezableStore
 from clew.testing.contract.silence import SilenceContract
+from tests.limits import PATIENCE
 from tests.servers.opensearch import shared_node
 from tests.servers.proxy import Proxy
 from tests.servers.running import Frozen, free_port
@@ -31,7 +32,7 @@ class TestOpenSearch(StoreContract):
         def new_store(namespace: str = "") -> OpenSearchCheckpointer:
             OpenSearchCheckpointer(url, namespace)  # refuses what is no namespace; the one used below always is
             inside = blake3(namespace.encode()).hexdigest()
-            return OpenSearchCheckpointer(url, f"{number}/{inside}", prefix="contract")
+            return OpenSearchCheckpointer(url, f"{number}/{inside}", prefix="contract", timeout=PATIENCE)
 
         return new_store
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -152,12 +152,18 @@ class Frozen:
         self._stopped: list[int] = []
 
     def freeze(self) -> None:
-        """Stop all processes of the server, and return once every thread of them stands still."""
-        self._stopped = [one for pid in self._pids for one in _family(pid)]
-        for pid in self._stopped:
-            os.kill(pid, signal.SIGSTOP)
-        while any(map(_is_moving, self._stopped)):
-            time.sleep(0.01)
+        """Stop all processes of the server, and return once every thread of them stands still. A parent comes first, so
+        that it starts no more children while they are looked for."""
+        self._stopped = []
+        left = list(self._pids)
+        while left:
+            pid = left.pop()
+            with suppress(ProcessLookupError):  # a child may end by itself
+                os.kill(pid, signal.SIGSTOP)
+                self._stopped.append(pid)
+                while _is_moving(pid):
+                    time.sleep(0.01)
+                left += _children(pid)
 
     def thaw(self) -> None:
         for pid in self._stopped:
@@ -166,16 +172,18 @@ class Frozen:
 
 
 def _is_moving(pid: int) -> bool:
-    states = [thread.read_text().rpartition(")")[2].split()[0] for thread in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return not set(states) <= {"T", "Z", "X"}
+    try:
+        states = {
+            thread.read_text().rpartition(")")[2].split()[0] for thread in Path(f"/proc/{pid}/task").glob("*/stat")
+        }
+    except (FileNotFoundError, ProcessLookupError):  # a thread has just ended, so others may run
+        return True
+    return not states <= {"T", "Z", "X"}
 
 
-def _family(pid: int) -> Iterator[int]:
-    """Yield a process and all that it has started, the parent first, so that it starts no more of them."""
-    yield pid
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        for child in (thread / "children").read_text().split():
-            yield from _family(int(child))
+def _children(pid: int) -> list[int]:
+    """What the threads of a process that stands still have started."""
+    return [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()]
 
 
 def _die_with_parent() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.limits import PATIENCE
 from tests.servers.running import ServerProcess, free_port, lacking
 
 __all__ = ["BUCKET", "KEY_ID", "SECRET", "SeaweedFS", "seaweedfs"]
@@ -46,13 +47,17 @@ class SeaweedFS:
         self._ports = [port + more for port in (self._port, *ports.values()) for more in (0, 10_000)]
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """What to construct a checkpointer with."""
+        """What to construct a checkpointer with. It waits long unless `timeout` says otherwise: on a busy machine this
+        server has kept the losers of a race waiting for more than ten seconds."""
+        return {"timeout": PATIENCE, **self.keys(), **more}
+
+    def keys(self) -> dict[str, Any]:
+        """Where it is and how to sign in."""
         return {
             "endpoint": self.endpoint,
             "region": "us-east-1",
             "access_key_id": KEY_ID,
             "secret_access_key": SECRET,
-            **more,
         }
 
     def end(self) -> None:

@@ -27,6 +27,8 @@ from tests.server.inspector.looking import in_store, thread
 from tests.server.inspector.worker import LAST
 from tests.servers.running import lacking
 
+expect.set_options(timeout=1000 * PATIENCE)
+
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 LONG = 1000
@@ -121,7 +123,7 @@ def _sign_in(page: Page, token: str) -> None:
 def _tab(site: Site, browser: Browser, **how: Any) -> Iterator[Page]:
     """A page of its own. Nothing on it may fail, and it may ask nobody but the service for anything."""
     context = browser.new_context(base_url=site.url, **{"viewport": {"width": 1280, "height": 800}, **how})
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
     troubles: list[str] = []
     hosts: set[str] = set()
