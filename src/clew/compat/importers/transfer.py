@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -19,46 +19,26 @@ from clew._runtime.batches import batches
 from clew.agent.journal import Journal
 from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, SQLiteCheckpointer
 from clew.compat.importers.base import Conversation, Source
+from clew.compat.importers.growth import LOSSES, VERSION, extend
 from clew.errors import ClewError, Conflict, InvalidInput, Unavailable, UsageError
-from clew.log import (
-    Checkpoint,
-    Described,
-    FoldedState,
-    LeaseTaken,
-    Logged,
-    ProviderKey,
-    Spend,
-    StateSet,
-    StatusChanged,
-    ThreadStarted,
-    ToolIntent,
-    Usage,
-    WorkspaceSnapshot,
-    encode_entries,
-    fold,
-)
+from clew.log import Described, Logged, StateSet, StatusChanged
 from clew.providers.placement import Placement
 from clew.threads import Thread
 from clew.threads.heads import is_hidden
 from clew.threads.reader import Progress
-from clew.threads.views.entries import read_lines
 from clew.workspace import Workspace
 
 __all__ = ["AS", "FROM", "KEY", "LOSSES", "VERSION", "Imported", "Outcome", "import_all"]
 
-FROM, KEY, VERSION, AS = "imported_from", "imported_key", "imported_version", "imported_as"
-"""Tags of an imported thread: the kind of its source, the conversation's key and version there, and the thread's id. A
-fork, or a copy with another id, has the tag `imported_as` of the original, and does not count as an import."""
-LOSSES = "clew:import-losses"
-"""The name of the value in a thread's state that lists what could not be carried over when it was imported."""
+FROM, KEY, AS = "imported_from", "imported_key", "imported_as"
+"""Tags of an imported thread, beside `VERSION`: the kind of its source, the conversation's key there, and the thread's
+id. A fork, or a copy with another id, has the tag `imported_as` of the original, and does not count as an import."""
 
 Status = Literal["imported", "updated", "skipped", "failed"]
 
 _OWN = "clew:"
 _BATCH = 500
 _SHOWN = 8
-_NOTHING = 1e-9
-"""Dollars or seconds that are only a rounding error."""
 _IN_MEMORY = 64 * 2**20
 """The most bytes of files that a thread may have to be made in memory. With more it is made in a temporary SQLite file."""
 
@@ -107,8 +87,9 @@ async def import_all(
     - **Whole or not at all.** Each thread becomes visible in one step. It can be resumed by any agent, and is never
       resumed by itself: nobody has agreed on this machine to what it says about its agent.
     - **Goes on.** Run again, after a crash or later, it leaves out the conversations that are in the store already, and
-      extends the threads whose conversation has grown since. A thread that was worked on since is never changed: its
-      conversation is reported in `failed` if it has grown too.
+      extends the threads whose conversation has grown since. If the last prompt was still being answered then, the
+      thread is first rewound to where the two part. A thread that was worked on since is never changed, and neither is
+      one whose conversation was changed before its last prompt: they are reported in `failed`.
     - **Says what is missing.** Parts that could not be carried over are listed in the result and in the thread's state.
 
     `keys` are the conversations to import, or beginnings of their keys; by default all. `thread_id` is the id for the
@@ -206,7 +187,7 @@ async def _import(source: Source, store: Checkpointer, key: str, earlier: list[H
     async with _scratch(conversation.files) as scratch:
         lost = await _write(scratch, name, conversation, tags)
         try:
-            if before is not None and not await _extend(scratch, store, name):
+            if before is not None and not await extend(scratch, store, name, before.tags[VERSION]):
                 return Outcome(key=key, status="skipped", thread_id=name)
             if before is None:
                 await Thread.copy(scratch, store, name)
@@ -294,86 +275,3 @@ def _check_tags(entries: Sequence[Logged]) -> None:
             raise InvalidInput(
                 f"the conversation has the tag {own[0]!r}, and tags that begin with {_OWN!r} are Clew's own."
             )
-
-
-_EXTENDED = "clew:extended"
-"""The id that the store's thread has in the scratch store while it is extended."""
-
-
-async def _extend(scratch: Checkpointer, store: Checkpointer, thread_id: str) -> bool:
-    """Append to a thread of the store what the thread of the same id in the scratch store has beyond it, in one step.
-    Returns whether that was more than new tags.
-
-    Raises `InvalidInput` if the events of the store's thread are not the beginning of those of the other one.
-    """
-    await Thread.copy(store, scratch, thread_id, new_id=_EXTENDED)
-    there, now = await _entries(scratch, _EXTENDED), await _entries(scratch, thread_id)
-    old, new = ([_key_of(entry) for entry in entries if _is_event(entry)] for entries in (there, now))
-    if old != new[: len(old)]:
-        raise InvalidInput(
-            f"thread {thread_id!r} was worked on since it was imported, or the conversation was changed otherwise than by "
-            "going on, so the thread is left alone. Import the conversation under another id to have both."
-        )
-    rest = _after(now, len(old))
-    started = _last(now, ThreadStarted)
-    if started is not None and started != _last(there, ThreadStarted) and started not in rest:
-        rest.insert(0, started)
-    before, after = await Thread.load(scratch, _EXTENDED), await Thread.load(scratch, thread_id)
-    totals = _totals(fold(rest, before), after)
-    async with Thread.open(scratch, _EXTENDED, label="import") as thread:
-        await thread.append(*totals, *rest)
-    await Thread.copy(scratch, store, _EXTENDED, new_id=thread_id)
-    files = [_last(entries, WorkspaceSnapshot) for entries in (there, now)]
-    return bool(totals) or any(map(_is_event, rest)) or files[0] != files[1]
-
-
-def _after(entries: Sequence[Logged], events: int) -> list[Logged]:
-    """Return the entries that come after so many events, without those of `_totals` and without marks of writers."""
-    rest: list[Logged] = []
-    for entry in entries:
-        if events <= 0 and not isinstance(entry, LeaseTaken | FoldedState | Spend):
-            rest.append(entry)
-        events -= _is_event(entry)
-    return rest
-
-
-def _totals(before: Checkpoint, after: Checkpoint) -> list[Logged]:
-    """Return the entries that bring the values and the spend of the state `before` to those of `after`."""
-    values: dict[str, Any] = {key: None for key in (LOSSES,) if before.state.get(key) is not None} | after.state
-    changed = {key: value for key, value in values.items() if before.state.get(key) != value}
-    found: list[Logged] = [StateSet(key, value) for key, value in changed.items()]
-    usage = Usage(*(max(0, now - then) for then, now in zip(_counts(before), _counts(after), strict=True)))
-    cost = None if before.cost_usd is None or after.cost_usd is None else max(0.0, after.cost_usd - before.cost_usd)
-    seconds = max(0.0, after.seconds - before.seconds)
-    is_lost = before.cost_usd is not None and after.cost_usd is None
-    if usage != Usage() or is_lost or (cost or 0) > _NOTHING or seconds > _NOTHING:
-        found.append(Spend(usage, cost, seconds))
-    return found
-
-
-def _counts(state: Checkpoint) -> tuple[int, ...]:
-    return msgspec.structs.astuple(state.usage)
-
-
-def _last(entries: Sequence[Logged], kind: type[Logged]) -> Logged | None:
-    return next((entry for entry in reversed(entries) if isinstance(entry, kind)), None)
-
-
-async def _entries(store: Checkpointer, thread_id: str) -> list[Logged]:
-    head = await store.head(thread_id)
-    return [] if head is None else [line.entry async for line in read_lines(store, head)]
-
-
-def _is_event(entry: Logged) -> bool:
-    """Return whether this entry is part of what happened, such as a message. Other entries are facts about the thread as
-    a whole, of which only the last counts, such as its tags; sums, such as what was spent; or guesses: a call that had no
-    result at first may have one later."""
-    if isinstance(entry, StateSet):
-        return entry.scope == "turn"
-    facts = (Described, FoldedState, LeaseTaken, ProviderKey, StatusChanged, ThreadStarted, WorkspaceSnapshot)
-    return not isinstance(entry, (*facts, Spend, ToolIntent))
-
-
-def _key_of(entry: Logged) -> bytes:
-    """Return an entry as bytes that are the same for equal entries, however their values were made."""
-    return encode_entries([entry]).entries

@@ -1,0 +1,268 @@
+"""Brings the thread of an earlier import up to date with its conversation, which has gone on in the other system.
+
+Usually the conversation begins with all that the thread has, and the rest is appended. But a conversation that was read
+while its last prompt was being answered may have another end now: a half-written answer became a whole one, or a second
+tool returned. Then the thread is first rewound to where the two part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+import msgspec
+
+from clew.agent.exchanges import ended, exchanges_in
+from clew.agent.prompts import is_prompt
+from clew.checkpointers import Checkpointer
+from clew.errors import InvalidInput
+from clew.log import (
+    Checkpoint,
+    Described,
+    FoldedState,
+    LeaseTaken,
+    Logged,
+    MessageAdded,
+    ProviderKey,
+    Rewound,
+    Spend,
+    StateSet,
+    StatusChanged,
+    ThreadStarted,
+    ToolIntent,
+    ToolOutcome,
+    Usage,
+    WorkspaceSnapshot,
+    encode_entries,
+    fold,
+)
+from clew.log.checkpoint import TURN_MARK, Fact, provider_key
+from clew.messages import Message, Tool, ToolResult
+from clew.threads import Thread
+from clew.threads.views.entries import read_lines
+
+__all__ = ["LOSSES", "VERSION", "extend"]
+
+VERSION = "imported_version"
+"""The tag of an imported thread that holds the version of its conversation, as `Source.version` returned it."""
+LOSSES = "clew:import-losses"
+"""The name of the value in a thread's state that lists what could not be carried over when it was imported."""
+
+_EXTENDED = "clew:extended"
+"""The id that the store's thread has in the scratch store while it is extended."""
+_NOTHING = 1e-9
+"""Dollars or seconds that are only a rounding error."""
+_LEFT_ALONE = "so the thread is left alone. Import the conversation under another id to have both."
+
+
+async def extend(scratch: Checkpointer, store: Checkpointer, thread_id: str, version: str) -> bool:
+    """Bring a thread of the store up to date with the thread of the same id in the scratch store, in one step. Returns
+    whether more than its tags has changed.
+
+    `version` is that of the conversation when the thread was imported last. Raises `InvalidInput`, and changes nothing,
+    if the thread was worked on since and is not the beginning of the other one, or if the two part before the thread's
+    last prompt.
+    """
+    await Thread.copy(store, scratch, thread_id, new_id=_EXTENDED)
+    there, now = await _entries(scratch, _EXTENDED), await _entries(scratch, thread_id)
+    before, after = await Thread.load(scratch, _EXTENDED), await Thread.load(scratch, thread_id)
+    title = None if _is_named_here(there) or after.title in ("", before.title) else after.title
+    about = Described(title, {**before.tags, **after.tags})
+    old, new = ([_key_of(entry) for entry in entries if _is_event(entry)] for entries in (there, now))
+    async with Thread.open(scratch, _EXTENDED, label="import") as thread:
+        if old == new[: len(old)]:
+            entries = _rest(there, now, before, after)
+            has_grown = title is not None or any(map(_is_new, entries, repeat(before)))
+            await thread.append(*entries, about, StatusChanged(after.status, after.reason))
+        elif any(map(_is_event, there[_imported(there, version) :])):
+            raise InvalidInput(f"thread {thread_id!r} was worked on since it was imported, {_LEFT_ALONE}")
+        else:
+            has_grown = True
+            await thread.save(_with_new_end(thread_id, before, after))
+            await thread.append(about)
+    await Thread.copy(scratch, store, _EXTENDED, new_id=thread_id)
+    return has_grown
+
+
+def _rest(there: Sequence[Logged], now: Sequence[Logged], before: Checkpoint, after: Checkpoint) -> list[Logged]:
+    """Return what a thread with the entries `there` and the state `before` lacks of the entries `now`, which lead to the
+    state `after`: all but its title, tags and status."""
+    rest = _after(now, sum(map(_is_event, there)))
+    started = _last(now, ThreadStarted)
+    if started is not None and started != _last(there, ThreadStarted) and started not in rest:
+        rest.insert(0, started)
+    return [*_totals(fold(rest, before), after), *rest]
+
+
+def _is_new(entry: Logged, before: Checkpoint) -> bool:
+    """Return whether an entry says more about a thread with the state `before` than under which keys programs know it,
+    and which calls have perhaps begun."""
+    if isinstance(entry, WorkspaceSnapshot):
+        return entry != before.workspace
+    return _is_event(entry) or isinstance(entry, StateSet | Spend)
+
+
+def _after(entries: Sequence[Logged], events: int) -> list[Logged]:
+    """Return the entries that come after so many events, without those of `_totals`, without titles, tags and
+    statuses, and without marks of writers."""
+    rest: list[Logged] = []
+    left_out = Described | FoldedState | LeaseTaken | Spend | StatusChanged
+    for entry in entries:
+        if events <= 0 and not isinstance(entry, left_out):
+            rest.append(entry)
+        events -= _is_event(entry)
+    return rest
+
+
+def _totals(before: Checkpoint, after: Checkpoint) -> list[Logged]:
+    """Return the entries that bring the values and the spend of the state `before` to those of `after`."""
+    values = _values_beside(before, after) | after.state
+    changed = {key: value for key, value in values.items() if before.state.get(key) != value}
+    found: list[Logged] = [StateSet(key, value) for key, value in changed.items()]
+    usage = Usage(*(max(0, now - then) for then, now in zip(_counts(before), _counts(after), strict=True)))
+    cost = None if before.cost_usd is None or after.cost_usd is None else max(0.0, after.cost_usd - before.cost_usd)
+    seconds = max(0.0, after.seconds - before.seconds)
+    is_lost = before.cost_usd is not None and after.cost_usd is None
+    if usage != Usage() or is_lost or (cost or 0) > _NOTHING or seconds > _NOTHING:
+        found.append(Spend(usage, cost, seconds))
+    return found
+
+
+def _values_beside(before: Checkpoint, after: Checkpoint) -> dict[str, Any]:
+    """Return the values of the state `before` that `after` does not set. They stay, except for the list of losses."""
+    kept = {key: value for key, value in before.state.items() if key not in after.state}
+    return {key: None if key == LOSSES else value for key, value in kept.items()}
+
+
+def _counts(state: Checkpoint) -> tuple[int, ...]:
+    return msgspec.structs.astuple(state.usage)
+
+
+def _with_new_end(thread_id: str, before: Checkpoint, after: Checkpoint) -> Checkpoint:
+    """Return the state `after` in the form in which `Thread.save` takes it for a thread with the state `before`.
+
+    The two have the same messages up to the last prompt of `before`, and then differ. Raises `InvalidInput` if they
+    differ earlier. The thread's own messages are kept where only the marks of errors differ. Facts, which are values
+    that hold from a turn on, name messages by their places in the thread's history; there the places are those that the
+    messages will get.
+    """
+    mine, theirs = before.messages, after.messages
+    pairs = enumerate(zip(mine, theirs, strict=False))
+    same = next((i for i, (one, other) in pairs if _bare(one) != _bare(other)), min(len(mine), len(theirs)))
+    last = max((i for i, message in enumerate(mine) if is_prompt(message)), default=-1)
+    if same <= last or last < 0 or after.view != ((0, len(after.history)),):
+        raise InvalidInput(
+            f"the conversation of thread {thread_id!r} was changed otherwise than by going on: it is another one from "
+            f"message {same + 1} on, {_LEFT_ALONE}"
+        )
+    base = fold([Rewound(messages=same)], before) if same < len(mine) else before
+    places = [place for start, stop in base.view for place in range(start, stop)]
+
+    def place_of(place: int) -> int:
+        return places[place] if place < same else len(before.history) + place - same
+
+    return msgspec.structs.replace(
+        after,
+        history=(*mine[:same], *theirs[same:]),
+        facts=tuple(_facts(base, after, place_of, _values_beside(before, after))),
+        title=before.title,
+        tags=before.tags,
+    )
+
+
+def _facts(
+    base: Checkpoint, after: Checkpoint, place_of: Callable[[int], int], values: Mapping[str, Any]
+) -> Iterator[Fact]:
+    """Yield the facts of the thread with the state `base` once it has those of `after` too. `place_of` returns the place
+    that a message will have in the thread's history, given its place in that of `after`. `values` are those of the
+    thread's state that are not in `after`."""
+    come = {(fact.turn, fact.kind, fact.key): fact for fact in _moved(after, place_of)}
+    yield from (fact for fact in base.facts if (fact.turn, fact.kind, fact.key) not in come)
+    held = {(fact.kind, fact.key): fact.value for fact in base.facts}
+    known = {(fact.turn, fact.kind, fact.key): fact.value for fact in base.facts}
+    for at, fact in come.items():
+        if fact.turn >= base.turns or (at in known and known[at] == fact.value):
+            yield fact
+        elif (fact.kind, fact.key) not in held or held[fact.kind, fact.key] != fact.value:
+            yield msgspec.structs.replace(fact, turn=after.turns)
+    yield from (Fact(after.turns, "state", key, value) for key, value in values.items())
+
+
+def _moved(after: Checkpoint, place_of: Callable[[int], int]) -> Iterator[Fact]:
+    """Yield the facts of the state `after` with the places that its messages will have in the thread's history."""
+    exchanges = {f"{TURN_MARK}{span.place}": span for span in exchanges_in(after)}
+    for fact in after.facts:
+        if fact.kind == "turn" and fact.key in exchanges:
+            span = exchanges[fact.key]
+            end = place_of(span.place + len(span.messages)) + 1
+            about = span.provider, span.model, span.prompt_id, span.status, span.reason, span.spent
+            record = ended(place_of(span.place), end, *about)
+            yield Fact(fact.turn, "turn", record.key, record.value)
+        elif fact.kind == "provider" and (key := provider_key(fact)).messages > 0:
+            moved = msgspec.structs.replace(key, messages=place_of(key.messages - 1) + 1)
+            yield msgspec.structs.replace(fold([moved]).facts[0], turn=fact.turn)
+        else:
+            yield fact
+
+
+def _is_named_here(entries: Sequence[Logged]) -> bool:
+    """Return whether the title of a thread was set after it was imported, and not by an import."""
+    version, found = "", False
+    for entry in entries:
+        if isinstance(entry, Described):
+            tag = version if entry.tags is None else entry.tags.get(VERSION, "")
+            found = found if entry.title is None else version == tag != ""
+            version = tag
+    return found
+
+
+def _imported(entries: Sequence[Logged], version: str) -> int:
+    """Return how many of a thread's entries were there when this version of its conversation had been imported. What
+    comes after them was done here. The first one with the version's tag is the last but for the status."""
+    tag, found = "", len(entries)
+    for number, entry in enumerate(entries, 1):
+        if isinstance(entry, Described) and entry.tags is not None:
+            found = number if tag != entry.tags.get(VERSION, "") == version else found
+            tag = entry.tags.get(VERSION, "")
+    return found
+
+
+def _last(entries: Sequence[Logged], kind: type[Logged]) -> Logged | None:
+    return next((entry for entry in reversed(entries) if isinstance(entry, kind)), None)
+
+
+async def _entries(store: Checkpointer, thread_id: str) -> list[Logged]:
+    head = await store.head(thread_id)
+    return [] if head is None else [line.entry async for line in read_lines(store, head)]
+
+
+def _is_event(entry: Logged) -> bool:
+    """Return whether this entry is part of what happened, such as a message. Other entries are facts about the thread as
+    a whole, of which only the last counts, such as its tags; sums, such as what was spent; or guesses: a call that had no
+    result at first may have one later."""
+    if isinstance(entry, StateSet):
+        return entry.scope == "turn"
+    facts = (Described, FoldedState, LeaseTaken, ProviderKey, StatusChanged, ThreadStarted, WorkspaceSnapshot)
+    return not isinstance(entry, (*facts, Spend, ToolIntent))
+
+
+def _key_of(entry: Logged) -> bytes:
+    """Return an entry as bytes that are the same for equal entries, however their values were made. Whether a tool's
+    result is marked as an error does not count: a system may know that of its newest results only, as Locus does."""
+    if isinstance(entry, MessageAdded):
+        entry = msgspec.structs.replace(entry, message=_bare(entry.message))
+    elif isinstance(entry, ToolOutcome):
+        entry = msgspec.structs.replace(entry, result=msgspec.structs.replace(entry.result, is_error=False))
+    return encode_entries([entry]).entries
+
+
+def _bare(message: Message) -> Message:
+    """Return a message without the marks that say which results of tools are errors."""
+    if not isinstance(message, Tool):
+        return message
+    blocks = (
+        msgspec.structs.replace(block, is_error=False) if isinstance(block, ToolResult) else block
+        for block in message.content
+    )
+    return msgspec.structs.replace(message, content=tuple(blocks))
