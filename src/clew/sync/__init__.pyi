@@ -888,11 +888,12 @@ class Thread:
 
         The copy gets the id `new_id`, by default the same id. Its entries and their times do not change.
 
-        - **Hidden until complete.** The copy is written in parts of up to 4 MiB; the last step makes it visible.
+        - **Hidden until complete.** The copy is written in parts; its last frame makes it visible. Of two copies with the same
+          id that are written at once, at most one is completed; the other raises `Conflict`.
         - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
           copy whose source has grown since is brought up to date. Any other thread of that id raises `Conflict`.
-        - **Verified.** Before the copy becomes visible it is read back, and its entries must add up to the same state as
-          those of the source.
+        - **Verified.** Before the copy becomes visible it is read back, all but its last frame, and its entries must add up
+          to the same state as those of the source. The last frame is read back afterwards.
         - **Encrypted again** if the target has another key: reading the copy does not need the old key, and a target with a
           key holds no plain frame.
 

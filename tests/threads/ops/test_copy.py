@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from clew import Thread
 from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, SQLiteCheckpointer
-from clew.errors import Conflict, Corrupt, MissingBlob, ThreadNotFound, Unavailable, WrongKey
+from clew.errors import Conflict, Corrupt, MissingBlob, ThreadBusy, ThreadNotFound, Unavailable, WrongKey
 from clew.log import FoldedState, Frame, MessageAdded, encode_entries, sealed_with
 from clew.log.blobs import blob_key
 from clew.log.trees import rename_trees
@@ -201,6 +203,91 @@ async def test_a_part_of_another_thread_or_with_another_beginning_is_started_ove
         await assert_equal(source, target, "t")
 
 
+class Halting(MemoryCheckpointer):
+    """A store that shares the threads of another one, and that halts before one of its calls until it is told to go on."""
+
+    def __init__(self, other: MemoryCheckpointer, before: int) -> None:
+        super().__init__()
+        self.other = other
+        self.left = before
+        self.halted, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def _step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.halted.set()
+            await self.go_on.wait()
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        await self._step()
+        await self.other.append(thread_id, frames, at=at, head=head, refs=refs)
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        await self._step()
+        return await self.other.read(thread_id, start=start, stop=stop)
+
+    async def head(self, thread_id: str) -> Head | None:
+        await self._step()
+        return await self.other.head(thread_id)
+
+    async def delete(self, thread_id: str) -> None:
+        await self._step()
+        await self.other.delete(thread_id)
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        await self.other.put_blobs(blobs)
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        return await self.other.missing_blobs(digests)
+
+    async def refs(self, thread_id: str) -> set[str]:
+        return await self.other.refs(thread_id)
+
+
+@pytest.mark.parametrize("frames", [1, 2, 6])
+async def test_two_copies_at_once_never_delete_what_the_other_has_completed(
+    frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first halts before each of its calls to the store, the second comes and halts before each of its own, then the
+    first ends, and then the second."""
+    monkeypatch.setattr(copying, "PART_SIZE", 5_000)
+    sources = MemoryCheckpointer(), MemoryCheckpointer()
+    for number, source in enumerate(sources):
+        async with Thread.open(source, "t") as thread:
+            await thread.append(MessageAdded(user(f"I am {number}.")))
+            for _ in range(frames - 1):
+                await thread.append(MessageAdded(assistant(os.urandom(2_000).hex())))
+                await thread.flush()
+    ended: set[tuple[bool, bool]] = set()
+    for halts in itertools.product(range(1, 12), range(1, 16)):
+        store = MemoryCheckpointer()
+        targets = [Halting(store, halt) for halt in halts]
+        tasks = []
+        for source, target in zip(sources, targets, strict=True):
+            task = asyncio.ensure_future(copy(source, target, "t"))
+            halted = asyncio.ensure_future(target.halted.wait())
+            await asyncio.wait([task, halted], return_when=asyncio.FIRST_COMPLETED)
+            halted.cancel()
+            tasks.append(task)
+        for task, target in zip(tasks, targets, strict=True):
+            target.go_on.set()
+            await asyncio.wait([task])
+        errors = [task.exception() for task in tasks]
+        assert all(isinstance(error, Conflict | ThreadBusy | None) for error in errors), (halts, errors)
+        ended.add((errors[0] is None, errors[1] is None))
+        for source, error in zip(sources, errors, strict=True):
+            if error is None:
+                assert (await store.head("t")) is not None, halts
+                assert await log_of(store, "t") == await log_of(source, "t"), halts
+        if None not in errors:
+            await copy(sources[0], store, "t")
+            await assert_equal(sources[0], store, "t")
+    assert ended >= {(True, False), (False, True)}
+    assert (True, True) not in ended
+
+
 async def test_a_copy_that_is_there_is_left_alone_and_another_thread_is_a_conflict() -> None:
     source = MemoryCheckpointer()
     await write_rich(source)
@@ -301,15 +388,15 @@ async def test_a_store_that_stops_answering_ends_a_copy_of_all_and_the_next_one_
     source, target = MemoryCheckpointer(), Dying()
     for name in ("a", "b", "c"):
         await write_rich(source, name)
-    target.left = 3
+    target.left = 4
     with pytest.raises(Unavailable):
         await copy_all(source, target)
     assert any([is_part(head) async for head in target.heads()])
     parts = await copy_all(target, MemoryCheckpointer())
-    assert len(parts.ids) == 1, "parts are no threads"
+    assert len(parts.ids) == 2, "parts are no threads"
     target.left = 10**9
     copied = await copy_all(source, target)
-    assert len(copied.ids) == 5
-    assert len(copied.skipped) == 1
+    assert len(copied.ids) == 4
+    assert len(copied.skipped) == 2
     for name in ("a", "b", "c"):
         await assert_equal(source, target, name)

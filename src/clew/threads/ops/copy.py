@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import msgspec
 
@@ -25,6 +26,7 @@ from clew.threads.appends import append_frames
 from clew.threads.frames import Source, decoded
 from clew.threads.heads import PART, is_hidden, is_part, new_head, without_lease
 from clew.threads.leases import wait_until_free
+from clew.threads.ops.purge import remove_part
 from clew.threads.reader import Progress, decoded_frames, frames, outline_at
 from clew.threads.trees import TreeMover
 
@@ -74,11 +76,12 @@ async def copy(
 
     The copy gets the id `new_id`, by default the same id. Its entries and their times do not change.
 
-    - **Hidden until complete.** The copy is written in parts of up to 4 MiB; the last step makes it visible.
+    - **Hidden until complete.** The copy is written in parts; its last frame makes it visible. Of two copies with the same
+      id that are written at once, at most one is completed; the other raises `Conflict`.
     - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
       copy whose source has grown since is brought up to date. Any other thread of that id raises `Conflict`.
-    - **Verified.** Before the copy becomes visible it is read back, and its entries must add up to the same state as
-      those of the source.
+    - **Verified.** Before the copy becomes visible it is read back, all but its last frame, and its entries must add up
+      to the same state as those of the source. The last frame is read back afterwards.
     - **Encrypted again** if the target has another key: reading the copy does not need the old key, and a target with a
       key holds no plain frame.
 
@@ -147,8 +150,8 @@ async def transfer(
     there = await target.head(new_id)
     common = FIRST if there is None else await _common(source, head, target, there, verbatim)
     if there is not None and is_part(there):
-        if common is None or there.tags[PART] != head.log_id:
-            await target.delete(new_id)
+        if common is None or there.tags[PART] != head.log_id or there.frames == head.frames:
+            await remove_part(target, there)
             there, common = None, FIRST
     elif there is not None:
         if common is not None and there.frames == head.frames:
@@ -164,7 +167,9 @@ async def transfer(
         done = await copy.run(common or FIRST, verbatim)
     except (Unavailable, UsageError, Conflict, ThreadBusy):
         raise
-    except ClewError:
+    except ClewError as error:
+        if await copy.is_replaced():
+            raise Conflict(new_id, "another copy with this id was written meanwhile") from error
         await _discard(target, new_id, head.log_id)
         raise
     log.info("thread %r: copied as %r, %d frames", thread_id, new_id, head.frames)
@@ -174,9 +179,10 @@ async def transfer(
 async def _discard(target: Checkpointer, new_id: str, log_id: str) -> None:
     """Delete the thread `new_id` from the target if it is an incomplete copy of the log `log_id`. Used after an error
     that would come again if the copy were continued."""
-    there = await target.head(new_id)
-    if there is not None and there.tags.get(PART) == log_id:
-        await target.delete(new_id)
+    with suppress(ClewError):  # the error that led here says more
+        there = await target.head(new_id)
+        if there is not None and there.tags.get(PART) == log_id:
+            await remove_part(target, there)
 
 
 async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, new_id: str) -> bool:
@@ -248,6 +254,27 @@ def _without_trees(frame: Frame) -> bytes:
     return encode_entries(rename_trees(frame.entries, dict.fromkeys(named_trees(frame.entries), ""))).entries
 
 
+class _Ahead:
+    """A copy that lacks its last frame, read as if it had it."""
+
+    def __init__(self, target: Checkpointer, done: Head, last: bytes) -> None:
+        self.keys = target.keys
+        self.get_blobs = target.get_blobs
+        self.refs = target.refs
+        self._target = target
+        self._done = done
+        self._last = last
+
+    async def head(self, thread_id: str) -> Head:
+        return self._done
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        place = self._done.frames - 1
+        found = [] if start >= place else await self._target.read(thread_id, start=start, stop=stop)
+        is_wanted = start <= place and (stop is None or place < stop)
+        return [*found, self._last] if is_wanted and len(found) == place - start else found
+
+
 class _ThreadCopy:
     """A copy of one thread in progress: the frames and blobs gathered for the next append, and the head of the copy so
     far."""
@@ -304,14 +331,36 @@ class _ThreadCopy:
             await self._add(sealed.data, sealed.blobs)
         if self._whole:
             return await self._bring_up_to_date()
+        return await self._complete()
+
+    async def _complete(self) -> Head:
+        """Check the copy, make it visible with its last frame, and return its head.
+
+        The last step appends a frame, so it fails if another process has begun to delete the copy; and that process
+        fails if the copy is complete already.
+        """
+        last = self._frames.pop().data
+        self._size -= len(last)
         await self._flush()
+        await self._put(self._blobs)
         done, expected = await self._done()
-        if (await outline_at(target, done))[1] != expected:
+        if (await outline_at(_Ahead(self._target, done, last), done))[1] != expected:
             raise Corrupt(
-                f"the copy of thread {head.thread_id!r} folds to another state than the thread. Copy it again."
+                f"the copy of thread {self._head.thread_id!r} folds to another state than the thread. Copy it again."
             )
-        await target.append(self._new_id, [], at=head.frames, head=done)
+        await self._target.append(self._new_id, [last], at=done.frames - 1, head=done, refs=self._refs)
+        self._there = done
+        self.written += len(last)
+        self._tell(done.frames, done.frames)
+        if await self._target.read(self._new_id, start=done.frames - 1, stop=done.frames) != [last]:
+            raise Corrupt(f"the last frame of the copy of thread {self._head.thread_id!r} is not as it was written.")
         return done
+
+    async def is_replaced(self) -> bool:
+        """Return whether another process has deleted the copy, or begun to delete it, since this one wrote to it last."""
+        now = await self._target.head(self._new_id)
+        mine = self._there.log_id, self._there.frames
+        return not self._whole and mine != ((self._there.log_id, 0) if now is None else (now.log_id, now.frames))
 
     async def _bring_up_to_date(self) -> Head:
         """Extend a copy that is already visible, and return its head.

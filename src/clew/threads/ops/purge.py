@@ -22,7 +22,7 @@ from clew.threads.leases import new_lease, wait_until_free
 from clew.threads.ops.gc import Cutoff, below, remove_blobs, unreached
 from clew.threads.reader import load
 
-__all__ = ["Purged", "fence", "purge", "purge_rewound", "trimmed"]
+__all__ = ["Purged", "fence", "purge", "purge_rewound", "remove_part", "trimmed"]
 
 _PAUSE = 0.3
 """Seconds to wait before checking which threads reach the blobs that are to be deleted.
@@ -225,6 +225,22 @@ async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:
         return await append_frames(checkpointer, head, [frame], status="running", lease=lease)
     finally:
         frees_room.reset(before)
+
+
+async def remove_part(checkpointer: Checkpointer, part: Head) -> None:
+    """Delete an incomplete thread, of which `part` is the head, unless it is still being written.
+
+    A frame is appended first, so that whoever writes the thread can neither go on nor complete it from then on. Raises
+    `Conflict` if the log has grown since `part` was read, and `ThreadBusy` if another live process is deleting it.
+    """
+    await wait_until_free(checkpointer, part)
+    try:
+        await fence(checkpointer, msgspec.structs.replace(part, seal=""), "deleting an incomplete copy")
+    except Conflict as conflict:
+        raise Conflict(
+            part.thread_id, "another process is writing a copy with this id. Try again when it has ended"
+        ) from conflict
+    await checkpointer.delete(part.thread_id)
 
 
 def trimmed(state: Checkpoint) -> Checkpoint:

@@ -14,6 +14,7 @@ from clew.log.trees import named_trees
 from clew.threads.appends import append_frames
 from clew.threads.heads import PART, REPAIR_OF, new_head
 from clew.threads.ops.gc import below
+from clew.threads.ops.purge import remove_part
 from clew.threads.ops.verify import is_snapshot, scan
 
 __all__ = ["repair"]
@@ -82,7 +83,7 @@ async def _clear(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Non
         return
     if head.tags != {PART: "1", REPAIR_OF: thread_id}:
         raise Conflict(new_id, f"the repair of {thread_id!r} needs an unused id, and this thread exists")
-    await checkpointer.delete(new_id)
+    await remove_part(checkpointer, head)
 
 
 async def _write(
