@@ -13,6 +13,7 @@ import pytest
 from clew import checkpointers, tool
 from clew.compat.cortex import AgentConfig, AgentResponse, GenericAgent, check_session_resumption
 from clew.errors import InvalidInput, ProviderMissing, SessionNotFound, ThreadNotFound, UsageError
+from clew.log import Described, StatusChanged
 from clew.messages import plain_text
 from clew.models.base import ModelRequest
 from clew.providers import Place
@@ -145,6 +146,25 @@ def test_a_session_is_resumed_by_its_id_on_another_machine_that_reaches_the_stor
     ).run()
     assert "I am Alice" in str(there.result)
     assert there.thread_id == first.thread_id
+
+
+def test_a_session_that_was_imported_is_resumed_by_its_id_on_another_machine(place: Place, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    first = GenericAgent(toy(place, "say I am Alice", checkpointer=url)).run()
+    name = f"toy:{first.session_id}"
+    tags = {"imported_from": "native", "imported_key": name, "imported_as": name}
+    with open_checkpointer(url) as store:
+        for copied in (name, "a copy of it"):
+            Thread.copy(store, store, first.thread_id, new_id=copied)
+            with Thread.open(store, copied) as thread:
+                thread.append(Described(tags=tags), StatusChanged("done"))
+        store.delete(first.thread_id)
+    there = toy_place(tmp_path / "another")
+    second = GenericAgent(toy(there, "echo", checkpointer=url, resume_from=first.session_id)).run()
+    assert (second.thread_id, "I am Alice" in str(second.result)) == (name, True)
+    for session_id in (first.session_id, second.session_id):
+        again = GenericAgent(toy(there, "echo", checkpointer=url, resume_from=session_id)).run()
+        assert again.thread_id == name
 
 
 def test_a_session_whose_first_prompt_failed_is_resumed_too(place: Place) -> None:

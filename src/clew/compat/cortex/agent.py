@@ -16,6 +16,7 @@ from clew.checkpointers import Checkpointer as AsyncCheckpointer
 from clew.checkpointers import Head, HeadQuery
 from clew.compat.cortex.config import BUILT_IN, AgentConfig
 from clew.compat.cortex.response import AgentResponse, ResumptionReport
+from clew.compat.importers.transfer import AS, FROM, KEY
 from clew.errors import ClewError, InvalidInput, ProviderError, UsageError
 from clew.log import Described
 from clew.providers import Place, discover, read_handle, write_handle
@@ -166,12 +167,16 @@ class GenericAgent:
 
     def _session(self, agent: Agent, store: Checkpointer, session_id: str) -> Session:
         """Return the session with the provider's own id `session_id`: from the store if it has the session's thread,
-        else from what the provider's program keeps on this machine."""
-        found = Thread.list(store, HeadQuery(tags={f"{_TAG}{session_id}": self.config.provider}))
+        which an agent has made or `clew import --from native`, else from what the provider's program keeps here."""
+        provider = self.config.provider
+        found = list(Thread.list(store, HeadQuery(tags={f"{_TAG}{session_id}": provider})))
+        if not found:
+            imported = HeadQuery(tags={FROM: "native", KEY: f"{provider}:{session_id}"})
+            found = [head for head in Thread.list(store, imported) if head.tags.get(AS) == head.thread_id]
         thread = min(found, key=lambda head: (head.parent is not None, head.created_at), default=None)
         if thread is not None:  # and not a fork of it, which has the same tags until it is used
             return agent.resume_session(thread.thread_id)
-        return agent.resume_session(write_handle(self.config.provider, session_id, session_id))
+        return agent.resume_session(write_handle(provider, session_id, session_id))
 
     def _key(self, store: Checkpointer, session: Session) -> str:
         """Return the id that the provider has for the session now, and remember it. It changes if the session had to be
