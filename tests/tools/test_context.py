@@ -144,6 +144,12 @@ async def test_a_question_without_an_answer_ends_the_tool() -> None:
     assert not isinstance(raised.value, Exception)
 
 
+@pytest.mark.parametrize("question", [{"pay": "Bob"}, "", None])
+async def test_a_question_is_a_text(question: Any) -> None:
+    with pytest.raises(InvalidInput, match="a question is a text for a person"):
+        await ToolContext().interrupt(question)
+
+
 async def test_answers_are_matched_to_questions_in_their_order() -> None:
     ctx = ToolContext(journal=MemoryJournal(answers=["yes", {"size": 2}]))
     assert await ctx.interrupt("Sure?") == "yes"

@@ -149,8 +149,11 @@ class ToolContext:
 
         If there is no answer yet, this raises `Interrupted`, which ends the tool, and the thread waits. Once there is
         an answer, the tool runs again from its start, so put whatever must not happen twice into a `step`. Answers are
-        matched to questions by their order: ask in the same order every time.
+        matched to questions by their order: ask in the same order every time. Raises `InvalidInput` if the question is
+        not a text.
         """
+        if not isinstance(question, str) or not question.strip():
+            raise InvalidInput(f"a question is a text for a person: ctx.interrupt('Pay Bob 900?'), not {question!r}")
         answer = self._answer(answer_key(self._questions), question)
         self._questions += 1
         return answer

@@ -127,6 +127,14 @@ def test_a_setting_that_is_not_there_is_an_error_that_says_what_is(settings: dic
     assert says in str(caught.value)
 
 
+def test_a_checkpointer_with_its_own_save_is_refused_and_not_passed_over() -> None:
+    with pytest.raises(InvalidInput, match=r"Mine has save of its own.* Write a clew.checkpointers.Checkpointer"):
+
+        class Mine(BaseCheckpointer):
+            async def save(self, *given: Any, **more: Any) -> str:
+                return "kept elsewhere"
+
+
 def test_an_agent_needs_a_model_with_its_vendor() -> None:
     with pytest.raises(InvalidInput, match="needs a model"):
         Agent()

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from clew.agent.exchanges import ended, exchanges_in
 from clew.agent.prompts import is_prompt
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput
@@ -191,14 +190,10 @@ def _facts(
 
 def _moved(after: Checkpoint, place_of: Callable[[int], int]) -> Iterator[Fact]:
     """Yield the facts of the state `after` with the places that its messages will have in the thread's history."""
-    exchanges = {f"{TURN_MARK}{span.place}": span for span in exchanges_in(after)}
     for fact in after.facts:
-        if fact.kind == "turn" and fact.key in exchanges:
-            span = exchanges[fact.key]
-            end = place_of(span.place + len(span.messages)) + 1
-            about = span.provider, span.model, span.prompt_id, span.status, span.reason, span.spent
-            record = ended(place_of(span.place), end, *about)
-            yield Fact(fact.turn, "turn", record.key, record.value)
+        if fact.kind == "turn" and fact.key.startswith(TURN_MARK):
+            place = place_of(int(fact.key.removeprefix(TURN_MARK)))
+            yield msgspec.structs.replace(fact, key=f"{TURN_MARK}{place}")
         elif fact.kind == "provider" and (key := provider_key(fact)).messages > 0:
             moved = msgspec.structs.replace(key, messages=place_of(key.messages - 1) + 1)
             yield msgspec.structs.replace(fold([moved]).facts[0], turn=fact.turn)

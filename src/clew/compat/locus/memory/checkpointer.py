@@ -58,6 +58,15 @@ class BaseCheckpointer:
     expires = False
     """Whether the store deletes threads by itself after a time."""
 
+    def __init_subclass__(cls, **others: Any) -> None:
+        """Refuse a class with a `save` or a `load` of its own: an agent of Clew calls neither."""
+        super().__init_subclass__(**others)
+        if own := [name for name in ("save", "load") if name in vars(cls)]:
+            raise InvalidInput(
+                f"{cls.__name__} has {' and '.join(own)} of its own, which an agent of Clew does not call: it records each "
+                "step. Write a clew.checkpointers.Checkpointer instead, and pass that to the agent."
+            )
+
     def __init__(self, store: Checkpointer) -> None:
         if not isinstance(store, Checkpointer):
             raise InvalidInput(f"a BaseCheckpointer is made of a checkpointer of Clew, not of {store!r}")
