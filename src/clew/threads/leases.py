@@ -227,7 +227,8 @@ def provably_dead(owner: Owner) -> bool:
     """Return True only if it is certain that the process `owner` no longer runs.
 
     That can be certain only if the process was started in this machine's current boot, in the same pid namespace. For
-    any other process the result is False.
+    any other process the result is False. So it is if a process with the same pid runs and the start time in `owner`
+    is empty, because the operating system did not tell it.
     """
     if not owner.boot or owner.boot != boot():
         return False
@@ -238,7 +239,7 @@ def provably_dead(owner: Owner) -> bool:
     except OSError:
         return False
     started = _started(owner.pid)
-    return started is not None and started != owner.started
+    return owner.started != "" and started is not None and started != owner.started
 
 
 @functools.cache
