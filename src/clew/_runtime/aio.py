@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 import traceback
+from asyncio.subprocess import Process
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ __all__ = [
     "settle",
     "settle_all",
     "settling",
+    "start_process",
     "start_thread",
     "together",
 ]
@@ -72,6 +74,22 @@ async def settle(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
             raise
         raise cancelled from task.exception()
     return result
+
+
+async def start_process(starting: Coroutine[Any, Any, Process]) -> tuple[Process, asyncio.CancelledError | None]:
+    """Await this coroutine, which starts a process, even if the caller is cancelled meanwhile. Returns the process, and
+    the caller's cancellation if there was one: the caller must end the process and then raise it.
+
+    Without this function, asyncio kills a process whose caller is cancelled during the start, but not the processes
+    that it may have started by then.
+    """
+    task = settling(starting)
+    try:
+        return await settle(task), None
+    except asyncio.CancelledError as cancelled:
+        if task.cancelled() or task.exception() is not None:
+            raise
+        return task.result(), cancelled
 
 
 class _Undisturbed:

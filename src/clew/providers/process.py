@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from clew._runtime.aio import settle
+from clew._runtime.aio import settle, start_process
 from clew.checkpointers import Owner
 from clew.errors import InvalidInput, UsageError
 from clew.providers.base import Command, Place
@@ -80,15 +80,17 @@ async def run(
     _check(command, place)
     reading, lifeline = os.pipe()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(_GUARD), str(reading), str(os.getpid()), "--", *command.argv),
-            cwd=place.cwd,
-            env={**place.env, **command.env, OWNER_VARIABLE: _owner()},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=[reading],
+        process, cancelled = await start_process(
+            asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(_GUARD), str(reading), str(os.getpid()), "--", *command.argv),
+                cwd=place.cwd,
+                env={**place.env, **command.env, OWNER_VARIABLE: _owner()},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=[reading],
+            )
         )
     except BaseException:
         os.close(lifeline)
@@ -100,6 +102,8 @@ async def run(
         _write(process, command.stdin), _read_lines(process, on_line, broken), _read_end(process)
     )
     try:
+        if cancelled is not None:
+            raise cancelled
         async with asyncio.timeout(timeout):
             either: list[asyncio.Future[Any]] = [talking, broken]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

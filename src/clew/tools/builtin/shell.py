@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Annotated
 
-from clew._runtime.aio import settle
+from clew._runtime.aio import settle, start_process
 from clew.tools.context import ToolContext
 from clew.tools.decorator import tool
 from clew.tools.signals import ToolError
@@ -45,13 +45,15 @@ async def run_command(
     began = time.monotonic()
     output = await _Output.open()
     try:
-        process = await asyncio.create_subprocess_shell(
-            command,
-            cwd=ctx.workspace,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output.writing_end,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
+        process, cancelled = await start_process(
+            asyncio.create_subprocess_shell(
+                command,
+                cwd=ctx.workspace,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output.writing_end,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
         )
     except BaseException:
         output.close()
@@ -59,6 +61,8 @@ async def run_command(
     finally:
         os.close(output.writing_end)
     try:
+        if cancelled is not None:
+            raise cancelled
         async with asyncio.timeout(timeout) as limit:
             await process.wait()
     except TimeoutError:
