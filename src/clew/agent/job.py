@@ -32,7 +32,8 @@ __all__ = ["Job", "run_job", "turn_of"]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What one run of an agent has to do: ask a prompt, go on with a thread, or deliver an answer to it."""
+    """What one run of an agent has to do: ask a prompt, go on with a thread, or deliver a person's answer to a question
+    for which the thread waits."""
 
     thread_id: str
     prompt: str | None
