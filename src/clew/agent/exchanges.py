@@ -1,7 +1,7 @@
 """Read and record exchanges. An exchange is one prompt with everything that is done for it, up to its answer.
 
-A thread's log holds the messages of an exchange and one value with the rest: provider, model, the prompt's id, how it
-ended and what it cost.
+A thread's log holds the messages of an exchange, and a record of the exchange with its provider, its model, the
+prompt's id, how it ended and what it cost.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ class ExchangeSpan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def up_to_answer(self) -> tuple[Message, ...]:
-        """All messages after the prompt up to its answer. If the next prompt is answered together with it, that
-        prompt's messages are included."""
+        """All messages after the prompt of this exchange, up to the answer. If the next prompt is answered together
+        with it, the messages of that prompt's exchange are included."""
         return self.messages + (self.answered_with or ())
 
 

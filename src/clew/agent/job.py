@@ -95,7 +95,7 @@ async def run_job(
 
     `where` is the agent's store. `durability` says when entries are stored, and `redact` removes secrets from them.
     With `takeover`, the thread is taken from a process that still holds it. `called` is when the run was asked for, by
-    `time.perf_counter`: its timeout counts from then. `began` is called once, after the thread was opened or its
+    `time.perf_counter`: the job's timeout counts from then. `began` is called once, after the thread was opened or the
     recorded answer was found. `emit` is called with each event. Wrong arguments raise an error before the thread is
     opened.
     """

@@ -88,8 +88,8 @@ class Journal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for all background writes, even if this wait is cancelled, so that none goes on after the thread is
-        released."""
+        """Wait for all background writes, even if this wait is cancelled, so that no write goes on after the thread's
+        lease is given back."""
         await settle(self.catch_up())
 
     async def record(self, *entries: Logged) -> None:
@@ -195,7 +195,8 @@ class Journal:
         return self._exchange.begun(self._spent, self.thread.present)
 
     def go_on_with(self, found: ExchangeSpan | None) -> None:
-        """Make a recorded exchange the one that this run works on. With None, the run works on no exchange yet."""
+        """Set the exchange that this run works on to `found`, an exchange that is already on record. With None, the run
+        works on no exchange yet."""
         self._exchange = None if found is None else OpenExchange.on(found, self._spent)
 
     def note_work(self, model: str) -> None:
@@ -213,13 +214,13 @@ class Journal:
             self.hold(self._exchange.begun(self._spent, self.thread.present))
 
     def leave_exchange(self, *, done: bool) -> list[Logged]:
-        """Return the entries that end the current exchange because another prompt is asked. `done` says whether it was
-        answered.
+        """Return the entries that end the current exchange because another prompt is asked. `done` says whether the
+        prompt of the current exchange was answered.
 
-        If it was not answered but has responses, it is recorded as answered together with the new prompt: the model
-        sees both prompts and the results of all calls. If the user then gives the old prompt again, it is not asked
-        again, because its calls would be repeated. A prompt without any response is recorded as interrupted, and may be
-        asked again.
+        If that prompt was not answered but has responses, its exchange is recorded as answered together with the new
+        prompt: the model sees both prompts and the results of all calls. If the user then gives the old prompt again,
+        it is not asked again, because its calls would be repeated. A prompt without any response is recorded as
+        interrupted, and may be asked again.
 
         An exchange that was stopped right after its answer was recorded is recorded as answered too.
         """

@@ -1,5 +1,5 @@
-"""Check prompts, give them ids, record those that wait, and tell prompts from notes, which are messages from Clew to
-the model."""
+"""Check prompts, give them ids, record those that have to wait for the results of tool calls, and tell prompts from
+notes, which are messages from Clew to the model."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ class Session(ABC):
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
-        """Return a handle like `resume_handle`, with options: signed with `key`, refused once `expires_in` has passed,
-        or with `hints`.
+        """Return a handle, a string from which any process can go on with this session, with options: signed with
+        `key`, refused once `expires_in` has passed, or with `hints`.
 
         Hints help the process that resumes the session. They are the folder, and the URL of the store without its
         credentials.
@@ -370,7 +370,7 @@ class OwnSession(Session):
 
 def _how_to_go_on(reason: str) -> str:
     """Return a sentence that says how to go on with a thread that was stopped. If `reason` says that a limit stopped
-    it, the sentence asks for a larger limit: the same one would stop the thread again at once."""
+    it, the sentence asks for a larger limit: with the same limit the thread would stop again at once."""
     limit = next((name for name in ("max_turns", "budget") if reason.startswith(f"{name}: ")), "")
     larger = f", with a larger {limit} ({reason})," if limit else ""
     return f"run the same task again{larger} to go on"

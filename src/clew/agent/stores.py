@@ -248,8 +248,8 @@ class Store:
         return f"the store {shown}" if shown else "this store"
 
     async def close(self) -> None:
-        """Close the checkpointer if it was opened here; one that the user gave is left open. The agent cannot be used
-        afterwards."""
+        """Close the checkpointer if this object opened it; a checkpointer that the user gave is left open. The agent
+        cannot be used afterwards."""
         self._guarded().close()
         if self._opened is not None and self._opened is not self._given:
             opened, self._opened = self._opened, None

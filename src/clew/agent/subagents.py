@@ -61,12 +61,12 @@ def child_id(parent: str, name: str, key: str) -> str:
 
 
 def handed_up_key(asked: Question) -> str:
-    """Return the key under which a parent agent records a person's answer to a question of its child, a sub-agent. The
-    key is `clew:child:` and the id of the question `asked`. The answer is recorded as a step of the tool call with
-    which the parent called the child.
+    """Return the key under which a parent agent records a person's answer to a question of its child, an agent that it
+    called as a tool. The key is `clew:child:` and the id of the question `asked`. The answer is recorded as a part of
+    that tool call.
 
-    If the question comes from a sub-agent of the child, its id ends with the key under which the child records the
-    answer. So the key that this function returns ends with that key too.
+    The child's question may itself come from an agent that the child called. Then the question's id ends with the key
+    under which the child records the answer, and so does the key that this function returns.
     """
     return f"clew:child:{asked.id}"
 

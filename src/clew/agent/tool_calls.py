@@ -35,7 +35,7 @@ _APPROVAL = "clew:approval"
 
 
 class _Ask(Exception):
-    """Raised inside this module when a person has to answer a question before a call can be run."""
+    """Raised inside this module when a person has to answer `question` before a call can be run."""
 
     def __init__(self, question: Question) -> None:
         self.question = question

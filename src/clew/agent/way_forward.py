@@ -97,9 +97,10 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def answer(self, questions: Sequence[Question]) -> str:
-        """Return a suggested answer to these questions of the thread, as text for the option `--answer`: `yes` to
-        approve a call, `run` to run a call in doubt again, and a placeholder for any other question. If the thread has
-        several questions, the text is a JSON object from question ids to answers."""
+        """Return a suggested answer to these questions of the thread, as text for the option `--answer`. The answer is
+        `yes` to approve a call, `run` to run a call again that was begun and has no recorded outcome, and a placeholder
+        for any other question. If the thread has several questions, the text is a JSON object from question ids to
+        answers."""
         found = _answer(questions, by_id=len(self.questions) > 1)
         return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 

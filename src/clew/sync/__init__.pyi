@@ -759,8 +759,8 @@ class Session:
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
-        """Return a handle like `resume_handle`, with options: signed with `key`, refused once `expires_in` has passed,
-        or with `hints`.
+        """Return a handle, a string from which any process can go on with this session, with options: signed with
+        `key`, refused once `expires_in` has passed, or with `hints`.
 
         Hints help the process that resumes the session. They are the folder, and the URL of the store without its
         credentials."""

@@ -54,8 +54,8 @@ async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResu
     says.
 
     An error in the tool or in its arguments becomes a result with `is_error`, in words for the model. Four things are
-    raised instead: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (the body may still be running, so its
-    outcome is not known), `Stopped` (the run cannot go on) and cancellation.
+    raised instead: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (the tool's function may still be
+    running, so its outcome is not known), `Stopped` (the run cannot go on) and cancellation.
     """
     try:
         values = tool.parameters.decode(arguments)

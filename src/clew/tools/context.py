@@ -91,8 +91,8 @@ class ToolContext:
 
     @property
     def blocking(self) -> BlockingSteps:
-        """The methods `step`, `fence` and `interrupt` for tools that are not async: `ctx.blocking.step("charge",
-        charge)`."""
+        """An object with the methods `step`, `fence` and `interrupt` of this context, for tools that are not async:
+        `ctx.blocking.step("charge", charge)`."""
         return BlockingSteps(self)
 
     def step_key(self, key: str) -> str:
@@ -201,8 +201,8 @@ class ToolContext:
             raise OutcomeUnknown("", "it was cancelled between two of its steps")
 
     def _for_attempt(self, attempt: int) -> ToolContext:
-        """Return a context for one attempt to run the tool's body. It is for the same call, but has its own
-        `cancelled`, step keys and count of questions."""
+        """Return a context for one attempt to run the tool's function. It is for the same call as this context, but has
+        its own `cancelled`, step keys and count of questions."""
         made = ToolContext(
             thread_id=self.thread_id,
             call_id=self.call_id,

@@ -310,7 +310,8 @@ def about_message(fields: dict[str, Any]) -> Opaque:
 
 
 def said_of_message(block: Block) -> dict[str, Any] | None:
-    """Return the fields of a message that `about_message` stored in this block, or None if it is any other block."""
+    """Return the fields of a message as a whole, such as its name, that `about_message` stored in this block. Return
+    None if it is any other block."""
     if not isinstance(block, Opaque) or "type" in block.value:
         return None
     fields: dict[str, Any] = block.value["message"]
