@@ -125,8 +125,8 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def aclose(self) -> None:
-        """Stop all runs, and close the store and the model's connections if this agent opened them. Does nothing in a
-        forked child process."""
+        """Stop all runs of this agent, and close the store and the model's connections if this agent opened them. Does
+        nothing in a forked child process."""
 
     def check_thread(self, thread_id: str) -> None:
         """Raise `ThreadNotFound` unless the store has this thread. Creates nothing."""
@@ -137,7 +137,8 @@ class Agent:
         """Return a new random thread id that begins with the agent's name."""
 
     def questions(self, thread_id: str) -> list[Question]:
-        """Return the questions that a thread waits for. Raises `ThreadNotFound` if the store does not have the thread."""
+        """Return the questions to a person that a thread waits for. Raises `ThreadNotFound` if the store does not have
+        the thread."""
 
     def resume(
         self,
@@ -149,12 +150,14 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
-        """Go on with a thread. `answer` answers the question that it waits for; for several questions, give a dict by
-        question id. A `prompt`, its `prompt_id`, `max_turns` and `timeout` mean the same as for `run`.
+        """Go on with a thread. `answer` answers the question to a person that the thread waits for; for several
+        questions, give a dict by question id. A `prompt`, its `prompt_id`, `max_turns` and `timeout` mean the same as
+        for `run`.
 
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
-        it ran none, this resumes the newest thread of an agent with this name; `RunStarted`, the first event, says
-        which. If several such threads are unfinished, it raises a `UsageError` that lists them, and runs nothing."""
+        the object has run no thread, this resumes the newest thread of an agent with this agent's name; `RunStarted`,
+        the first event, says which thread it is. If several such threads are unfinished, this raises a `UsageError`
+        that lists them, and runs nothing."""
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
         """Return the session that a handle (the string from `session.resume_handle`) or a thread id names, in any
@@ -176,16 +179,16 @@ class Agent:
     ) -> RunResult:
         """Ask the agent, on the thread `thread_id` or else a new one. Unfinished work of the thread is finished first.
 
-        With a `prompt_id` the prompt is asked only once on its thread. The same id again goes on with that prompt or
-        returns its answer, even if other prompts came later. Another id with the same words is a new prompt. Without an id,
-        a prompt with the words of the thread's last prompt goes on with that one if it is unfinished, as after a crash;
-        else it is new.
+        With a `prompt_id` the prompt is asked only once on its thread. If the same id is given again, the run goes on
+        with that prompt or returns its answer, even if other prompts came later. A prompt with another id is a new one,
+        even if its words are the same. Without an id, a prompt is new unless the thread's last prompt has the same
+        words and is unfinished, as after a crash: then the run goes on with that last prompt.
 
-        If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the status
-        `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
+        If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the
+        status `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
 
-        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted, whatever it
-        is doing, and can be resumed."""
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted,
+        whatever it is doing, and can be resumed."""
 
     def session(
         self,
@@ -202,15 +205,17 @@ class Agent:
             with agent.session(...) as session:
                 session.run(...)
 
-        With `resume=True`, a program that is run again goes on where it stopped: each prompt is known by its position,
-        and an answer on record is returned at once. Without a `thread_id`, the thread's id is then a hash of the
-        agent's name, the first prompt and the folder. Such a thread is deleted when the session is left and its last
-        run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if that run was interrupted or
-        failed. Other threads are never deleted. `workspace` or `output_dir` replaces the agent's folder here."""
+        With `resume=True`, a program that is run again goes on where it stopped: each prompt is recognized by its
+        position in the session, and an answer on record is returned at once. Without a `thread_id`, the thread's id is
+        then a hash of the agent's name, the first prompt and the folder. Such a thread is deleted when the session is
+        left and its last run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` it is also
+        deleted if that run was interrupted or failed. Other threads are never deleted. `workspace` or `output_dir`, two
+        names for the same thing, is the folder for the tools of this session, in place of the agent's own."""
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
-        """Return a session on a new thread, or on the thread with this id. Its handle, a string with which any process
-        can continue it, can be taken before the first prompt, and works once that prompt is on record."""
+        """Return a session on a new thread, or on the thread with this id. The session's handle, a string with which
+        any process can continue the session, can be taken before the first prompt, and works once that prompt is on
+        record."""
 
     @property
     def store_url(self) -> str:
@@ -226,8 +231,9 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `run` does, and return a run to iterate: `for event in agent.stream("…")`. The run's `result` is
-        there after the last event. Without a prompt, go on as `resume` does, with `answer` if given."""
+        """Ask a prompt, on the thread `thread_id` or else a new one, and return a run whose events can be iterated:
+        `for event in agent.stream("…")`. The run's `result` is there after the last event. Without a prompt, the
+        run resumes the thread, with `answer` if given. The arguments mean the same as for `run` and `resume`."""
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
         """Return the thread id that `session(resume=True)` makes for a session whose first prompt is `task`. Runs nothing.
@@ -743,8 +749,8 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def cancel(self) -> None:
-        """Stop the work that is under way, as Ctrl+C does, and return once that is on record. The session can go on
-        afterwards."""
+        """Stop the work that is under way, as Ctrl+C does, and return once it is on record that the work was
+        interrupted. The session can go on afterwards."""
 
     def end(self) -> None:
         """The same as `cancel`: stop the work that is under way. The session stays on record, and can be resumed from
@@ -753,8 +759,8 @@ class Session:
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
-        """Return a handle like `resume_handle`, with options: signed with `key`, refused once `expires_in` has passed,
-        or with `hints`.
+        """Return a handle, a string from which any process can go on with this session, with options: signed with
+        `key`, refused once `expires_in` has passed, or with `hints`.
 
         Hints help the process that resumes the session. They are the folder, and the URL of the store without its
         credentials."""
@@ -765,7 +771,7 @@ class Session:
         provider could not be given in full."""
 
     def move_to(self, provider: str, **settings: Any) -> Session:
-        """Go on at another provider with the whole conversation. Stops the work that is under way, and returns the
+        """Go on with the whole conversation at another provider. Stops the work that is under way, and returns the
         session to use from now on.
 
         `settings` are the arguments of `Agent(provider=…)` that are to change. `move_to("clew", model=…)` goes on with
@@ -785,7 +791,7 @@ class Session:
         timeout: float | None = None,
     ) -> RunResult:
         """Go on with work that was stopped. `answer` answers the question that the work waits for; for several
-        questions, give a dict by question id. A `prompt` is asked as by `send`: with a `prompt_id`, only once.
+        questions, give a dict by question id. A `prompt`, if given, is asked too; with a `prompt_id`, only once.
 
         `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted. A
         provider's session refuses `answer` and `max_turns`."""
@@ -799,17 +805,18 @@ class Session:
         password."""
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> RunResult:
-        """The same as `send`."""
+        """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds. With a `prompt_id` the
+        prompt is asked only once on its thread. `run` and `send` are two names for the same method."""
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> RunResult:
         """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds.
 
-        With a `prompt_id` the prompt is asked once: the same id again goes on with that prompt or returns its answer.
-        Another id with the same words is a new prompt."""
+        With a `prompt_id` the prompt is asked once: if the same id is given again, the session goes on with that prompt
+        or returns its answer. A prompt with another id is a new one, even if its words are the same."""
 
     @property
     def session_id(self) -> str:
-        """The same as `thread_id`."""
+        """The id of the thread that holds this session, as in `thread_id`."""
 
     def stream(
         self,
@@ -820,18 +827,18 @@ class Session:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `send` does, and iterate the events: `for event in session.stream("…")`. The `result` of the run
-        is available after the last event.
+        """Ask a prompt, and return a run whose events can be iterated: `for event in session.stream("…")`. The
+        `result` of the run is available after the last event.
 
-        Without a prompt the session goes on as `resume` does, and takes its arguments. Raises `UsageError` if `answer`
-        or `max_turns` is given together with a prompt."""
+        Without a prompt the run goes on with work that was stopped, as `resume` does, and takes the same arguments as
+        that method. Raises `UsageError` if `answer` or `max_turns` is given together with a prompt."""
 
     @property
     def thread_id(self) -> str:
         """The id of the thread that holds this session."""
 
     def trajectory(self) -> Trajectory:
-        """Read from the record what was done so far, prompt by prompt: `(session.trajectory()).exchanges`."""
+        """Read from the store what was done so far, prompt by prompt: `(session.trajectory()).exchanges`."""
 
 class Thread:
     """A thread that this process holds: `with Thread.open(checkpointer, "user-42") as thread: ...`

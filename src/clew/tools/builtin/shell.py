@@ -79,7 +79,7 @@ async def run_command(
 
 
 async def _end(process: asyncio.subprocess.Process, output: _Output) -> None:
-    """End a command: kill all processes of its process group that are left, and read the rest of the output."""
+    """End a shell command: kill the processes of its process group that still run, and read the rest of the output."""
     if process.returncode is None:
         _signal(process, signal.SIGTERM)
         try:
@@ -106,8 +106,8 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
 class _Output(asyncio.Protocol):
     """Collects the output of a command. Only the beginning and the end of a long output are kept.
 
-    It uses a pipe of its own, and not one of asyncio's: with those, asyncio reports the command as ended only when
-    every background process that has the pipe has ended too.
+    The command writes to a pipe that this class makes itself. With a pipe of asyncio, asyncio would report the command
+    as ended only when every background process that has the pipe has ended too.
     """
 
     _transport: asyncio.ReadTransport
