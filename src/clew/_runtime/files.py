@@ -165,7 +165,8 @@ def size(path: str | Path) -> int:
 
 def special_kind(path: Path) -> str | None:
     """Return a word for what is at this path, such as "named pipe", if it is neither a file nor a folder. Return None
-    if it is a file or a folder, or if nothing is there. Does not open it: that could wait for ever."""
+    if it is a file or a folder, or if nothing is there. The path is not opened, because to open a pipe can wait for
+    ever."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -330,8 +331,9 @@ else:
 
 
 def lock(fd: int, path: str | Path, *, shared: bool) -> None:
-    """Lock this open file as `try_lock` does, but wait while another lock is in the way. Raises `Unavailable` after 30
-    seconds. `path` names the file in the error."""
+    """Lock this open file, and wait while another lock is in the way. Several locks with `shared=True` can be held on a
+    file at the same time; a lock with `shared=False` excludes all others. Raises `Unavailable` after 30 seconds. `path`
+    names the file in the error."""
     nap = _FIRST_NAP
     deadline = time.monotonic() + _WAIT
     while not try_lock(fd, shared=shared):

@@ -155,12 +155,13 @@ def _check_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:
 
 
 def in_store(tenant: str, inner: str) -> str:
-    """Return the namespace of the store that a request uses. `tenant` is the namespace of its token, `inner` the one
-    that the client names within it; `inner` may be empty.
+    """Return the namespace of the store that a request uses. `tenant` is the namespace of the request's token, and
+    `inner` the namespace that the client names within it, which may be empty.
 
-    The result is `tenant`, or `tenant/inner`, or `tenant#` and the blake3 of `inner` if that would be too long. A
-    tenant's name contains neither `/` nor `#`, so no client can reach a namespace outside its tenant. If `tenant` is
-    the operator's `*`, the result is `inner` itself.
+    The result is `tenant` if `inner` is empty, and otherwise `tenant/inner`. If that is longer than a namespace may be,
+    the result is `tenant#` and a hash (blake3) of `inner`. A tenant's name contains neither `/` nor `#`, so no client
+    can reach a namespace outside its tenant. If `tenant` is `*`, the namespace of an operator's token, the result is
+    `inner` itself.
     """
     check_namespace(inner)
     if tenant == EVERY_NAMESPACE:

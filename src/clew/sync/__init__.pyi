@@ -1095,9 +1095,9 @@ class Thread:
         """If the thread was taken from another process by `takeover`, wait until the lease of that process must have
         ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a wait.
 
-        It does not matter whether this process took the thread over, or a holder before it that was stopped since.
-        Returns False at once if there was no takeover, if the thread had no lease then, if its holder was certainly
-        gone, or if that lease must have ended by now."""
+        The takeover may have been made by this process, or by an earlier holder that was stopped since. Returns False
+        at once if there was no takeover, if the thread had no lease at the takeover, if the holder of that lease was
+        certainly gone, or if that lease must have ended by now."""
 
     @property
     def present(self) -> Present:

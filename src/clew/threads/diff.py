@@ -181,7 +181,8 @@ def _setting(fact: Fact) -> Logged:
 
 
 def _calls(draft: _Draft, new: Checkpoint) -> None:
-    """Add entries to the draft for what `new` has and the draft lacks: intents, steps and results of tool calls.
+    """Add entries to the draft for what `new` has and the draft lacks: intents (records that a call or a step is about
+    to run), outcomes of steps, and results of tool calls.
 
     A step is a section of a tool's code whose outcome is recorded by itself. Only the last turn is looked at, and only
     while its calls are not all done.

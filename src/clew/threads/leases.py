@@ -91,11 +91,11 @@ def lease_time(head: Head) -> float:
 
 
 def is_live(lease: Lease | None) -> bool:
-    """Return whether a process probably still works under this lease: the time in it has not passed by the clock of
-    this machine, and its owner may be alive.
+    """Return whether a process probably still works under this lease: the time of expiry in the lease has not passed by
+    the clock of this machine, and its owner may be alive.
 
-    This is for listings and reports, which cannot wait. It is wrong if the owner's clock and this one are apart. So
-    never take or delete a thread because of this result: call `wait_until_free` first.
+    This is for listings and reports, which cannot wait. The result is wrong if the clock of the owner's machine and the
+    clock of this machine differ. So never take or delete a thread because of this result: call `wait_until_free` first.
     """
     return lease is not None and lease.expires_at > now() and not is_over(lease)
 

@@ -292,10 +292,12 @@ async def frames(
 async def decoded_frames(
     source: Source, head: Head, *, start: int = 0, stop: int | None = None, previous: bytes | None = FIRST
 ) -> AsyncIterator[tuple[int, Frame]]:
-    """Read the frames of the log that this head describes, as `frames` does, and yield the number of each and the frame,
-    decoded.
+    """Read and decode the frames of the log that this head describes, and yield the number of each and the frame.
 
-    Only a few frames at a time are in memory. Raises `MissingBlob` if a blob that a frame refers to is gone.
+    Reads from frame `start` up to, but not including, frame `stop`; without `stop`, up to the last frame that the head
+    names. Only a few frames at a time are in memory. Checks that each frame follows the one before it; `previous` is
+    the digest of the frame before `start`, or None if it is unknown. Raises `MissingBlob` if a blob that a frame refers
+    to is gone, `Corrupt` for damage, and `Conflict` if the thread is deleted or recreated meanwhile.
     """
     async for first, window in _windows(source, head, start, stop, previous):
         for start in range(0, len(window), AT_ONCE):
@@ -312,11 +314,13 @@ async def decoded_frames(
 async def _windows(
     source: Source, head: Head, start: int, stop: int | None, previous: bytes | None
 ) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Read the same frames as `frames`, but yield them in groups: all frames that one call of the store returned, with
-    the number of the first of them.
+    """Read the frames of the log that this head describes, from frame `start` up to, but not including, frame `stop`;
+    with None for `stop`, up to the last frame that the head names. Yield them in groups: all frames that one call of
+    the store returned, with the number of the first of them.
 
-    Checks that each frame follows the one before it, and that the last frame is the one that the head names. Raises the
-    same errors as `frames`.
+    Checks that each frame follows the one before it, and that the last frame is the one that the head names. `previous`
+    is the digest of the frame before `start`, or None if it is unknown. Raises `Corrupt` for damage, and `Conflict` if
+    the thread is deleted or recreated meanwhile.
     """
     stop = head.frames if stop is None else stop
     number, window = start, _FEWEST * 4
@@ -376,8 +380,8 @@ async def outline_at(source: Source, head: Head, renamed: Renamed | None = None)
 
     Left out are the messages, the facts (values that hold from a turn on), and what the model saw at the end of each
     turn. Two logs with equal digests have the same state. The memory needed does not grow with the log, unless it has
-    folded states (entries with a whole state). If `renamed` is given, the entries that it returns are used instead
-    of those in the log.
+    folded states (entries with a whole state). `renamed` is a function that takes the entries of a frame; if it is
+    given, the entries that it returns are used instead.
     """
     fold = Fold(outline=MessageOutline)
     async for _, frame in decoded_frames(source, head, **from_folded(head)):

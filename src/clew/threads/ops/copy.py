@@ -200,11 +200,11 @@ async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, n
 
 async def _common(source: Source, head: Head, target: Checkpointer, there: Head, verbatim: bool) -> bytes | None:
     """Compare the target's log with the source's. If the source's log begins with the whole log of the target, return
-    the digest that the last of these common frames has in the source.
+    the digest that the last of these common frames has in the source. Otherwise return None.
 
-    Otherwise return None. `head` is the source's head and
-    `there` the target's. Logs whose bytes differ are compared by their entries. `verbatim` says that frames are copied
-    byte for byte; then an incomplete copy with other bytes gives None at once.
+    `head` is the source's head and `there` the target's. Logs whose bytes differ are compared by their entries.
+    `verbatim` says that frames are copied byte for byte; then the result for an incomplete copy with other bytes is
+    None at once.
     """
     if there.frames > head.frames:
         return None
