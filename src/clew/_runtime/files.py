@@ -230,8 +230,9 @@ class Reserve:
         self._size = size
 
     def hold(self) -> None:
-        """Create the reserve file, unless it exists or the disk has too little free space (see `is_short`). Raises no
-        error if it cannot be created: only a deletion on a full disk needs the space that this file reserves."""
+        """Create the reserve file, unless it exists or the free space on the disk is less than twice its size. Raises
+        no error if the file cannot be created: only a deletion on a full disk needs the space that this file
+        reserves."""
         with suppress(OSError):
             if self.is_short():
                 return

@@ -190,8 +190,8 @@ class Rates:
 
     def wait(self, who: str, *, count: bool = True) -> int:
         """Count a request of the caller `who`, such as the hash of a token. Returns 0 if the request is allowed;
-        otherwise the seconds, as a whole number, to wait until the next request is allowed. If `count` is False, the
-        request is not counted; the result is the same."""
+        otherwise the seconds, as a whole number, to wait until the next request is allowed. With `count=False`, the
+        result is the same, but no request is counted."""
         if not self._rate:
             return 0
         now = self._now()

@@ -63,7 +63,7 @@ class IncomingDigests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class IncomingSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request that deletes blobs: their digests, and for how many microseconds a blob must not have been
-    touched."""
+    touched. A blob is touched when it is stored, referred to by an append, or asked for as missing."""
 
     digests: Annotated[list[str], msgspec.Meta(max_length=2**17)]
     untouched_for_micros: Annotated[int, msgspec.Meta(ge=0)]

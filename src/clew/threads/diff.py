@@ -280,9 +280,9 @@ def _is_part(part: Sequence[Message], whole: Sequence[Message]) -> bool:
 
 
 def _seen(state: Checkpoint, marks: tuple[Ranges, ...]) -> list[tuple[Message, ...]]:
-    """Return, for each turn, the messages that the model saw at its end.
+    """Return, for each turn, the messages that the model saw at the end of the turn.
 
-    `marks` gives them for each turn as ranges of indices in the state's history.
+    `marks` gives these messages for each turn as ranges of indices in the state's history.
     """
     return [tuple(message for start, stop in mark for message in state.history[start:stop]) for mark in marks]
 

@@ -200,8 +200,7 @@ async def wait_until_free(checkpointer: Checkpointer, head: Head, wait: float | 
 
 
 async def _note_children(checkpointer: Checkpointer, thread_id: str) -> None:
-    """Remember that this process saw the leases of this thread's sub-agents, and of their sub-agents, now (see
-    `note_seen`).
+    """Remember that this process saw the leases of this thread's sub-agents, and of their sub-agents, now.
 
     A process that takes over this thread goes on with the threads of the sub-agents too. Before that it must have seen
     each of their leases unchanged for as long as a lease lasts. Because all of them are noted now, these times pass

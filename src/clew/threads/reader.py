@@ -160,7 +160,8 @@ class _Replay:
         self._previous = previous
 
     async def take_in(self, checkpointer: Checkpointer, head: Head) -> Loaded:
-        """Read and fold all frames from the current position up to the last frame that this head names.
+        """Read all frames from the current position up to the last frame that this head names, and add their entries to
+        the state.
 
         Returns the loaded thread. Raises `_Broken` if the frames do not follow each other or do not end as the head
         says.
@@ -187,7 +188,8 @@ class _Replay:
         self._size = LogSize(snapshot=stored, kept=stored)
 
     async def _take(self, checkpointer: Checkpointer, thread_id: str, data: list[bytes]) -> None:
-        """Decode and fold the next frames, which are given as bytes. Empties the list.
+        """Decode the next frames, which are given as bytes, and add their entries to the state. Empties the list
+        `data`.
 
         Once a frame lacks blobs, all following frames wait for it, so that the blobs of all of them are fetched
         together.
@@ -228,7 +230,8 @@ class _Replay:
         self._number += len(data)
 
     def _fold_in(self, frames: list[list[Logged]], sizes: list[int]) -> None:
-        """Fold the entries of these frames, and add up the log's sizes. `sizes` are the frames' sizes in bytes."""
+        """Add the entries of these frames to the state, and count the frames in the log's sizes. `sizes` are the
+        frames' sizes in bytes."""
         entries = [*chain.from_iterable(frames)]
         self._fold.push(entries)
         size = sum(sizes)
@@ -391,7 +394,8 @@ async def outline_at(source: Source, head: Head, renamed: Renamed | None = None)
 
 
 def from_folded(head: Head) -> _Start:
-    """Return where to start reading a log to fold it: at the newest frame with a whole state, else at the first."""
+    """Return where to start reading a log to compute the state that it leads to: at the newest frame with a whole
+    state, else at the first frame."""
     start = max(head.snapshot, 0)
     return {"start": start, "previous": None if start else FIRST}
 

@@ -480,7 +480,8 @@ class Thread:
 
 
 def _is_barrier(entry: Logged) -> bool:
-    """Return whether this entry must be durable before the next action starts, such as an intent before its tool runs."""
+    """Return whether this entry must be durable before the next action starts, such as the record that a tool is about
+    to run before the tool runs."""
     if isinstance(entry, MessageAdded):
         return isinstance(entry.message, Assistant)
     return isinstance(

@@ -63,7 +63,7 @@ def compact(value: Any, longest: int = 120) -> str:
 
 def pretty(value: Any, room: Room | None = None) -> str:
     """Write any value from a log as indented JSON, but True and False as `yes` and `no`. Only about the first 20,000
-    characters are kept, or as many as `room` has left; a note then says that there is more."""
+    characters are kept, or as many as may still be shown according to `room`; a note then says that there is more."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     longest = LONGEST_CODE if room is None else room.most(LONGEST_CODE)

@@ -99,8 +99,8 @@ class Readers:
 
     async def read_at(self, store: Checkpointer, namespace: str, thread_id: str, start: int, stop: int) -> Reading:
         """Return a reader that has read the whole log of a thread, and the thread's head at that moment. The reader has
-        the turns at the positions from `start` up to, but not including, `stop`: at most `_NEWEST` turns. `namespace`
-        is the namespace of `store`.
+        the turns at the positions from `start` up to, but not including, `stop`, counted from 0: at most `_NEWEST`
+        turns. `namespace` is the namespace of `store`.
 
         If these turns are not in the cache, the whole log is read again, and turns around them are kept too. Raises
         `ThreadNotFound` if there is no such thread, and any error of reading its log, such as `Corrupt`.

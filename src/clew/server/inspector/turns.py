@@ -191,8 +191,9 @@ def stretches(timeline: Timeline, opened: int | None = None) -> list[Stretch]:
 
 
 def strip_cells(timeline: Timeline, thread_id: str) -> list[tuple[Cell | None, list[Tick]]]:
-    """Return the content of the strip, the row at the top of a thread's page, as pairs. There is a pair for each turn:
-    its cell, and ticks (small signs) for the important events that followed it, such as a crash.
+    """Return the content of the strip, the row at the top of a thread's page with a small cell for each turn, as pairs.
+    There is a pair for each turn: its cell, and ticks (small signs) for the important events that followed it, such as
+    a crash.
 
     A pair in front of these has no cell; its ticks are for events before the first turn.
     """
@@ -230,8 +231,8 @@ def cell_html(turn: TimelineTurn, thread_id: str) -> Markup:
 
 
 def tick_html(mark: Mark) -> Markup | None:
-    """Return the HTML of a mark, an event such as a crash, for the strip at the top of the page. None if its kind is
-    not shown there."""
+    """Return the HTML of a mark, an event such as a crash, for the strip: the row at the top of a thread's page with a
+    small cell for each turn. None if marks of this kind are not shown there."""
     tick = _tick(mark)
     return None if tick is None else part("turns.html", "tick", tick)
 
@@ -289,9 +290,9 @@ def _left_out(items: Sequence[object], shown: int, what: str) -> list[_Part]:
 
 
 def _said(block: Block, room: Room) -> _Part | _Result:
-    """Prepare a block of the model's response for the template. A text is shown as Markdown. A long text is cut between
-    two paragraphs, and the user can unfold the rest; if it cannot be cut there, it is shown as plain text. `room`
-    limits how many characters are shown."""
+    """Prepare a block of the model's response for the template `turns.html`. A text is shown as Markdown. A long text
+    is cut between two paragraphs, and the user can unfold the rest; if it cannot be cut there, it is shown as plain
+    text. `room` limits how many characters are shown."""
     if not isinstance(block, Text):
         return _block(block, room)
     text = block.text

@@ -391,7 +391,7 @@ class _ThreadCopy:
         return done, digest
 
     async def _renamed(self, entries: list[Logged]) -> list[Logged]:
-        """Copy the trees of blobs, such as file snapshots, that these entries name to the target. Return the entries
-        with the digests that the trees have there."""
+        """Copy the trees of blobs that these entries name, such as file snapshots, to the target. A tree is a blob that
+        points at other blobs. Return the entries with the digests that the trees have in the target."""
         trees = named_trees(entries)
         return rename_trees(entries, await self._trees.move(trees)) if trees else entries

@@ -123,8 +123,9 @@ class TimelineReader:
         the messages in the thread's state are replaced by empty ones, except those for which `keep_message` returns
         True.
 
-        `on_settled` is called with each turn that is no longer in the window, and the marks after the turn. A rewind
-        can still change such a turn later; `KeptTurns.changed_late` has the positions of these turns.
+        `on_settled` is called with each turn that is no longer in the window, and the marks (events such as a crash)
+        after the turn. A rewind can still change such a turn later; `KeptTurns.changed_late` has the positions of these
+        turns.
         """
         self.thread_id = thread_id
         self.frames = 0
@@ -183,8 +184,8 @@ class TimelineReader:
         return sorted([*changed, *self._new_marks], key=place_of)
 
     def take(self, frame: Frame) -> None:
-        """Read the next frame of the log, and add its turns and marks to the timeline. Unlike `feed`, this does not
-        return them, and so is faster."""
+        """Read the next frame of the log, and add its turns and marks (events such as a crash) to the timeline. Unlike
+        `feed`, this does not return them, and so is faster."""
         self._now = frame.time
         self._new_marks, self._touched = [], {}
         for entry in frame.entries:

@@ -70,7 +70,8 @@ class KeptTurns:
         return [mark for some in self._marks.values() for mark in some]
 
     def marks_at(self, position: int) -> Sequence[Mark]:
-        """Return the marks with this position, which is the number of turns before them."""
+        """Return the marks with this position, which is the number of turns before them. A mark stands for an event
+        such as a crash."""
         return self._marks.get(position, ())
 
     @property
@@ -99,7 +100,8 @@ class KeptTurns:
         )
 
     def between(self, start: int, stop: int) -> list[DraftTurn]:
-        """Return the turns at the positions from `start` up to, but not including, `stop` that are kept, in order."""
+        """Return those turns that are kept, at the positions from `start` up to, but not including, `stop`, in order.
+        Positions count all turns from 0."""
         if stop - start > len(self._kept):
             return [turn for position, turn in sorted(self._kept.items()) if start <= position < stop]
         return [self._kept[position] for position in range(start, stop) if position in self._kept]
