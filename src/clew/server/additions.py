@@ -90,8 +90,11 @@ def _check_log(head: Head, body: Append, end: str | None) -> None:
 def _check_names(stored: Head | None, head: Head) -> None:
     """Raise `Refused` if `head`, the new head in an append, has an id or a tag that is reserved for Clew. `stored` is
     the thread's head before the append, or None if there is no such thread. Tags that `stored` has may stay, and a
-    thread that is new or incomplete may be marked as incomplete. `rekey` and `purge` know the copies that they make of
-    threads by such ids and tags, and then delete the original threads."""
+    thread that is new or incomplete may be marked as incomplete.
+
+    `rekey` and `purge` recognise the copies that they make of threads by such ids and tags, and then replace the
+    threads by these copies. So nobody else may set them.
+    """
     if is_reserved(head.thread_id):
         raise _refused("the id is reserved for Clew")
     is_new = stored is None or is_part(stored)

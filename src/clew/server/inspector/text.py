@@ -76,8 +76,8 @@ def pretty(value: Any, room: Room | None = None) -> str:
 
 
 class Room:
-    """Counts how many more characters may be shown on a page, in a part of it or of a value. When none are left, the
-    rest of a value is not looked at, because it may have a million items."""
+    """Counts how many more characters may be shown, for example on a page. When none are left, the rest of a value is
+    not looked at, because it may have a million items."""
 
     __slots__ = ("is_short", "left")
 

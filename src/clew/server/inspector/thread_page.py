@@ -121,7 +121,8 @@ def window_html(timeline: Timeline, thread_id: str, *, can_write: bool) -> Marku
 
 
 def facts_html(head: Head, timeline: Timeline) -> Markup:
-    """Return the HTML of the facts at the top of a thread's page: status, holder, cost and so on."""
+    """Return the HTML of the facts at the top of a thread's page: its status, the process that holds it, its cost and
+    so on."""
     return part("thread_parts.html", "facts", _facts(head, timeline))
 
 

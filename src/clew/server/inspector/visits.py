@@ -1,5 +1,5 @@
-"""A request for a page (`Visit`), from which its route learns who looks at which store, and what a form sent. Also makes the
-response (`html`), with the headers that all pages have."""
+"""Defines `Visit`, a request for a page, from which the page's route learns who looks at which store, and what a form
+sent. Also makes the response (`html`), with the headers that all pages have."""
 
 from __future__ import annotations
 

@@ -125,9 +125,10 @@ async def _is_trimmed(checkpointer: Checkpointer, thread_id: str) -> bool:
 
 
 async def _finish(checkpointer: Checkpointer, thread_id: str, copy: Head) -> tuple[int, int]:
-    """Do what is left of `purge_rewound` after the old log is deleted: write the thread's new log from the hidden copy,
-    whose head is `copy`, unless that is done; then delete the blobs that no thread needs any more, and the copy.
-    Returns how many blobs were deleted, and how many bytes they took."""
+    """Do what is left of `purge_rewound` after the old log was deleted, as far as it is not done yet. Write the
+    thread's new log from the hidden copy of the thread, which lacks the messages that no rewind can bring back and
+    whose head is `copy`. Then delete the blobs that no thread needs any more, and the copy. Returns how many blobs were
+    deleted, and how many bytes they took."""
     await _write_final(checkpointer, thread_id, copy)
     blobs = await below(checkpointer, await checkpointer.refs(copy.thread_id))
     erased = await _erase_blobs(checkpointer, blobs, but=copy.thread_id)
@@ -167,8 +168,9 @@ async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head,
 
 
 async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -> None:
-    """Write the new log of the thread from the hidden copy, whose head is `copy`, unless that is already done. This is
-    the third step of `purge_rewound`; the old log is deleted before.
+    """Write the new log of the thread, unless that is already done. The log is taken from the hidden copy that
+    `purge_rewound` has made of the thread, without the messages that no rewind can bring back; `copy` is the head of
+    this copy. The old log must have been deleted before.
 
     Raises `Conflict` if there is another thread of this id, and if `copy` is not a copy that `purge_rewound` has made.
     """

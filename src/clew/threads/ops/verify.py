@@ -202,7 +202,7 @@ class _Check:
         )
 
     def _take(self, seen: Seen) -> None:
-        """Record a frame's problems, and change the state as its entries say.
+        """Record a frame's problems, and apply its entries to the state.
 
         After a damaged frame the state is unknown until the next folded state (an entry that holds the thread's whole
         state). A folded state that differs from the state that the frames before it add up to is a problem too.

@@ -414,7 +414,8 @@ class TimelineReader:
             self._first_snapshot = entry
 
     def _inherit(self, state: Checkpoint) -> None:
-        """Take over the turns of `state`, with which the log of a fork, for example, begins. They have no times."""
+        """Add the turns of `state` to the timeline. It is the state with which the log of a fork, for example, begins.
+        The times of these turns are not known."""
         self._fold.push([FoldedState(state)])
         self._provider = str(state.limits.get("provider") or "clew")
         metadata = state.metadata
