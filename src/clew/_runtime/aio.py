@@ -182,7 +182,8 @@ def deliver(jobs: Collection[Job]) -> None:
     from the OS thread that did the jobs.
 
     Each event loop is woken once, even if several of the jobs belong to it. Jobs of a closed event loop are dropped. If
-    there is not enough memory for this, it is tried again until there is: otherwise the callers would wait for ever.
+    there is not enough memory to pass the results on, this tries again until there is: otherwise the callers would wait
+    for ever.
     """
     while True:
         try:
@@ -350,8 +351,9 @@ class WorkerPool:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Free the local variables of the functions that this error and its causes passed through. An error keeps them alive
-    with its traceback: after a failed read for lack of memory, everything that was read so far."""
+    """Free the local variables of the functions that this error and its causes passed through. The traceback of the
+    error keeps these variables alive. After a read that failed for lack of memory, they hold everything that was read
+    so far."""
     at: BaseException | None = error
     while at is not None:
         traceback.clear_frames(at.__traceback__)

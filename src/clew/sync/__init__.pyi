@@ -1102,9 +1102,9 @@ class Thread:
         """If the thread was taken from another process by `takeover`, wait until the lease of that process must have
         ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a wait.
 
-        It does not matter whether this process took the thread over, or a holder before it that was stopped since.
-        Returns False at once if there was no takeover, if the thread had no lease then, if its holder was certainly
-        gone, or if that lease must have ended by now."""
+        The takeover may have been made by this process, or by an earlier holder that was stopped since. Returns False
+        at once if there was no takeover, if the thread had no lease at the takeover, if the holder of that lease was
+        certainly gone, or if that lease must have ended by now."""
 
     @property
     def present(self) -> Present:
@@ -1206,9 +1206,10 @@ class Thread:
         """Save a thread up to its last good frame as a new thread, and return the new thread's head.
 
         The damaged thread is not touched. The saved part ends with the last frame whose state can still be computed: a
-        frame with an unbroken chain back to the beginning, or back to a folded state, which stands for everything before
-        it. Entries and their times are kept. Frames are encoded again, so that they follow each other and, in an encrypted
-        store, open under the new id. The new thread has no lease, and its status is that of its last frame.
+        frame with an unbroken chain back to the beginning, or back to a folded state, which is the thread's whole state at
+        some point and stands for everything before it. Entries and their times are kept. Frames are encoded again, so that
+        they follow each other and, in an encrypted store, open under the new id. The new thread has no lease, and its
+        status is that of its last frame.
 
         A long thread is written in parts and stays hidden until the last part is written. If this is interrupted, call it
         again with the same ids: it starts over. Raises `Conflict` if any other thread has the id `new_id`.

@@ -91,11 +91,11 @@ def lease_time(head: Head) -> float:
 
 
 def is_live(lease: Lease | None) -> bool:
-    """Return whether a process probably still works under this lease: the time in it has not passed by the clock of
-    this machine, and its owner may be alive.
+    """Return whether a process probably still works under this lease: the time of expiry in the lease has not passed by
+    the clock of this machine, and its owner may be alive.
 
-    This is for listings and reports, which cannot wait. It is wrong if the owner's clock and this one are apart. So
-    never take or delete a thread because of this result: call `wait_until_free` first.
+    This is for listings and reports, which cannot wait. The result is wrong if the clock of the owner's machine and the
+    clock of this machine differ. So never take or delete a thread because of this result: call `wait_until_free` first.
     """
     return lease is not None and lease.expires_at > now() and not is_over(lease)
 
@@ -200,8 +200,7 @@ async def wait_until_free(checkpointer: Checkpointer, head: Head, wait: float | 
 
 
 async def _note_children(checkpointer: Checkpointer, thread_id: str) -> None:
-    """Remember that this process saw the leases of this thread's sub-agents, and of their sub-agents, now (see
-    `note_seen`).
+    """Remember that this process saw the leases of this thread's sub-agents, and of their sub-agents, now.
 
     A process that takes over this thread goes on with the threads of the sub-agents too. Before that it must have seen
     each of their leases unchanged for as long as a lease lasts. Because all of them are noted now, these times pass

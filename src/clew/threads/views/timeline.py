@@ -119,8 +119,14 @@ class TimelineReader:
         keep_message: Callable[[Message], bool] | None = None,
         on_settled: Callable[[TimelineTurn, Sequence[Mark]], None] | None = None,
     ) -> None:
-        """`on_settled` is called with each turn that is no longer in the window, and the marks after the turn. The turn
-        can still change afterwards, by a rewind: see `KeptTurns.changed_late`."""
+        """Prepare to read the log of this thread. `window` says which turns are kept; None keeps all. With a window,
+        the messages in the thread's state are replaced by empty ones, except those for which `keep_message` returns
+        True.
+
+        `on_settled` is called with each turn that is no longer in the window, and the marks (events such as a crash)
+        after the turn. A rewind can still change such a turn later; `KeptTurns.changed_late` has the positions of these
+        turns.
+        """
         self.thread_id = thread_id
         self.frames = 0
         """Number of frames read so far."""
@@ -151,12 +157,13 @@ class TimelineReader:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The thread's state after the frames read so far. With a window, most of its messages are empty."""
+        """The thread's state after the frames read so far. If the reader has a window, so that it keeps only some
+        turns, most messages in the state are empty."""
         return self.state()
 
     def state(self, *, all_facts: bool = False) -> Checkpoint:
-        """Return the thread's state after the frames read so far. With a window, the values recorded about single turns
-        are left out unless `all_facts` is set."""
+        """Return the thread's state after the frames read so far. If the reader has a window, so that it keeps only
+        some turns, the values recorded about single turns are left out unless `all_facts` is set."""
         return self._fold.checkpoint() if self._window is None else self._fold.sketch(all_facts=all_facts)
 
     @property
@@ -177,7 +184,8 @@ class TimelineReader:
         return sorted([*changed, *self._new_marks], key=place_of)
 
     def take(self, frame: Frame) -> None:
-        """Read the next frame of the log, as `feed`, but return nothing, which is faster."""
+        """Read the next frame of the log, and add its turns and marks (events such as a crash) to the timeline. Unlike
+        `feed`, this does not return them, and so is faster."""
         self._now = frame.time
         self._new_marks, self._touched = [], {}
         for entry in frame.entries:
@@ -187,10 +195,12 @@ class TimelineReader:
         self._before = frame.time
 
     def timeline(self, start: int = 0, stop: int | None = None, *, abandoned: bool = False) -> Timeline:
-        """Return the timeline of the turns at the positions from `start` up to, but not including, `stop`.
+        """Return the timeline of the turns at the positions from `start` up to, but not including, `stop`. Positions
+        count all turns from 0; a negative one counts from the end.
 
         `abandoned` says that no live process runs the thread although its status is running. Then the timeline ends
-        with a mark that says that it crashed. With a window, turns that are not kept are left out.
+        with a mark that says that the process crashed. Turns that the reader does not keep, because they are outside
+        its window, are left out.
         """
         start, stop, _ = slice(start, stop).indices(self.total)
         stop = max(start, stop)
@@ -274,7 +284,8 @@ class TimelineReader:
             self._touch(turn)
 
     def _results(self, message: Tool) -> None:
-        """Record tool results that came as a message. Agents that record no intents record their results in this way."""
+        """Record tool results that came as a message. Agents that write no separate entries for the start and the
+        result of a call record their results in this way."""
         if (turn := self._turns.last) is not None:
             match_results([call for call in turn.calls if call.open], message.content, self._now)
             self._touch(turn)
@@ -296,13 +307,13 @@ class TimelineReader:
 
     def _step(self, entry: StepOutcome) -> None:
         """Add the mark "answered" to the timeline if this outcome of a step (a part of a tool call) is a person's
-        answer. That is so if the log has no intent of this step before the outcome."""
+        answer. That is so if no entry before it says that the step was about to run."""
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
 
     def _tell_refusal(self, end: str = "") -> None:
-        """Add a mark if the vendor refused the last request. `end` is the reason for which the run ended; if it already
-        contains the vendor's words, no mark is added."""
+        """Add a mark to the timeline if the model's vendor refused the last request. `end` is the reason for which the
+        run ended; if it already contains the vendor's words, no mark is added."""
         if self._refused and self._refused not in end:
             self._mark("refused", f"refused: {self._refused}")
         self._refused = ""
@@ -403,7 +414,8 @@ class TimelineReader:
             self._first_snapshot = entry
 
     def _inherit(self, state: Checkpoint) -> None:
-        """Take over the turns of `state`, with which the log of a fork, for example, begins. They have no times."""
+        """Add the turns of `state` to the timeline. It is the state with which the log of a fork, for example, begins.
+        The times of these turns are not known."""
         self._fold.push([FoldedState(state)])
         self._provider = str(state.limits.get("provider") or "clew")
         metadata = state.metadata
