@@ -257,4 +257,4 @@ class Provider(ABC):
     @abstractmethod
     def check(self, program: Program | None) -> Health:
         """Return how the provider is installed and logged in, judged from files and the environment on this machine.
-        `program` is what the method `program` returned. No network request is made."""
+        `program` is the installed program; None if there is none. No network request is made."""

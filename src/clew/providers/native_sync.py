@@ -97,14 +97,16 @@ def beyond(
 ) -> tuple[Message, ...]:
     """Return the messages that a provider's own session has and the thread lacks.
 
-    `then` are the messages that the session held when it was last stored, and `now` are those that it holds now.
-    `asked` are the prompts that were recorded in the thread between these two moments. The result is `now` without the
-    beginning that it shares with `then`, and without the exchanges that the thread has already. These are recognised by
-    the words of their prompt: it is in `asked`, or in the rest of `then`. There is such a rest only if the program has
-    compacted or rewound the session.
+    `then` are the messages that the session held when a copy of it was last stored, and `now` are those that it holds
+    now. `asked` are the prompts that were recorded in the thread between these two moments.
 
-    With `is_answered=False` the thread has no answer to the last prompt in `asked`. Then everything that follows this
-    prompt in its exchange is returned.
+    The result is `now` without the messages that are also at the beginning of `then`, and without the exchanges that
+    the thread has already. The thread has an exchange already if the words of its prompt are those of a prompt in
+    `asked`, or of a prompt in the rest of `then`. If the session has only grown, nothing of `then` is left over; a rest
+    means that the program has compacted or rewound the session.
+
+    With `is_answered=False` the thread has no answer to the last prompt in `asked`. Then the messages that follow this
+    prompt in its exchange are returned too.
     """
     same = 0
     while same < min(len(then), len(now)) and then[same] == now[same]:

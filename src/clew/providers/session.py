@@ -117,7 +117,9 @@ class ProviderSession(Session):
             self._tasks.discard(task)
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """The same as `send`: ask a prompt, and return a run to await for its result."""
+        """Ask a prompt, exactly as `send` does. Await the returned run for its result, or iterate over it for its
+        events. If the thread has an answer for the `prompt_id`, that answer is returned and no program is started.
+        After `timeout` seconds, by default the agent's own `timeout`, the program is interrupted."""
         return self.send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     def resume(

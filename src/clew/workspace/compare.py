@@ -133,8 +133,8 @@ def _nothing(beside: Root | None) -> Root:
 
 
 class _Comparison:
-    """Finds all paths that differ between the snapshots `old` and `new`. `run` writes them into `found` of the two: by
-    path, what the old and the new snapshot have there."""
+    """Finds all paths that differ between the snapshots `old` and `new`. For each such path, `run` puts what the old
+    snapshot has there into `old.found`, and what the new snapshot has there into `new.found`."""
 
     def __init__(self, checkpointer: Checkpointer, limits: Limits, old: _Side, new: _Side) -> None:
         self._checkpointer = checkpointer

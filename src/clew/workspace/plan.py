@@ -32,8 +32,9 @@ this on average is refused as damaged."""
 
 
 class FileWork(NamedTuple):
-    """A file that a restore has to write. `node` is the file as the snapshot to restore lists it, and `item` is the
-    same with the digests of its blobs. `was` is the file or link that has the path now, or None if nothing has."""
+    """A file that a restore has to write. `node` is the file as the snapshot to restore lists it, and `item` is `node`
+    together with the digests of the blobs that hold the file's content. `was` is the file or link that is at the path
+    now, or None if nothing is."""
 
     path: bytes
     node: FileNode
@@ -44,8 +45,8 @@ class FileWork(NamedTuple):
 
 
 class LinkWork(NamedTuple):
-    """A symbolic link that a restore has to make. `was` is the file or link that has the path now, or None if nothing
-    has."""
+    """A symbolic link that a restore has to make. `was` is the file or link that is at the path now, or None if nothing
+    is."""
 
     path: bytes
     node: LinkNode

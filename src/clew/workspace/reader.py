@@ -168,7 +168,8 @@ def data_size(node: FileNode) -> int:
 
 
 def same_content(a: Item, b: Item) -> bool:
-    """Return whether two items are files with the same content. Names, modes and times do not count."""
+    """Return whether both items, each a file, folder or link of a snapshot, are files with the same content. Names,
+    modes and times do not count."""
     if not isinstance(a.node, FileNode) or not isinstance(b.node, FileNode):
         return False
     return (
@@ -247,7 +248,7 @@ _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """One path in a snapshot, as `list_snapshot` returns it."""
+    """A file, folder or link in a snapshot, with its path and what the snapshot says about it."""
 
     path: str
     """The path from the root of the workspace. It is always printable: other bytes are shown as escapes."""

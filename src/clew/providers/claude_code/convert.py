@@ -123,9 +123,13 @@ def _corrupt(found: Rows, path: Path) -> Corrupt:
 
 
 def _parents(rows: list[Row]) -> dict[str, str | None]:
-    """Map each row's id to the id of its parent, the row before it in the conversation. A compaction, which replaces
-    earlier messages by a summary, can keep some of them: these stay at their place in the file but count as said after
-    the summary. The result differs from the file accordingly, so that the kept rows follow the summary."""
+    """Return a dict from each row's id to the id of its parent, the row before it in the conversation; None for a row
+    without a parent.
+
+    A compaction replaces earlier messages by a summary, but may keep some of them. The kept rows stand before the
+    summary in the file and come after it in the conversation. So their parents in the dict differ from those that the
+    file names.
+    """
     parents: dict[str, str | None] = {}
     for row in rows:
         if isinstance(row.get("uuid"), str):

@@ -185,7 +185,8 @@ def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def _translated_errors(path: Path) -> Iterator[None]:
-    """Raise an error of SQLite inside this context as `Unavailable` or `Corrupt`, with the path and what to do."""
+    """Turn an error of SQLite that is raised inside this context into `Unavailable` or `Corrupt`. The new error names
+    `path`, the path of the database, and says what to do."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -214,8 +215,8 @@ def _translated_errors(path: Path) -> Iterator[None]:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `Corrupt` if a table or column that Clew needs is missing, or if reading the database could run what
-    somebody wrote into the file."""
+    """Raise `Corrupt` if opencode's database, at `path`, lacks a table or column that Clew needs, or if reading it
+    could run SQL that somebody wrote into the file."""
     check_to_read(connection, path, frozenset(_NEEDED))
     for table, needed in _NEEDED.items():
         there = columns_of(connection, table)

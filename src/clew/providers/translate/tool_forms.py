@@ -68,7 +68,7 @@ def _is_line(value: Any) -> bool:
 
 def _read_range(fields: Fields) -> Fields:
     """Convert a range of lines in `fields`, the arguments of a call, from first and last line to first line and number
-    of lines. The argument `count` holds the last line before, and the number of lines afterwards."""
+    of lines. The argument `count` holds the last line in `fields`, and the number of lines in the result."""
     start, end = fields.get("start", 1), fields.pop("count", None)
     if _is_line(start) and _is_line(end) and end >= start:
         fields["count"] = end - start + 1
