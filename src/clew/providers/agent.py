@@ -371,8 +371,8 @@ class ProviderAgent(Agent):
         self._store.enter()
 
     async def check_origin(self, thread_id: str, origin: Handle | None) -> None:
-        """Check that a session has something to continue. `origin` is the handle from which the session was made; if it
-        is None, does nothing. Nothing is written to the thread.
+        """Check that a session has something to continue. `origin` is the handle (a string that names a session, here
+        parsed) from which the session was made; if it is None, does nothing. Nothing is written to the thread.
 
         The store must have a thread of this id, or the provider that the handle names must have the conversation on
         this machine. If neither is so, raises `SessionNotFound`, or `ThreadNotFound` if the handle names no outside
@@ -397,9 +397,9 @@ class ProviderAgent(Agent):
             raise error
 
     async def adopt_origin(self, journal: Journal, name: str, origin: Handle | None) -> None:
-        """If `origin`, the handle that the session was resumed from, names another provider than `name`, and the thread
-        that `journal` writes to is still empty, copy that provider's conversation from this machine into the thread.
-        Otherwise do nothing."""
+        """If `origin` names another provider than `name`, and the thread that `journal` writes to is still empty, copy
+        that provider's conversation from this machine into the thread. Otherwise do nothing. `origin` is the handle (a
+        string that names a session, here parsed) that the session was resumed from; None for a new session."""
         state = journal.thread.checkpoint
         if origin is None or state.history or state.providers or provider_name(origin.provider) in ("", name):
             return
@@ -407,14 +407,14 @@ class ProviderAgent(Agent):
         await adopt_into(journal, self.store, source, origin.resume_key)
 
     async def take_in(self, journal: Journal) -> None:
-        """Add to the thread of `journal` what the user did directly in the provider's program, without Clew, since the
-        last prompt."""
+        """Add to the thread that `journal` writes to what the user did directly in the provider's program, without
+        Clew, since the last prompt."""
         await take_in(journal, self.store, self._provided.place, natively=self._redact is None)
 
     async def trajectory_and_key(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
-        """Read from the store what was done on a thread, sub-agents included. Returns it as a trajectory, together with
-        the provider's key: the id by which this provider knows the conversation. If no key is on record, the given
-        `key` is returned. The trajectory is empty if the store does not have the thread."""
+        """Read from the store what was done on a thread, prompt by prompt and with its sub-agents. Returns this as a
+        `Trajectory`, together with the provider's key: the id by which this provider knows the conversation. If no key
+        is on record, the given `key` is returned. The trajectory is empty if the store does not have the thread."""
         try:
             found, state = await read_trajectory(self.store, thread_id)
         except ThreadNotFound:
@@ -490,9 +490,9 @@ class ProviderAgent(Agent):
             return names[0]
 
     def _trusting(self, handle: Handle) -> ProviderAgent:
-        """Return a copy of this agent that uses the store and the working folder that `handle` names; call it only for
-        a handle that the user trusts. The store is used if this agent was given none, and the folder if it exists and
-        this agent has no workspace."""
+        """Return a copy of this agent that uses the store and the working folder that `handle` names. A handle is a
+        string that names a session, here parsed; call this only for one that the user trusts. The store is used if this
+        agent was given none, and the folder if it exists and this agent has no workspace."""
         agent = copy.copy(self)
         if handle.store and self._store.is_default:
             agent._store = self._trusted.setdefault(handle.store, Store(handle.store))

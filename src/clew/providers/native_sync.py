@@ -251,8 +251,8 @@ async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, ke
 
 async def take_back(journal: Journal, place: int) -> None:
     """Rewind the thread to the point before a prompt that a provider could not even begin. Otherwise the thread would
-    have the prompt twice once another provider is asked the same. `place` is the index in the thread's history of the
-    first message that was recorded for the prompt. Does nothing if a response or tool result was recorded since, or if
+    have the prompt twice once another provider is asked it. `place` is the index in the thread's history of the first
+    message that was recorded for the prompt. Does nothing if a response or tool result was recorded since, or if
     `place` is negative."""
     state = journal.thread.checkpoint
     asked = len(state.history) - place
@@ -271,9 +271,9 @@ async def move(
 ) -> Placed:
     """Move the thread of `journal` to the provider `target`. The conversation is written where that provider's program
     finds it, and the thread records that it continues there. Returns the key under which the program has the
-    conversation, and what did not fit. `name` is the agent's name to record, and `permissions` is what the program may
-    do there: those of the provider that had the thread before do not stay. With `natively=False` no copy of the
-    program's files is put into `store`."""
+    conversation, and what of the conversation the program's format cannot hold. `name` is the agent's name to record,
+    and `permissions` is what the program may do there: those of the provider that had the thread before do not stay.
+    With `natively=False` no copy of the program's files is put into `store`."""
     thread = journal.thread
     before = thread.checkpoint
     placement = Placement(target, store, thread)

@@ -72,8 +72,8 @@ class Placement:
 
     async def place(self, state: Checkpoint, asked_key: str = "") -> Placed:
         """Put the thread's conversation where the program finds it. Returns the key of the program's session, and what
-        did not fit its format. `state` is the thread's state. `asked_key` is the key that a handle names; it is used
-        for a thread that is still empty."""
+        of the conversation did not fit the format of that session. `state` is the thread's state. `asked_key` is the
+        key to use for a thread that is still empty; if it is empty too, a new key is made."""
         known = state.providers.get(self._provider.name)
         if known is None and not state.messages and not state.providers:
             return Placed(asked_key or self._provider.new_key())
@@ -86,8 +86,8 @@ class Placement:
 
     async def _go_on(self, known: ProviderKey, state: Checkpoint, covers: bool) -> Placed:
         """Decide in which session the thread continues, and put that session where the program finds it. Returns its
-        key and what did not fit. `known` is the last record of the provider's session, and `covers` says whether that
-        session holds all of the thread.
+        key and what of the conversation did not fit its format. `known` is the thread's last record of the provider's
+        session, and `covers` says whether that session holds all of the thread.
 
         The session on this machine is continued if it is up to date. Otherwise the stored copy is installed if it holds
         all of the thread; if it does not, a session is written anew from the thread's messages.

@@ -221,8 +221,8 @@ class PromptSender:
 
     async def _attempt(self, job: Job, recorder: Recorder, timeout: float | None) -> BaseException | None:
         """Run the program and record its events. Returns the error that stopped the program from outside, such as a
-        timeout; None if there was none. Even then it records what the run used, as far as that is known, unless the
-        thread's lease is lost."""
+        timeout; None if there was none. After such an error, what the run used is recorded too, as far as it is known,
+        unless the thread's lease is lost."""
         reader: Reader | None = None
         try:
             reader = await asyncio.to_thread(self._provider.reader, job)

@@ -133,7 +133,8 @@ class _Restorer:
             self._progress(self._done, len(self._plan.files))
 
     async def _write_large(self, work: FileWork) -> None:
-        """Fetch a file and write it a few chunks at a time, because it is too large to be in memory as a whole."""
+        """Fetch a file and write it a few chunks (parts of the file) at a time, because it is too large to be in memory
+        as a whole."""
         large = _Large(work)
         leaves = work.item.leaves
         step = min(_MOST_CHUNKS, max(1, _BATCH_BYTES * len(leaves) // work.size))

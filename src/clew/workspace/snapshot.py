@@ -178,7 +178,8 @@ class _SnapshotBuilder:
         return compare(found, known), known
 
     async def _read(self, plan: SnapshotPlan) -> None:
-        """Read all new and changed files on several OS threads, and store their chunks. Reports progress meanwhile."""
+        """Read all new and changed files on several OS threads, and store the chunks (parts) that they are cut into.
+        Reports progress meanwhile."""
         waiting = plan.waiting()
         total = sum(map(len, waiting))
         reader = Reader(self._root, self._limits, self._checkpointer.keys, self._threads)
@@ -350,15 +351,15 @@ class Draft:
         return Record(_encode(facts), digest, trees, _encode(remembered), bytes.fromhex(leaves), files, size), packed
 
     def taken_over(self) -> list[str]:
-        """Return the digests of the chunks that this folder takes over from the last snapshot, because their files have
-        not changed."""
+        """Return the digests of the chunks (parts of files) in this folder that are already stored, because the last
+        snapshot had them and their files have not changed."""
         return split_digests("".join(self._taken_over))
 
     def stands_for_taken_over(self) -> list[str]:
         """Return the digests to ask the store for, to learn whether it still has the chunks (parts of files) that this
         folder takes over from the last snapshot. These are the chunks' own digests. If there are more than 1,000
-        chunks, the result is only the digest of the tree that lists them, because asking for each chunk takes time, and
-        gc deletes a tree and its chunks together."""
+        chunks, the result is only the digest of the folder's last tree (the blob that lists its content), because
+        asking for each chunk takes time, and gc deletes a tree and its chunks together."""
         chunks = self.taken_over()
         return chunks if self._last is None or len(chunks) <= _MANY else [self._last.digest]
 

@@ -57,8 +57,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The total size in bytes of the files directly in the folder."""
 
     def digests(self) -> list[str]:
-        """Return the digests of the blobs that hold this folder: its tree, which lists its content, and the chunks of
-        its files. Folders in it are not included."""
+        """Return the digests of the blobs that hold this folder: its tree, which lists its content, and the chunks
+        (parts) of its files. Folders in it are not included."""
         return [self.digest, *split_digests(self.leaves.hex())]
 
 
@@ -104,10 +104,11 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 
 
 def is_settled(mtime: int, ctime: int, began: int, *, elsewhere: bool = False) -> bool:
-    """Return whether any later change of a file is sure to change its times, so that the cache may trust them.
+    """Return whether any later change of a file is sure to change its times. If so, a later snapshot may take the file
+    as unchanged as long as its times are the same.
 
-    `mtime` and `ctime` are the times of the file, and `began` is when reading it began, all in nanoseconds. `elsewhere`
-    says that another machine's clock may set the file's times, as on a network file system.
+    `mtime` and `ctime` are the times of the file, and `began` is when reading it began, all in nanoseconds since 1970.
+    `elsewhere` says that another machine's clock may set the file's times, as on a network file system.
     """
     fineness = _FINE if mtime % 1_000_000_000 and ctime % 1_000_000_000 else _WHOLE_SECONDS
     return max(mtime, ctime) + (_ELSEWHERE if elsewhere else fineness) <= began

@@ -143,7 +143,8 @@ def unpacked(path: Path) -> Path:
 
 
 def whole(data: bytes) -> bytes:
-    """Return the data without a last line that has no newline, because the program was killed while writing it."""
+    """Return `data`, the content of a conversation file, without a last line that has no newline. Such a line is left
+    if the program is killed while writing."""
     return data[: data.rfind(b"\n") + 1]
 
 

@@ -77,8 +77,9 @@ def stored(message: Row, parts: Iterable[Row]) -> Stored:
 
 
 def read(folder: Path) -> Conversation:
-    """Read the conversation in an export folder, Clew's copy of it, as opencode would continue it: without what the
-    user reverted, and with summaries in place of what they replace. Raises `Corrupt` if the folder is damaged."""
+    """Read the conversation in an export folder, Clew's copy of it, as opencode would continue it: without messages
+    that the user reverted, and with opencode's summaries in place of the messages that they replace. Raises `Corrupt`
+    if the folder is damaged."""
     manifest = load(folder)
     sheet = manifest.sessions[0]
     session = next(row for table, row in manifest_rows(sheet) if table == "session")
@@ -121,9 +122,9 @@ def model_name(info: dict[str, Any]) -> str:
 
 
 def _current(messages: list[Stored], revert: dict[str, Any]) -> tuple[list[Stored], tuple[Loss, ...]]:
-    """Return the messages that opencode would continue from, and what is lost. Messages that the user reverted
-    (`revert` says from where on) are left out. If opencode has summarised earlier messages, the summary stands in their
-    place and a loss says how many there were."""
+    """Return the messages that opencode would continue from, and what is lost of the conversation. Messages that the
+    user reverted are left out; `revert` names the first of them. If opencode has summarised earlier messages, the
+    summary stands in their place, and a loss says how many messages it replaces."""
     messages = _before(messages, revert)
     at = _compaction(messages)
     if at is None:
@@ -282,8 +283,8 @@ def session_row(key: str, title: str, created: int, updated: int) -> Row:
 
 def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
     """Write the conversation in opencode's format, under this key, into a folder from which it can be installed.
-    Returns what was lost. If the conversation has dates, the same conversation and key give the same files. Raises
-    `InvalidInput` if the key is not a session key of opencode."""
+    Returns what that format cannot hold of the conversation. If the conversation has dates, the same conversation and
+    key give the same files. Raises `InvalidInput` if the key is not a session key of opencode."""
     writer = _Writer(conversation, checked(key))
     for at, message in enumerate(conversation.messages):
         writer.add(at, message)

@@ -323,12 +323,12 @@ def checked(key: str) -> str:
 
 
 class Namer:
-    """Makes the ids of messages and parts that Clew writes for opencode. An id consists of a prefix, a time with a
-    counter, and characters computed from `seed`.
+    """Makes ids for the messages that Clew writes for opencode, and for their parts (pieces such as a text or a tool
+    call). An id consists of a prefix, a time with a counter, and characters computed from `seed`.
 
     opencode sorts by id. So each id sorts after the id that was made before it, and all sort before the ids that
-    opencode will make later. The same `seed` and start time `at`, in milliseconds, give the same ids. The present is
-    used instead of `at` if `at` is in the future, or so long ago that it does not fit the 48 bits in an id.
+    opencode will make later. The same `seed` and start time `at`, in milliseconds since 1970, give the same ids. The
+    present is used instead of `at` if `at` is in the future, or so long ago that it does not fit the 48 bits in an id.
     """
 
     def __init__(self, seed: str, at: int, clock: Callable[[], int] = now) -> None:

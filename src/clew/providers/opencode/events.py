@@ -1,5 +1,5 @@
-"""Reads what `opencode run --format json` prints, adds up what it used, and finds running tool calls in opencode's
-database."""
+"""Reads what `opencode run --format json` prints, adds up the tokens and the cost of a run, and finds running tool
+calls in opencode's database."""
 
 from __future__ import annotations
 
@@ -155,9 +155,9 @@ class OpenCodeReader:
         return known
 
     def _child(self, part: dict[str, Any], depth: int) -> Iterator[ProviderEvent]:
-        """If the tool call in `part` started a sub-agent, yield what the sub-agent and its own sub-agents said and did,
-        and add the tokens and cost of all of them to the sum. `depth` is 1 for a sub-agent of the main conversation, 2
-        for a sub-agent of that one, and so on. Nothing is read of sub-agents deeper than 8."""
+        """If `part` is a tool call that started a sub-agent, yield what the sub-agent and its own sub-agents said and
+        did, and add the tokens and cost of all of them to those of the run. `depth` is 1 for a sub-agent of the main
+        conversation, 2 for a sub-agent of that one, and so on. Nothing is read of sub-agents deeper than 8."""
         state = values(part.get("state"))
         session = text(values(state.get("metadata")).get("sessionId"))
         since = values(state.get("time")).get("start")

@@ -125,9 +125,9 @@ def _renamed(fields: Fields, names: Mapping[str, str]) -> Fields:
 
 
 def _with_list(form: Form, keys: Mapping[str, str]) -> Form:
-    """Return a copy of `form`, the description of a tool, for a tool whose argument is a list of objects: the copy also
-    converts the keys of these objects. `keys` maps the agent's own names of the keys to the common ones. Keys that the
-    agent does not know are dropped from calls that are translated for it."""
+    """Return a copy of `form`, which describes a tool of an agent, for a tool that takes a list of objects as an
+    argument. With the copy, the keys of these objects are converted too: `keys` maps the agent's own names of the keys
+    to the common names. Keys for which the agent has no name are dropped when a call is translated for this agent."""
     common = {here: there for there, here in keys.items()}
     name = next(iter(set(form.arguments.values()) - {"path"}))
 
