@@ -66,8 +66,8 @@ def _table() -> dict[int, int]:
 
 def _below(root: int) -> list[int]:
     """Return the ids of all processes below the process `root`: its children, their children and so on. On Linux, and
-    if `root` is this process, these are all running processes that the provider's program has started, because this
-    process becomes the parent of every such process whose own parent has ended."""
+    if `root` is this process, these are the provider's program and all running processes that it has started, because
+    this process becomes the parent of every such process whose own parent has ended."""
     parents = _table()
     below = {root}
     while more := {pid for pid, parent in parents.items() if parent in below and pid not in below}:

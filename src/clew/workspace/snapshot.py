@@ -97,7 +97,8 @@ async def snapshot(
     cache that the last call returned, or None to load it from the disk. `ignore` are patterns of names to leave out.
     `progress` is called with the number of files read so far and the number of files to read.
 
-    After a cancellation it stops at the next file or chunk, and leaves nothing behind but blobs, which gc removes.
+    If the call is cancelled, it stops at the next file or chunk (part of a file), and leaves nothing behind but blobs,
+    which gc removes.
     """
     with span("clew.snapshot") as current, Root(path) as root, Threads(_READERS) as threads:
         builder = _SnapshotBuilder(root, checkpointer, limits, ignore, threads, progress)
@@ -231,8 +232,8 @@ class _SnapshotBuilder:
 
     async def _top(self, plan: SnapshotPlan, known: StatCache) -> str:
         """Make and store the top tree, the blob that names the root folder, and return its digest: the digest of the
-        snapshot. `known` is the cache of the last snapshot. Raises `_Lost` if the store no longer has a blob that this
-        snapshot takes over from the last one."""
+        snapshot. `known` is the cache of the last snapshot, which says what that snapshot saw and stored. Raises
+        `_Lost` if the store no longer has a blob that this snapshot takes over from the last one."""
         facts = self._root.facts
         node = FolderNode(TOP, stat.S_IMODE(facts.st_mode), min(max(facts.st_mtime_ns, EARLIEST), LATEST))
         digest, packed = pack_folder(Tree((node,), (plan.root.digest,)), self._checkpointer.keys)
@@ -324,8 +325,9 @@ class Draft:
                 self._taken_over.append(content.leaves)
 
     def tie(self, records: dict[Folder, Record], keys: Keyring | None) -> tuple[Record, bytes]:
-        """Make the folder's tree (the blob that lists its content). `records` has the cache records of the folders
-        inside this one. Returns this folder's record for the cache, and the bytes of the blob."""
+        """Make the folder's tree (the blob that lists its content). Returns the record of this folder for the cache, by
+        which the next snapshot sees whether the folder has changed, and the bytes of the blob. `records` has such
+        records of the folders inside this one."""
         facts: list[Fact] = []
         nodes: list[Node] = []
         hexed: list[str] = []
@@ -419,8 +421,9 @@ class SnapshotPlan:
 
 
 def compare(found: Scan, known: StatCache) -> SnapshotPlan:
-    """Compare a walk over the workspace with `known`, the cache of the last snapshot. Returns which folders are
-    unchanged and which have changed. Folders are compared as encoded bytes, without decoding them."""
+    """Compare a walk over the workspace with `known`, the cache of the last snapshot, which says what that snapshot
+    saw. Returns which folders are unchanged and which have changed. Folders are compared as encoded bytes, without
+    decoding them."""
     plan = SnapshotPlan(found)
     for folder in reversed(found.folders):
         last = known.folders.get(folder.path)

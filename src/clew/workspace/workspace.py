@@ -98,8 +98,9 @@ class Workspace:
         return ref
 
     async def _forget(self) -> None:
-        """Forget the cache of the last snapshot, after the store turned out to have lost blobs. The next snapshot reads
-        everything again and stores what is missing."""
+        """Forget the cache of the last snapshot, by which unchanged files are not read again. This is called after the
+        store turned out to have lost blobs: the next snapshot then reads everything again and stores what is missing.
+        """
         async with self._taking:
             self._known = StatCache()
             await asyncio.to_thread(statcache.drop, self._path, self._checkpointer)

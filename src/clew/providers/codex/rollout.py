@@ -311,7 +311,8 @@ def new_key() -> str:
 
 
 def born_at(key: str) -> datetime | None:
-    """Return the time at which a key was made, in UTC, which a UUID of version 7 holds; None for any other key."""
+    """Return the time at which a key was made, in UTC. Only a key that is a UUID of version 7 holds this time; for any
+    other key, return None."""
     if not is_key(key) or key[14] != "7":
         return None
     return datetime.fromtimestamp(int(key[:8] + key[9:13], 16) / 1000, UTC)
