@@ -70,7 +70,8 @@ class Difference(msgspec.Struct, frozen=True):
         return bool(self.changes)
 
     def text(self) -> str:
-        """Return all changes as one text: the unified diff of a change if it has one, else a line that describes it."""
+        """Return all changes as one text. A change that has a unified diff is shown by it, any other by one line that
+        describes the change."""
         return "".join(change.text or _summary(change) for change in self.changes)
 
 

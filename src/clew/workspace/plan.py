@@ -422,8 +422,9 @@ def _spare_shared_files(folders: Folders, plan: RestorePlan) -> None:
 
 
 def _check_room(root: int, plan: RestorePlan) -> None:
-    """Raise `Unavailable` if the disk has too little room for the plan, as far as can be told. Files that the plan
-    removes or replaces count as free space, but how much they free is not known exactly."""
+    """Raise `Unavailable` if the disk has too little free space for the files that the plan of a restore writes. The
+    data of files that the plan removes or replaces counts as free space, but how much removing them really frees is not
+    known exactly."""
     facts = os.fstatvfs(root)
     needed, free = plan.data - plan.freed, facts.f_bavail * facts.f_frsize
     if needed > free:
