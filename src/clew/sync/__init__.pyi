@@ -1271,8 +1271,8 @@ class Workspace:
     they lie. Owners, extended attributes and access lists are not kept.
 
     Files are cut into chunks, and each chunk is stored once for all threads of the store. A file that has not changed
-    since the last snapshot is not read again. For a folder in which nothing has changed, nothing new is stored: the
-    folder above it names the same digest as before.
+    since the last snapshot is not read again. For a folder in which nothing has changed, nothing new is stored: the new
+    snapshot refers to what the last one stored.
     """
 
     def __init__(
