@@ -92,9 +92,10 @@ Kind = Literal["state", "turn", "workspace", "provider", "changing"]
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A value that holds from turn `turn` on, until a later fact with the same kind and key replaces it.
+    """A value in a thread's state that holds from turn `turn` on, until a later fact with the same kind and key
+    replaces it. An example is a value that a tool set in the thread's state, or the newest snapshot of the files.
 
-    A rewind to before that turn removes the fact.
+    If the thread is rewound to the end of an earlier turn than `turn`, the fact is removed.
     """
 
     turn: int
@@ -129,11 +130,13 @@ def open_calls(
     steps: Mapping[int, Mapping[str, Any]],
     open_steps: Mapping[int, tuple[str, ...]],
 ) -> tuple[Call, ...]:
-    """Return the tool calls of the message at index `place` of the history, in order. Empty if `place` is -1, which
-    means that no call is open.
+    """Return the tool calls of the message at index `place` of the history, in order, with what is known about each.
+    Empty if `place` is -1, which means that no call is open.
 
-    The other arguments say what is known about the calls, by their indices in the message. They are the fields of
-    `Checkpoint` with the same names.
+    The other arguments have an item for each call about which something is known, by the call's index in the message.
+    `intents` has the idempotency key and the number of the latest attempt of a call that may have started, and
+    `results` the result of a call that is done. `steps` has the recorded values of the call's steps (sections of a
+    tool's code), by key, and `open_steps` the keys of the steps that began and have no recorded value.
     """
     if place < 0:
         return ()
@@ -233,8 +236,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def metadata(self) -> dict[int, dict[str, Any]]:
-        """For each turn, by its number, the metadata that its tools recorded. What Clew itself records about prompts is
-        left out."""
+        """For each turn, by its number, the metadata that tools recorded in that turn, as a dict. What Clew itself
+        records about prompts is left out."""
         found: dict[int, dict[str, Any]] = {}
         for fact in self.facts:
             if fact.kind == "turn" and not fact.key.startswith(TURN_MARK):
@@ -243,15 +246,16 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def workspace(self) -> WorkspaceSnapshot | None:
-        """The newest snapshot of the workspace's files, or None."""
+        """The entry in the log that names the newest snapshot of the workspace's files, or None if there is no
+        snapshot."""
         return snapshot_in(self._newest("workspace"))
 
     @property
     def changing(self) -> WorkspaceChanging | None:
-        """The `WorkspaceChanging` entry that says since which turn tool calls may have changed files that no snapshot
-        holds yet.
+        """The log's entry which says that tool calls may have changed files that are in no snapshot yet, and since
+        which turn.
 
-        None if the newest snapshot is as new as the conversation.
+        None if the newest snapshot holds all changes.
         """
         return changing_in(self._newest("changing"))
 
@@ -266,7 +270,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def provider_keys(self) -> dict[str, str]:
-        """For each outside agent (such as Claude Code), by its name, the id under which it knows this conversation."""
+        """For each outside agent (such as Claude Code) that ever had this conversation, by its name: the id under which
+        the outside agent knows this conversation."""
         return {name: known.key for name, known in self.providers.items()}
 
     @property
@@ -277,8 +282,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a thread's state that the next step of a run needs. The fields are those of `Checkpoint` with the
-    same names.
+    """The part of a thread's state that a run needs for its next model or tool call. Each field means the same as the
+    field or property of `Checkpoint` (the complete state) with the same name.
 
     A checkpoint holds every message ever recorded, so making a checkpoint takes longer the longer the log is. A
     `Present` holds only the messages that the model sees.
@@ -301,14 +306,16 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def snapshot_in(value: Any) -> WorkspaceSnapshot | None:
-    """Return the `WorkspaceSnapshot` entry (which names the newest snapshot of the files) that these values were taken
-    from. Returns None if there are none."""
+    """Return the `WorkspaceSnapshot` entry (which names a snapshot of the workspace's files) that has these fields.
+    `value` is the list of the entry's fields in order, as a thread's state holds it. Returns None if `value` is None.
+    """
     return WorkspaceSnapshot(*value) if value else None
 
 
 def changing_in(value: Any) -> WorkspaceChanging | None:
-    """Return the `WorkspaceChanging` entry (which says that tools may have changed files since a turn) that these values
-    were taken from. Returns None if there are none: then no files have changed since the newest snapshot."""
+    """Return the `WorkspaceChanging` entry (which says since which turn tool calls may have changed files) that has
+    these fields. `value` is the list of the entry's fields in order, as a thread's state holds it. Returns None if
+    `value` is None: then no files have changed since the newest snapshot."""
     return WorkspaceChanging(*value) if value else None
 
 
@@ -317,10 +324,12 @@ def _files_turn(turns: int, changing: WorkspaceChanging | None) -> int:
 
 
 def provider_key(fact: Fact) -> ProviderKey:
-    """Return the `ProviderKey` entry that a fact (a value of the thread's state that holds from a turn on) of kind
-    "provider" was made from. The entry says under which key a provider's program knows the conversation.
+    """Return the `ProviderKey` entry that a fact of kind "provider" was made from. A fact is a value of the thread's
+    state that holds from a turn on. The entry names an outside program, such as Claude Code, and the id under which
+    that program knows the conversation.
 
-    The fact's value is a text if the entry has a key and no further fields, else a list of its fields.
+    The fact's key is the name of the program. Its value is the id alone if the entry's other fields are empty, else a
+    list of the id and the other fields.
     """
     return (
         ProviderKey(fact.key, *fact.value)
@@ -333,15 +342,16 @@ EMPTY = Checkpoint()
 
 
 class FoldedState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="folded"):
-    """A thread's complete state, stored in its log like an entry. Loading can start here instead of at the log's
-    beginning."""
+    """A thread's complete state, stored as an entry in the thread's log. Code that loads the thread can start here
+    instead of at the log's beginning."""
 
     state: Checkpoint
 
 
 def count_kept(entries: Iterable[object]) -> int:
-    """Return how many of these entries have content that a thread's state keeps, such as a message or a tool's result.
-    Other entries, such as intents, do not count. Used to estimate how large the state is."""
+    """Return how many of these entries have content that becomes part of a thread's state, such as a message or a
+    tool's result. Entries that only note an event, such as that a tool is about to run, do not count. The number is
+    used to estimate how large the state is."""
     return sum(map(_KEPT.__contains__, map(type, entries)))
 
 

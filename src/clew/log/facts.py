@@ -27,8 +27,9 @@ class Facts:
         }
 
     def add(self, fact: Fact) -> None:
-        """Add a fact. It replaces a fact of the same turn, kind and key. The replaced fact is never needed again,
-        because a rewind goes to the end of a turn, where the newer fact holds."""
+        """Add a fact (a value of the thread's state that holds from a turn on). It replaces a fact of the same turn,
+        kind and key. The replaced fact is never needed again, because a rewind goes to the end of a turn, and at that
+        end the newer fact holds."""
         last = self._newest.get((fact.kind, fact.key))
         if last is not None and self._all[last].turn == fact.turn:
             self._all[last] = fact
@@ -37,8 +38,8 @@ class Facts:
             self._all.append(fact)
 
     def cut(self, turn: int) -> None:
-        """Forget the facts (values that hold from a turn on) of all turns after this one, in memory. Called when the
-        thread is taken back to that turn."""
+        """Remove the facts (values that hold from a turn on) of all turns after turn `turn`. Called when the thread is
+        rewound to the end of that turn. Only this object changes, nothing that is stored."""
         self._all = [fact for fact in self._all if fact.turn <= turn]
         self._index()
 

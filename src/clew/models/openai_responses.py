@@ -101,8 +101,8 @@ class OpenAIResponsesModel:
 
 
 class _Builder:
-    """Builds a response from the events of its stream. The last event usually holds the whole response; otherwise it is
-    put together from the items that were streamed."""
+    """Builds a model's response from the events in which OpenAI's Responses API streams it. The last event usually
+    holds the whole response. If it holds no content, the content is put together from the items that were streamed."""
 
     def __init__(self) -> None:
         self._items: dict[int, Any] = {}
@@ -137,8 +137,8 @@ class _Builder:
         return ModelResponse(Assistant(content, answered, self._stop()), _usage(self._response.get("usage")), answered)
 
     def _stop(self) -> str:
-        """Return why the response ended: the reason if it is incomplete, such as `max_output_tokens`, otherwise its
-        status, such as `completed`."""
+        """Return why the model's response ended. If the response is incomplete, that is the reason which the vendor
+        gives, such as `max_output_tokens`. Otherwise it is the response's status, such as `completed`."""
         response = self._response or {}
         details = response.get("incomplete_details") or {}
         return str(details.get("reason") or response.get("status") or "")

@@ -30,8 +30,8 @@ _ELSEWHERE = ("-cloud", ":cloud")
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What a model costs, in US dollars for a million tokens. `long` is the price for requests with a long input, if
-    there is one."""
+    """What a model costs, in US dollars for a million tokens. Some models cost more for requests with a long input:
+    then `long` is the price of such a request, and `long_from` is the number of input tokens above which it counts."""
 
     input: float
     output: float
@@ -74,8 +74,9 @@ def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price
 
 
 def has_price(name: str, prices: Mapping[str, Price] | None = None) -> bool:
-    """Return whether the cost of a model's responses will be known. `name` is how the user names the model. OpenRouter
-    says in each response what it charged."""
+    """Return whether the cost of a model's responses will be known. `name` is how the user names the model, and
+    `prices` are the user's own prices by name. Always True for a model that is called through OpenRouter, which says in
+    each response what it charged."""
     return name.startswith("openrouter:") or cost_of(name, Usage(1, 1), prices) is not None
 
 
@@ -104,8 +105,8 @@ def _long_gpt(input: float, output: float, cache_read: float | None = None, *, w
 
 def _gemini(input: float, output: float, cache_read: float) -> Price:  # noqa: A002
     """Make the price of a Gemini model. The arguments are dollars for a million tokens: of input, of output with
-    thoughts, and of input that is read from the vendor's cache. What is kept in the cache costs nothing more if the
-    vendor put it there by itself; caches that users make cost storage by the hour, which is not in the table."""
+    thoughts, and of input that is read from the vendor's cache. Input that the vendor caches by itself costs nothing
+    more. Caches that users make cost storage by the hour, which is not in this price."""
     return Price(input, output, cache_read)
 
 

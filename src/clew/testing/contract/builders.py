@@ -32,8 +32,9 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class OpenStore(Protocol):
-    """A function that opens another checkpointer on the same underlying store each time it is called, in the given
-    namespace."""
+    """The type of a function that opens another checkpointer each time it is called, always on the same underlying
+    store. `namespace` is the part of the store in which the checkpointer works; threads in different namespaces are
+    apart."""
 
     def __call__(self, namespace: str = "") -> Checkpointer: ...
 
@@ -44,8 +45,8 @@ def minute(number: int) -> datetime:
 
 
 def a_head(thread_id: str, frames: int = 1, **fields: Any) -> Head:
-    """Make the head of a thread that has `frames` frames. All required fields have values; `fields` replaces some of
-    them or adds others."""
+    """Make the head of a thread that has `frames` frames. Its required fields have fixed values, such as the status
+    "running"; `fields` replaces some of them or adds others."""
     given = {"log_id": "log-1", "status": "running", "created_at": EPOCH, "updated_at": EPOCH, **fields}
     return Head(thread_id=thread_id, frames=frames, **given)
 
@@ -72,7 +73,8 @@ async def heads(store: Checkpointer, query: HeadQuery | None = None) -> list[Hea
 
 
 async def listed(store: Checkpointer, **conditions: Any) -> list[str]:
-    """Return the ids of the threads that a `HeadQuery` with these conditions lists, in its order."""
+    """List the heads that a `HeadQuery` with these conditions selects, and return the ids of their threads in the order
+    of the listing."""
     return [head.thread_id for head in await heads(store, HeadQuery(**conditions))]
 
 
@@ -118,8 +120,8 @@ class Stopwatch:
 
 
 def every_call(store: Checkpointer) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Return one valid call of every method that uses the store, by the method's name. Each is a function without
-    arguments that makes the call."""
+    """Return a valid call of each method of a checkpointer that uses the store: a dict from the method's name to a
+    function without arguments that makes the call."""
     digest = digest_of(b"blob")
     return {
         "append": lambda: append(store, "thread", b"frame"),

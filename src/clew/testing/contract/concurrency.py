@@ -162,8 +162,9 @@ class ConcurrencyContract:
 
 
 async def _counts(store: Checkpointer) -> int:
-    """Return how many appends the thread's head counts. In these tests, each append adds one turn and three frames. So
-    this fails the test unless the head has exactly three times as many frames as turns."""
+    """Return how many appends have been made, by the number of turns in the head of the thread "thread"; 0 if the
+    thread does not exist. In these tests, each append adds one turn and three frames. So this fails the test unless the
+    head has exactly three times as many frames as turns."""
     head = await store.head("thread")
     if head is None:
         return 0
@@ -177,8 +178,9 @@ async def _at_once(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 def _only_winner(results: list[Any]) -> int:
-    """Return the index of the only result that is not an error. Fails the test if not exactly one call succeeded, or if
-    one failed with another error than `Conflict`."""
+    """Return the index of the only call that succeeded, among calls of which only one could. `results` are their
+    results, or the errors that they raised. Fails the test if not exactly one call succeeded, or if one failed with
+    another error than `Conflict`."""
     winners = [n for n, result in enumerate(results) if not isinstance(result, Exception)]
     assert len(winners) == 1, f"{len(winners)} of {len(results)} writers at one position were told that they had won"
     assert {type(result) for n, result in enumerate(results) if n != winners[0]} == {Conflict}

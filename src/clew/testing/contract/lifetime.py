@@ -117,9 +117,9 @@ class LifetimeContract:
 
 
 async def _not_refused(store: Checkpointer) -> dict[str, str]:
-    """Call every method of a checkpointer that must refuse all calls with `UsageError`, each method once. Return the
-    calls that were not refused: a dict from the method's name to the value that it returned, or to the error that it
-    raised instead, as text. The dict is empty if all were refused."""
+    """Call every method of a checkpointer once. The checkpointer must refuse all calls with `UsageError`, for example
+    because it is closed. Return the calls that it did not refuse: a dict from the method's name to the value that it
+    returned, or to the error that it raised instead, as text. The dict is empty if all were refused."""
     taken = {}
     for name, call in every_call(store).items():
         try:

@@ -46,9 +46,9 @@ def check_history(calls: Iterable[Call], *, resends: bool = False) -> list[str]:
 
 
 def _by_thread(history: Sequence[Call]) -> dict[str, list[Call]]:
-    """Return the calls of a history by thread id, each list in the order in which the calls began. A listing becomes a
-    `head` call on each thread that it lists. If it should have listed a thread and did not, it becomes a `head` call on
-    that thread that found no head."""
+    """Return the calls of a history by thread id, each list in the order in which the calls began. A listing is
+    replaced by a call of `head` for each thread that it listed, with the head that it showed. For each thread that it
+    should have listed and did not, it is replaced by a call of `head` that found no head."""
     threads: dict[str, list[Call]] = defaultdict(list)
     for call in history:
         if call.thread_id:
@@ -90,8 +90,8 @@ def _second_writers(history: Sequence[Call]) -> Iterator[str]:
 
 
 def _lost_blobs(history: Sequence[Call]) -> Iterator[str]:
-    """Yield a sentence for each call that did not find a blob, although the blob was stored before the call and never
-    deleted."""
+    """Yield a sentence for each call that asked for a blob and did not find it, although the blob was stored before
+    that call began and was never deleted."""
     deleted = {digest for call in history if call.method == "delete_blobs" for digest in call.blobs}
     there: dict[str, int] = {}
     for call in history:

@@ -22,7 +22,8 @@ __all__ = ["Recorder"]
 
 
 class Recorder(WrappedCheckpointer):
-    """A checkpointer that passes each call on to `store`, and writes the call down before it begins and after it ended.
+    """A checkpointer that passes each call on to another one, `store`, and writes the call down before it begins and
+    again after it ended.
 
         journal = Journal(folder / f"{os.getpid()}.journal")
         store = Recorder(MyCheckpointer(url), journal, process=f"{os.getpid()}")
@@ -114,9 +115,9 @@ class Recorder(WrappedCheckpointer):
 
     @contextmanager
     def _recorded(self, method: Method, **given: Any) -> Iterator[dict[str, Any]]:
-        """Record a call of `method` with the arguments `given`: once before the `with` block, which makes the call, and
-        once after it, with the outcome. The block puts what the store answered into the yielded dict, by the field
-        names of `Call`."""
+        """Record a call of `method` with the arguments `given`. Used as a context manager around the call: writes the
+        call down before the `with` block, and again after it, with the outcome and the answer. The block puts the
+        answer of the store into the yielded dict, by the field names of `Call`."""
         call = Call(
             process=self._process,
             number=next(self._numbers),

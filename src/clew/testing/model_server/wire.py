@@ -1,5 +1,5 @@
-"""What the vendors' APIs of the model server have in common: types for answers and errors that are not yet in a
-vendor's form, and `Wire`, the set of functions that put them into it."""
+"""What the vendors' APIs have in common as the model server speaks them. `Answer` and `Problem` are a response and an
+error that are not yet in a vendor's form; `Wire` is the set of functions that put them into a vendor's form."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """An error to answer with, before it is put into a vendor's form."""
+    """An error with which the model server answers a request, before the error is written in a vendor's form."""
 
     status: int
     message: str = ""
@@ -65,7 +65,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wire(NamedTuple):
-    """A vendor's API, as functions that read requests and write responses, streams and errors."""
+    """A vendor's API as the model server speaks it: functions that read requests, and that write responses, streams and
+    errors."""
 
     dialect: Dialect
     call_prefix: str
@@ -89,6 +90,6 @@ def calls_in(answer: Answer) -> list[ToolCall]:
 
 
 def stopped_early(stop: str) -> str | None:
-    """Return why the model was cut off: `length` (it reached its limit of tokens) or `refusal`; None if it was not cut
-    off. `stop` is the stop reason in the word of any vendor."""
+    """Return why a model's response was cut off: `length` (it reached its limit of tokens) or `refusal` (the model or a
+    filter refused); None if it was not cut off. `stop` is the response's stop reason in the word of any vendor."""
     return "length" if stop in _TOO_LONG else "refusal" if stop in _REFUSED else None
