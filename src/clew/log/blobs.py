@@ -65,11 +65,13 @@ def pack_blob(data: bytes, keys: Keyring | None = None, least: int = 0) -> tuple
 def pack_tree(
     data: bytes, trees: Sequence[str] = (), leaves: Sequence[str] = (), keys: Keyring | None = None
 ) -> tuple[str, bytes]:
-    """Return the digest and the stored bytes of a tree: a value that points at other blobs.
+    """Return the digest and the stored bytes of a tree: a blob that has a value of its own, `data`, and points at other
+    blobs.
 
-    `trees` and `leaves` are the digests of these blobs: trees may point at further blobs, leaves may not. The digests
-    come first, in this order and never encrypted. The value follows, encrypted if there are `keys`. So gc can find the
-    blobs below a tree without a key, and code that knows nothing about the value can encrypt the tree with another key.
+    `trees` and `leaves` are the digests of these other blobs: trees may point at further blobs, leaves may not. In the
+    stored bytes, these digests come first, in this order and never encrypted. The value follows, encrypted if there are
+    `keys`. So the cleanup of unused blobs (gc) finds the blobs below a tree without a key, and the value can be
+    encrypted with another key without being understood.
     """
     digests = map(bytes.fromhex, (*trees, *leaves))
     packed = b"".join([_TREE, _COUNTS.pack(len(trees), len(leaves)), *digests, pack_blob(data, keys)[1]])

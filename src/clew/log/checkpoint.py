@@ -1,4 +1,5 @@
-"""`Checkpoint`, the state that the entries of a thread's log add up to, and the values it consists of."""
+"""`Checkpoint`, the complete state of a thread, which is computed from the entries of the thread's log, and the types
+of the values in it."""
 
 from __future__ import annotations
 
@@ -47,9 +48,9 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def first_of(ranges: Ranges, count: int) -> Ranges:
-    """Return the first `count` of the messages that `ranges` name, as ranges again. A range is a pair of indices in the
-    thread's history: of its first message, and of the message after its last. If there are fewer messages, return all
-    of them."""
+    """Return the first `count` of the messages that `ranges` name, as ranges again. If there are fewer messages, return
+    all of them. A range is a pair of indices in the thread's history: that of its first message, and that of the
+    message after its last."""
     kept: list[tuple[int, int]] = []
     for start, stop in ranges:
         if count <= 0:
@@ -60,9 +61,9 @@ def first_of(ranges: Ranges, count: int) -> Ranges:
 
 
 def last_of(ranges: Ranges, count: int) -> Ranges:
-    """Return the last `count` of the messages that `ranges` name, as ranges again. A range is a pair of indices in the
-    thread's history: of its first message, and of the message after its last. If there are fewer messages, return all
-    of them."""
+    """Return the last `count` of the messages that `ranges` name, as ranges again. If there are fewer messages, return
+    all of them. A range is a pair of indices in the thread's history: that of its first message, and that of the
+    message after its last."""
     kept: list[tuple[int, int]] = []
     for start, stop in reversed(ranges):
         if count <= 0:
@@ -105,10 +106,10 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A tool call of the open turn (the turn whose calls are not all done), and how far it got.
+    """A tool call of the open turn (the turn whose calls are not all done), and how far the call got.
 
-    Its status is "in_doubt" if the log says that the call was about to run, and not how it ended: its effect may or may
-    not have happened.
+    Its status is "in_doubt" if the log says that the call was about to run, and does not say how the call ended: its
+    effect may or may not have happened.
     """
 
     message: int
@@ -225,13 +226,14 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     def calls(self) -> tuple[Call, ...]:
         """The tool calls of the turn whose calls are not all done, in order.
 
-        Empty once all are done and their results have become a message.
+        Empty if there is no such turn. A turn's calls leave this list once all of them are done, and their results have
+        become a message.
         """
         return open_calls(self.history, self.open_message, self.intents, self.results, self.steps, self.open_steps)
 
     @property
     def state(self) -> dict[str, Any]:
-        """The values that were set on the thread by `StateSet` entries, by key."""
+        """The values that are set in the thread's state, for example by tools, by key."""
         return {fact.key: fact.value for fact in self.facts if fact.kind == "state"}
 
     @property
@@ -264,8 +266,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def files_turn(self) -> int:
-        """Number of the turn at whose end the workspace had the files of the newest snapshot. 0 stands for the time
-        before the first turn."""
+        """Number of the turn at whose end the workspace's files were as the newest snapshot holds them. 0 stands for
+        the time before the first turn."""
         return _files_turn(self.turns, self.changing)
 
     @property
@@ -276,8 +278,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def providers(self) -> dict[str, ProviderKey]:
-        """For each outside agent that ever had this conversation, its newest `ProviderKey`: the entry with the agent's
-        own id for the conversation."""
+        """For each outside agent (such as Claude Code) that ever had this conversation, by its name: the newest log
+        entry with the id under which the agent knows the conversation."""
         return {fact.key: provider_key(fact) for fact in self.facts if fact.kind == "provider"}
 
 
@@ -300,8 +302,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def files_turn(self) -> int:
-        """Number of the turn at whose end the workspace had the files of the newest snapshot. 0 stands for the time
-        before the first turn."""
+        """Number of the turn at whose end the workspace's files were as the newest snapshot holds them. 0 stands for
+        the time before the first turn."""
         return _files_turn(self.turns, self.changing)
 
 

@@ -88,7 +88,8 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def entries(self) -> bytes:
-        """The entries as msgpack values one after the other: the body without its time and its array headers."""
+        """The entries in msgpack, one after the other: the encoded body without its time and without the bytes that
+        begin its arrays."""
         return self.body[1 + weights.NUMBERS.get(self.body[1], 1) + len(_array_header(self.count)) :]
 
 
@@ -130,7 +131,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_entries(entries: Sequence[Logged]) -> Encoded:
-    """Encode entries as msgpack, for `encode_frame`. Raises `InvalidInput` if one holds a value that cannot be stored."""
+    """Encode entries as msgpack, so that `encode_frame` can make a frame of them. Raises `InvalidInput` if an entry
+    holds a value that cannot be stored."""
     try:
         if UnknownEntry in map(type, entries):
             raws = [msgspec.Raw(entry.raw) if type(entry) is UnknownEntry else entry for entry in entries]
@@ -157,7 +159,8 @@ _SHORT_ARRAYS = [bytes([0x90 | length]) for length in range(16)]
 
 
 def _culprit(entries: Sequence[Logged]) -> str:
-    """Return the name of the kind of the first entry that cannot be encoded, for an error message."""
+    """Return the class name of the first of these entries that cannot be encoded, for an error message; "an entry" if
+    each can."""
     for entry in entries:
         try:
             _encode(entry)

@@ -67,8 +67,8 @@ _HAS_MANY = "multi_decompress_to_buffer" in zstandard.backend_features
 
 
 class NotCompressed(Exception):
-    """The bytes are not valid zstd data, or would unpack to too much: more than 64 KiB (`ALWAYS`) and more than 40
-    times their size (`MAX_RATIO`)."""
+    """Raised if bytes cannot be decompressed, because they are not valid zstd data, or would unpack to too much: more
+    than 64 KiB (`ALWAYS`) and more than 40 times their size (`MAX_RATIO`)."""
 
 
 class Zstd:
@@ -100,8 +100,8 @@ class Zstd:
         return compressor.compress(data)
 
     def decompress(self, data: bytes) -> bytes:
-        """Undo `compress`. Raises `NotCompressed` if the data is not valid, or would unpack to more than 64 KiB and
-        more than 40 times its size."""
+        """Decompress what `compress` or `compress_well` returned. Raises `NotCompressed` if the data is not valid, or
+        would unpack to more than 64 KiB and more than 40 times its size."""
         try:
             _check_size(data)
             return self._decompressor().decompress(data)

@@ -1,4 +1,5 @@
-"""The kinds of entries in a thread's log. An entry is a small, immutable fact and never changes once it is written."""
+"""The kinds of entries in a thread's log. An entry is a small record of something that happened, and never changes once
+it is written."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ __all__ = [
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Token counts as vendors report them. Cached tokens are part of the input, reasoning tokens part of the output."""
+    """The numbers of tokens that model calls used. Cached tokens are included in the input tokens, and reasoning tokens
+    in the output tokens."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -123,7 +125,9 @@ class ToolIntent(_Entry, tag="intent", frozen=True):
 
 
 class ToolOutcome(_Entry, tag="outcome", frozen=True):
-    """The result of a tool call. Once it is on record, the call is done and is never run again."""
+    """The result of a tool call. Once this entry is in the log, the call is done and is never run again. `message` is
+    the index, in the history, of the message with the call, and `index` the index of the call among that message's
+    calls."""
 
     message: int
     index: int
@@ -187,8 +191,8 @@ class WorkspaceChanging(_Entry, tag="changing", frozen=True):
 
 
 class ProviderKey(_Entry, tag="provider", frozen=True):
-    """The id under which an outside agent (such as Claude Code) knows this conversation. Resuming it there needs this
-    id."""
+    """The id under which an outside agent (such as Claude Code) knows this conversation. To continue the conversation
+    in that agent, this id is needed."""
 
     provider: str
     key: str
@@ -242,8 +246,8 @@ class Rewound(_Entry, tag="rewound", frozen=True):
 
 
 class Compacted(_Entry, tag="compacted", frozen=True):
-    """For the model, `summary` replaces all messages except the newest `keep` ones. The history still holds every
-    message."""
+    """The conversation was made shorter for the model: from here on the model sees `summary` in place of all messages
+    except the newest `keep` ones. The history still holds every message."""
 
     summary: Message
     keep: int = 0

@@ -56,7 +56,8 @@ NewOutline = Callable[[Iterable[Message]], MessageRoles]
 
 
 def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> Checkpoint:
-    """Return the state to which these entries lead from the state `start`. Pure: equal entries give equal states."""
+    """Return the state that a thread is in after these entries, if its state before them was `start`. Pure: equal
+    arguments give equal states."""
     running = Fold(start)
     running.push(entries)
     return running.checkpoint()
@@ -153,7 +154,7 @@ class Fold:
 
     @property
     def messages(self) -> int:
-        """Number of messages in the history, which holds every message ever recorded."""
+        """Number of messages in the thread's history, which holds every message ever recorded."""
         return len(self._history)
 
     @property
@@ -161,7 +162,7 @@ class Fold:
         return Usage(self.input_tokens, self.output_tokens, self._cache_read, self._cache_write, self._reasoning)
 
     def push(self, entries: Iterable[Entry | FoldedState]) -> None:
-        """Add more entries: change the state as they say, in order."""
+        """Add entries: change this object's state as each of them says, in order."""
         for kind, run in groupby(entries, type):
             if kind is MessageAdded:
                 self._messages(run)
@@ -170,7 +171,7 @@ class Fold:
                 _HANDLERS[kind](self, entry)
 
     def checkpoint(self) -> Checkpoint:
-        """Return the current state as an immutable `Checkpoint`."""
+        """Return the current state of the thread as an immutable `Checkpoint`."""
         return self._checkpoint(tuple(self._history), tuple(self._marked()), self._facts.all())
 
     def outline(self) -> tuple[Checkpoint, bytes]:
@@ -281,7 +282,8 @@ class Fold:
                 self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
     def _add(self, message: Message) -> None:
-        """Append the message to the history (every message ever recorded) and to the view (those that the model sees)."""
+        """Append the message to the history (every message ever recorded) and to the view (the messages that the model
+        sees)."""
         place = len(self._history)
         self._history.append(message)
         if self._view_end != place:
@@ -289,7 +291,8 @@ class Fold:
         self._view_end = place + 1
 
     def _view(self) -> Ranges:
-        """Return the view: the messages that the model sees, as ranges (start, stop) of history indices."""
+        """Return the view, which is the messages that the model sees: ranges (start, stop) of indices of messages in
+        the history."""
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
     def _set_view(self, view: Ranges) -> None:
@@ -416,7 +419,7 @@ class Fold:
         self._fact("provider", entry.provider, value)
 
     def _streamed(self, entry: Streamed) -> None:
-        """Keep the blocks of a response that is still arriving. Blocks from a sub-agent's response are ignored."""
+        """Keep the blocks of a response that is still arriving. If a sub-agent said them, ignore them."""
         if not entry.call:
             self._partial += entry.blocks
 

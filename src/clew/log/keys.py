@@ -1,10 +1,11 @@
 """The keys with which a store's frames and blobs are encrypted and its heads are signed.
 
 The cipher is AES-256-GCM: without the key no content can be read, and none can be added or changed unnoticed. A frame
-is encrypted with a random nonce and a key derived for its thread. Its header, thread and number are authenticated too,
-so it cannot be decrypted in another place or after another frame. A blob's nonce is derived from its content, so that
-equal values under one key are the same blob and are stored once. A head is not encrypted. It carries a code that only
-the key can make (a keyed blake3), so that nobody without the key can cut off the end of a log unnoticed.
+is encrypted with random bytes (a nonce) and a key derived for its thread. The frame's header, thread and number are
+authenticated too, so the frame cannot be decrypted in another place or after another frame. The nonce of a blob is
+derived from its content, so that equal values under one key are the same blob and are stored once. A head is not
+encrypted. It carries a code that only the key can make (a keyed blake3), so that nobody without the key can cut off the
+end of a log unnoticed.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Keyring:
 
     @property
     def current(self) -> str:
-        """The id of the key that encrypts."""
+        """The id of the key that encrypts: the first key of the keyring."""
         return self._current.hex()
 
     def __repr__(self) -> str:

@@ -74,8 +74,8 @@ class MessageRoles(list[Message]):
 
 
 class MessageOutline(MessageRoles):
-    """A thread's history in little memory, like `MessageRoles`: empty messages in place of the real ones. It also
-    computes a digest of the real messages, by which two histories can be compared."""
+    """A thread's history in little memory: a list of empty messages in place of the real ones, except for the newest
+    response. It also computes a digest of the real messages, by which two histories can be compared."""
 
     __slots__ = ("_hash",)
 
@@ -88,7 +88,8 @@ class MessageOutline(MessageRoles):
         super().append(message)
 
     def digest(self) -> bytes:
-        """Return a digest of all messages, in order."""
+        """Return a digest of all messages of the history, in order. It is of the real messages, not of the empty ones
+        that this object keeps."""
         return self._hash.digest()
 
 
@@ -115,7 +116,7 @@ class ViewOutline:
         return (self[turn] for turn in range(len(self)))
 
     def copy(self) -> ViewOutline:
-        """Return a copy. Later changes of this object do not change the copy."""
+        """Return a copy of this object. Later changes of this object do not change the copy."""
         made = ViewOutline(())
         made._shared = list(self._shared)
         made._older, made._starts, made._stops = self._older[:], self._starts[:], self._stops[:]
@@ -231,24 +232,27 @@ class FactOutline:
                 self._of_turn[fact.key] = place
 
     def value(self, kind: Kind, key: str = "") -> Any:
-        """Return the value that holds now under this kind and key, or None if there is none."""
+        """Return the value of the newest fact with this kind and key, or None if there is none. A fact is a value in
+        the thread's state that holds from a turn on. Always None for the kind "turn" (metadata of single turns)."""
         place = self._newest.get((kind, key))
         return None if place is None else self._at(place).value
 
     def has(self, kind: Kind, key: str = "") -> bool:
-        """Return whether a value is kept under exactly this kind and key. Always False for the kind "turn" (metadata of
-        single turns)."""
+        """Return whether there is a fact (a value in the thread's state that holds from a turn on) with this kind and
+        key. Always False for the kind "turn" (metadata of single turns)."""
         return (kind, key) in self._newest
 
     def all(self) -> tuple[Fact, ...]:
-        """Return all facts (values that hold from a turn on, such as tags), oldest first."""
+        """Return all facts of the thread, oldest first. A fact is a value in the thread's state that holds from a turn
+        on."""
         return tuple(self._at(place) for place in range(len(self._starts)))
 
     def newest(self) -> tuple[Fact, ...]:
-        """Return the facts (values with a kind and a key) that hold now, oldest first: those that no newer fact has
-        replaced. Facts of kind "turn", the metadata of single turns, are left out."""
+        """Return the facts (values in the thread's state) that hold now, oldest first: those that no newer fact of the
+        same kind and key has replaced. Facts of kind "turn", the metadata of single turns, are left out."""
         return tuple(self._at(place) for place in sorted(self._newest.values()))
 
     def digest(self) -> bytes:
-        """Return a digest of all facts (values that hold from a turn on), in order."""
+        """Return a digest of all facts of the thread, in order. A fact is a value in the thread's state that holds from
+        a turn on."""
         return blake3(self._data).digest()

@@ -1,9 +1,10 @@
-"""Estimate how much memory msgpack data takes when it is decoded, before that is done, so that hostile data is refused.
+"""Estimate how much memory msgpack data will take when it is decoded, before it is decoded, so that hostile data can be
+refused.
 
 One byte of msgpack can become ninety bytes of Python objects (an empty list, an empty map), and zstd can make thousands
 of such bytes from one. So a reader refuses data whose stored size is too small for the memory that it would take, and a
-writer pads such data with zeros. Both use `weigh`. In this module, a weight is a number of bytes of memory, and a body
-is the encoded entries of a frame.
+writer pads such data with zeros. Both use the function `weigh`. In this module, a weight is a number of bytes of
+memory, and a body is the encoded entries of a frame.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class TooHeavy(Exception):
 
 
 def allowed(stored: int) -> int:
-    """Return how many bytes of memory a value may take when decoded, if its stored size is `stored` bytes."""
+    """Return how many bytes of memory a value may take when decoded, if its stored size is `stored` bytes. Readers
+    refuse a value that would take more."""
     return TIMES * stored + FLOOR
 
 

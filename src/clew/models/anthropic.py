@@ -29,12 +29,12 @@ _HOLD_PARTS = ("tools", "system", "messages", "content")
 
 
 class AnthropicModel:
-    """A model of Anthropic, or of any endpoint that speaks its Messages API.
+    """A model of Anthropic, or of any endpoint that speaks Anthropic's Messages API.
 
     The SDK reads `ANTHROPIC_API_KEY`, `ANTHROPIC_BASE_URL` and its other environment variables. `settings` are passed
-    to its class `AsyncAnthropic`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`,
-    it is used instead, and you have to close it. With `cache`, the unchanging beginning of each request is marked for
-    the vendor's cache, which makes it cheaper.
+    to the SDK's class `AsyncAnthropic`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own
+    `client`, it is used instead, and you have to close it. With `cache`, the unchanging beginning of each request is
+    marked for the vendor's cache, which makes these tokens cheaper.
     """
 
     def __init__(
@@ -75,7 +75,8 @@ class AnthropicModel:
         )
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. A later call opens new ones."""
+        """Close the connections to the vendor that were opened on the running event loop. A later call of the model
+        opens new ones."""
         await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is sent in one call of a model."""
+    """Everything that is sent to a model in one call: the conversation, the system prompt, the tools and the options."""
 
     messages: tuple[Message, ...]
     system: str = ""
@@ -43,13 +43,13 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text"):
-    """A piece of the response's text, as it is streamed."""
+    """An event of a model call: a piece of the response's text, as it is streamed."""
 
     text: str
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True, tag="thinking"):
-    """A piece of the model's thinking, as it is streamed."""
+    """An event of a model call: a piece of the model's thinking, as it is streamed."""
 
     text: str
 
@@ -93,10 +93,10 @@ class Model(Protocol):
 
     @property
     def context_window(self) -> int | None:
-        """The most tokens of a request and its response together; None if unknown."""
+        """The most tokens that a request and its response may have together; None if unknown."""
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Call the model. Yields pieces of text and thinking as they come, and the complete response as the last event.
 
-        An error of the vendor is raised as `ModelError`. Closing the iterator ends the request.
+        An error that the vendor reports is raised as `ModelError`. Closing the iterator ends the request.
         """

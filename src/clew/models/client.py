@@ -43,11 +43,13 @@ class ResponseBuilder(Protocol):
     """The interface of an object that builds one response of a model from the events in which a vendor streams it."""
 
     def take(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
-        """Add one event of the stream to the response, and return the pieces of text and thinking in it."""
+        """Add one event of the stream to the response that is being built, and return the pieces of text and thinking
+        in that event."""
 
     def response(self, asked: str) -> ModelResponse:
-        """Return the complete response, after the last event. `asked` is the model's name to record if the vendor does
-        not say which model answered. Raises `StreamBroken` if the stream ended too early."""
+        """Return the complete response. Called after the last event of the stream. `asked` is the model's name in the
+        request, which is recorded if the vendor does not say which model answered. Raises `StreamBroken` if the stream
+        ended too early."""
 
 
 class Vendor(Generic[_A]):
@@ -131,7 +133,8 @@ class Vendor(Generic[_A]):
         )
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. A later call opens new ones."""
+        """Close the connections to the vendor that were opened on the running event loop. A later call of the model
+        opens new ones."""
         await self._clients.aclose()
 
 
@@ -169,8 +172,9 @@ class Clients(Generic[_C]):
         """The API key of the client that was used last. It is kept so that it can be removed from error messages."""
 
     async def get(self) -> _C:
-        """Return the client for the running event loop, and make one if there is none. The SDK is imported in another
-        OS thread if necessary, because that takes a second or more. Raises `MissingExtra` if it cannot be imported."""
+        """Return the SDK client for the running event loop, and make one if there is none. If necessary, imports the
+        SDK in another OS thread, because that takes a second or more. Raises `MissingExtra` if the SDK cannot be
+        imported."""
         loop = asyncio.get_running_loop()
         client = self._given or self._made.get(loop)
         if client is None:

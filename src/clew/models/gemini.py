@@ -114,7 +114,8 @@ class GeminiModel:
         )
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. A later call opens new ones."""
+        """Close the connections to the vendor that were opened on the running event loop. A later call of the model
+        opens new ones."""
         await self._clients.aclose()
 
     def _secrets(self) -> list[str]:

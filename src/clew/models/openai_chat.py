@@ -59,7 +59,8 @@ class ChatModel:
         return self._vendor.stream(request, ask)
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. A later call opens new ones."""
+        """Close the connections to the vendor that were opened on the running event loop. A later call of the model
+        opens new ones."""
         await self._vendor.aclose()
 
     def _limit_name(self, base_url: str) -> str:
@@ -100,11 +101,11 @@ class ChatModel:
 
 
 class OpenAIChatModel(ChatModel):
-    """A model behind the Chat Completions API: OpenAI's, or any endpoint that speaks it.
+    """A model behind the Chat Completions API: OpenAI's own endpoint, or any other one that speaks this API.
 
-    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to its
-    class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
-    instead, and you have to close it.
+    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to the
+    SDK's class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it
+    is used instead, and you have to close it.
     """
 
     _prefix = "openai"

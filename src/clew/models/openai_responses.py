@@ -30,11 +30,11 @@ _DO_NOT_REASON = ("gpt-3.5", "gpt-4", "chatgpt-")
 
 
 class OpenAIResponsesModel:
-    """A model behind the Responses API: OpenAI's, or any endpoint that speaks it.
+    """A model behind the Responses API: OpenAI's own endpoint, or any other one that speaks this API.
 
-    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to its
-    class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
-    instead, and you have to close it.
+    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to the
+    SDK's class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it
+    is used instead, and you have to close it.
     """
 
     def __init__(
@@ -64,7 +64,8 @@ class OpenAIResponsesModel:
         )
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. A later call opens new ones."""
+        """Close the connections to the vendor that were opened on the running event loop. A later call of the model
+        opens new ones."""
         await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:

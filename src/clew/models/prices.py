@@ -1,9 +1,9 @@
 """A table of what models cost: the vendors' list prices for standard processing, on the day `PRICED_ON`.
 
-Vendors change prices, and gateways have their own. If a budget depends on a price, give it to the agent as
-`prices={name: Price(…)}`. Faster and slower service tiers, batches, regional surcharges, caches kept longer than the
-default, sound that Gemini models hear, and tools that the vendors run themselves are not in the table. So a computed
-cost does not include them.
+Vendors change prices, and some gateways charge prices of their own. If a budget depends on a price, give that price to
+the agent as `prices={name: Price(…)}`. The table does not have: faster and slower service tiers, batches, regional
+surcharges, caches kept longer than the default, audio input of Gemini models, and tools that the vendors run
+themselves. So a computed cost does not include these.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price
     never 0.
 
     `names` are the possible names of the model; the one that the vendor reported comes first. `prices` are the user's
-    own, by name, and are tried before the built-in table. The cost is also unknown if the usage has no tokens at all,
-    since some endpoints do not count them.
+    own prices, by name of the model, and go before the built-in table. The cost is also unknown if the usage has no
+    tokens at all, since some endpoints do not count them.
 
-    The table has the prices of the models' makers. A model that is reached through `oci:` or `openrouter:` has none,
-    because these sell at prices of their own. A model that Ollama runs on the user's machine is free.
+    The table has the prices of the models' makers. A model that is reached through `oci:` or `openrouter:` has no price
+    in it, because these two sell models at prices of their own. A model that Ollama runs on the user's machine is free.
     """
     known = [names] if isinstance(names, str) else list(names)
     price = find(known, prices or {})
@@ -209,9 +209,9 @@ _T = TypeVar("_T")
 
 
 def find(names: str | Iterable[str], table: Mapping[str, _T]) -> _T | None:
-    """Return the value in the table for the first of these names that the table has; None if it has none. Each name is
-    tried as it is, then without a date or `latest` at its end. After that, both forms are tried without a prefix such
-    as `openai:`.
+    """Return the value in the table for the first of these names that the table has; None if it has none of them. Each
+    name is tried as it is, then without a date or `latest` at its end. After that, both forms are tried without a
+    prefix such as `openai:`.
 
     Names that only begin alike do not match: `gpt-5-pro` is not `gpt-5`.
     """

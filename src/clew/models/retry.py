@@ -1,7 +1,8 @@
-"""Retries model calls, and turns the errors of the vendors' SDKs into Clew's own, with text that is safe to show.
+"""Makes model calls and repeats those that fail. Turns the errors of the vendors' SDKs into Clew's own, with text that
+is safe to show.
 
-This is the only place where calls are retried. The SDKs' own retries are turned off: they do not notice a stream that
-breaks off, report nothing while they wait, and would multiply the number of attempts.
+This is the only place where model calls are retried. The SDKs' own retries are turned off, because the SDKs do not
+notice a stream that breaks off, report nothing while they wait, and would multiply the number of attempts.
 """
 
 from __future__ import annotations
@@ -146,8 +147,8 @@ def _pause(retries: int) -> float:
 
 def _reason(failure: Failure, request: ModelRequest, secrets: Iterable[str]) -> str:
     """Return the reason of a failure as a text, with the vendor's own words made safe to show: without keys and without
-    quotations from the request. For very long conversations this takes a second, so it is done only for the error that
-    is raised."""
+    quotations from the request. For very long conversations this takes a second, so the caller does it only for the
+    error that is raised in the end."""
     words = shown(failure.message, request, secrets).rstrip(".") if failure.message else ""
     waiting = "" if (failure.after or 0) <= LONGEST_WAIT else f"; it asks to wait {failure.after:.0f} s"
     return failure.what + (f": {words}" if words else "") + waiting
@@ -305,7 +306,7 @@ def _read_sdk(error: Exception) -> Failure:
 
 
 def _is_keyless(error: Exception) -> bool:
-    """Return whether this is the error that Anthropic's SDK raises when it has no key."""
+    """Return whether this is the `TypeError` that Anthropic's SDK raises when it has no key."""
     return isinstance(error, TypeError) and "authentication method" in str(error)
 
 
@@ -365,8 +366,8 @@ def _read_meaning(error: Exception, codes: list[str], message: str, status: int 
 
 
 def _said(body: Any) -> tuple[list[str], str]:
-    """Return the error codes in a vendor's error report, the most specific first, and its message. Both are empty if
-    `body` is not a JSON object, for example because it is a proxy's error page."""
+    """Return two things from a vendor's error report: a list of the error codes, the most specific first, and the
+    message. Both are empty if `body` is not a JSON object, for example because it is a proxy's error page."""
     if isinstance(body, Mapping) and isinstance(body.get("error"), Mapping):
         body = body["error"]
     if not isinstance(body, Mapping):

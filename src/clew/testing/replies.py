@@ -1,4 +1,5 @@
-"""Functions that make the responses of a scripted model, and `Reply`, the form into which all of them are converted."""
+"""Functions with which a test writes the responses of a scripted model, and `Reply`, the form into which every response
+is converted."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ _ABSENT = digest_of(b"absent")
 
 
 class BlobContract:
-    """Tests of `put_blobs`, `get_blobs`, `missing_blobs`, `blobs`, `delete_blobs`, and of the references to blobs
-    (`refs`) that an append records."""
+    """Tests of a checkpointer's methods for blobs (`put_blobs`, `get_blobs`, `missing_blobs`, `blobs`, `delete_blobs`),
+    and of the references to blobs (refs) that an append records."""
 
     # Keeping
 

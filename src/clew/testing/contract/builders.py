@@ -83,7 +83,7 @@ def digest_of(data: bytes) -> str:
 
 
 async def put(store: Checkpointer, *blobs: bytes) -> list[str]:
-    """Store these blobs and return their digests in order."""
+    """Store these blobs, and return the digest of each, in order."""
     await store.put_blobs({digest_of(data): data for data in blobs})
     return [digest_of(data) for data in blobs]
 
@@ -93,8 +93,7 @@ async def all_blobs(store: Checkpointer, untouched_for: timedelta = timedelta(0)
 
 
 class Stopwatch:
-    """Remembers when it was made, so that a test can list only the blobs that were last stored or used before that
-    moment."""
+    """Remembers when it was made. So a test can list only the blobs that were last stored or used before that moment."""
 
     APART = 0.5
     """Seconds that a test waits before it makes a `Stopwatch`, so that blobs stored before and after can be told apart
@@ -107,15 +106,15 @@ class Stopwatch:
         self._start = self._asked = time.monotonic()
 
     def before_start(self) -> timedelta:
-        """Return the value for `untouched_for` that matches only blobs which were last stored or used before this
-        object was made. The value is an age, counted back from now."""
+        """Return the age to give as `untouched_for` when blobs are listed or deleted, so that only those are meant
+        which were last stored or used before this object was made. The age is counted back from now."""
         self._asked = time.monotonic()
         return timedelta(seconds=self._asked - self._start + self.APART / 2)
 
     def was_in_time(self) -> bool:
-        """Return whether less than half of `APART` (seconds) has passed since `before_start` was called. Call this
-        after the store has answered. If it returns False, the store may have counted the age from a time that is too
-        late, so its answer proves nothing, and the test asks again."""
+        """Return whether less than a quarter of a second (half of `APART`) has passed since `before_start` was called.
+        A test calls this after the store has answered. If it returns False, the store may have counted the age from a
+        time that is too late. Then its answer proves nothing, and the test asks again."""
         return time.monotonic() - self._asked < self.APART / 2
 
 

@@ -1,5 +1,5 @@
-"""Tests that every store has to pass for concurrent use: one of several writers wins, a half-written append is never
-visible, and a cancelled append is written as a whole or not at all."""
+"""Tests that every store has to pass for concurrent use. If several writers append at one position, exactly one
+succeeds; a half-written append is never visible; and a cancelled append is written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -188,8 +188,8 @@ def _only_winner(results: list[Any]) -> int:
 
 
 async def _ends(task: asyncio.Task[Any]) -> None:
-    """Wait until the asyncio task ends. Fails the test if it does not end within 30 seconds, or if it ended with an
-    error other than cancellation."""
+    """Wait until the asyncio task of a cancelled call ends. Fails the test if it does not end within 30 seconds, or if
+    it ended with an error other than cancellation."""
     done, _ = await asyncio.wait([task], timeout=30)
     if not done:
         pytest.fail("a cancelled call never ended")

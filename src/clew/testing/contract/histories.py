@@ -80,11 +80,11 @@ class Visitor:
         }
 
     async def step(self) -> None:
-        """Make a random call of the store on a random thread, with the calls that go with it, such as `head` before an
-        append and `get_blobs` after `refs`.
+        """Make a random call of the store on a random thread, and the calls that belong to it: `head` before an append,
+        and `get_blobs` after `refs`.
 
         `Conflict`, `MissingBlob` and `Unavailable` are ignored, because a store may raise them here; `check_history`
-        judges whether the store was right to do so. Any other error is raised.
+        judges later whether the store was right to do so. Any other error is raised.
         """
         weights, kinds = zip(*self._kinds.values(), strict=True)
         kind = self._dice.choices(kinds, weights)[0]

@@ -29,8 +29,8 @@ _ELSEWHERE = Owner(host="elsewhere", boot="of another machine", pid=7, started="
 
 
 class LeaseContract:
-    """Tests of the leases that `clew.threads` keeps in heads. The store decides nothing here, but it must show a new
-    head at once and let only one of two appends at the same position succeed."""
+    """Tests of leases, which `clew.threads` keeps in the threads' heads. The store itself does not judge leases, but it
+    must show a new head at once, and let only one of two appends at the same position succeed."""
 
     async def test_a_live_thread_is_not_taken_whatever_the_clock_of_its_holder_says(
         self, open_store: OpenStore

@@ -27,7 +27,8 @@ from clew.testing.contract.builders import (
 
 
 class LifetimeContract:
-    """Tests that misuse of a checkpointer raises an error that says so, and never returns an empty answer."""
+    """Tests that misuse of a checkpointer, such as a call after it was closed, raises an error that says what is wrong,
+    and never returns an empty answer."""
 
     async def test_a_store_closed_and_opened_again_holds_everything(self, open_store: OpenStore) -> None:
         store = open_store()

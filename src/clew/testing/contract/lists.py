@@ -1,5 +1,5 @@
-"""Tests that every store has to pass for listing heads: every condition, both orders, paging, and listing while others
-write."""
+"""Tests that every store has to pass for listing heads: every condition of a query, the orders by time of change and of
+creation, reading page by page, and listing while others write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from clew.testing.contract.builders import OpenStore, a_head, append, heads, lis
 
 
 class ListingContract:
-    """Tests that `heads` returns the matching threads in order, each thread once."""
+    """Tests that a listing by the checkpointer's method `heads` has all threads that match the query, each once and in
+    the order that the query asks for."""
 
     # Conditions
 
@@ -373,8 +374,8 @@ class _Changing:
         assert in_order == sorted(in_order, key=query.position, reverse=True), "not in order"
 
     def check_once(self, query: HeadQuery, found: list[Head], moved: set[str]) -> None:
-        """Assert that no thread is in `found` twice, and that `found` has all threads that match the query and are not
-        in `moved`. `moved` has the ids of the threads that were written during the listing."""
+        """Assert that no thread is in `found`, the heads of a listing, twice. Assert also that `found` has all threads
+        that match the query and are not in `moved`, the ids of the threads that were written during the listing."""
         _each_once([head.thread_id for head in found], self._always_matching(query, self._versions.keys() - moved))
 
     def _always_matching(self, query: HeadQuery, thread_ids: Iterable[str]) -> set[str]:

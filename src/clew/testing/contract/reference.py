@@ -21,7 +21,8 @@ Step = tuple[str, Callable[[Checkpointer], Awaitable[object]]]
 
 
 class ModelContract:
-    """A test that makes the same random operations on a store and on the memory store, and compares the results."""
+    """A test that makes the same random operations on a store and on the memory store, and checks that both give the
+    same results and errors."""
 
     async def test_random_operations_give_what_the_reference_gives(self, open_store: OpenStore) -> None:
         for seed in _SEEDS:

@@ -36,8 +36,8 @@ later. `failed`: it raised something else, which no store should.
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One call of a store: what the caller asked, and which answer it got. Frames, heads and blobs are named by digests
-    of their content."""
+    """One call of a store: what the caller asked, and which answer the caller got. Frames, heads and blobs are named by
+    digests of their content."""
 
     process: str
     """The name of the process that made the call."""

@@ -40,9 +40,9 @@ class Recorder(WrappedCheckpointer):
         self._numbers: Iterator[int] = itertools.count()
 
     def as_writer(self, writer: str) -> Recorder:
-        """Return another recorder for the same store and journal, whose calls are recorded under the name `writer`.
-        Open each `Thread` with a recorder of its own, so that `check_history` can tell the holders of the thread's
-        lease apart."""
+        """Return another recorder for the same store and the same journal, which records its calls under the name
+        `writer`. Open each `Thread` with a recorder of its own, so that `check_history` can tell apart the holders of
+        the thread's lease."""
         other = Recorder(self.store, self._write, process=self._process, writer=writer)
         other._numbers = self._numbers
         return other

@@ -41,7 +41,8 @@ class Dispatcher:
         self._models = models
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until either side closes it."""
+        """Answer the requests of one connection, one after the other, until the client or this server closes the
+        connection."""
         connection = Connection(reader, writer)
         with suppress(Abandoned, ConnectionError):
             try:

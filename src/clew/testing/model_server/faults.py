@@ -1,4 +1,5 @@
-"""Faults that a test can make the model server commit: error statuses, broken connections, delays and broken data."""
+"""Faults that a test can ask the model server for, so that its answers go wrong: error statuses, broken connections,
+delays and broken data."""
 
 from __future__ import annotations
 

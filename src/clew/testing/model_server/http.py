@@ -37,7 +37,8 @@ class Abandoned(Exception):
 
 
 class BadRequest(Exception):
-    """Raised when the received bytes are not an HTTP request. `status` is the HTTP status to answer with."""
+    """Raised when the received bytes are not an HTTP request, or are one whose body is too long. `status` is the HTTP
+    status to answer with."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -138,12 +139,12 @@ class Connection:
             await asyncio.sleep(min(left, 0.02))
 
     async def cut(self) -> None:
-        """Close the connection in the middle of an answer. The client still receives what was sent."""
+        """Close the connection in the middle of an answer. The client still receives what was sent before."""
         self._http.send_failed()
         self._writer.close()
 
     async def reset(self) -> None:
-        """Reset the connection at once, so that the client's next read fails."""
+        """Reset the TCP connection at once, so that the client's next read fails with an error."""
         self._http.send_failed()
         taken = self._writer.get_extra_info("socket")
         taken.setsockopt(

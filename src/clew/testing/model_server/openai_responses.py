@@ -242,9 +242,9 @@ def _error(problem: Problem) -> dict[str, Any]:
 
 
 def _stream_error(problem: Problem, answer: Answer, body: Body, sent: int) -> Event:
-    """Return the event that ends a stream with the error `problem`. It holds the response `answer` with the status
-    `failed` and the error inside. `body` is the body of the request. `sent` is how many events were sent before on this
-    stream; it is also the event's sequence number."""
+    """Return the event that ends a stream with the error `problem`, in OpenAI's Responses API. The event holds the
+    response `answer` with the status `failed` and the error. `body` is the body of the request. `sent` is how many
+    events were sent before on this stream; it is also the event's sequence number."""
     error = _error(problem)["error"]
     code = error["code"] if problem.overflow or problem.status == 429 else "server_error"
     failed = {**_begun(answer, body), "status": "failed", "error": {"code": code, "message": error["message"]}}

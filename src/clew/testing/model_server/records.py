@@ -58,7 +58,8 @@ def without_secrets(headers: dict[str, str]) -> dict[str, str]:
 
 
 class Records:
-    """All requests that a server has received. Only the server's OS thread adds to them; any OS thread may read them."""
+    """All requests that a model server has received. Only the server's OS thread adds requests; any OS thread may read
+    them."""
 
     def __init__(self, on_request: Callable[[RecordedRequest], None] | None = None) -> None:
         self._on_request = on_request
@@ -84,7 +85,7 @@ class Records:
                 future.set_result(None)
 
     def when(self, number: int) -> Future[None]:
-        """Return a future that is done once at least `number` model calls have come since the server started."""
+        """Return a future that is done once at least `number` model calls have come since the model server started."""
         future: Future[None] = Future()
         with self._lock:
             if self.calls < number:

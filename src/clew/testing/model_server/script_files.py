@@ -131,7 +131,8 @@ def _fits(rule: _Rule, request: ModelRequest) -> bool:
 
 
 def read_script(path: Path) -> ScriptFile:
-    """Read a script file. Raises `InvalidInput`, which says what is wrong in the file."""
+    """Read a script file, which is JSON and says what a model server answers, and return its content. Raises
+    `InvalidInput`, which says what is wrong in the file."""
     try:
         text = path.read_bytes()
     except OSError as error:

@@ -33,21 +33,21 @@ ServerScript = (
 
 
 class ModelServer:
-    """An HTTP server on 127.0.0.1 that speaks Anthropic messages, OpenAI chat completions, OpenAI responses and
-    Gemini.
+    """An HTTP server on 127.0.0.1 that speaks Anthropic messages, OpenAI chat completions, OpenAI responses and Gemini.
 
         async with ModelServer([call("add", a=1, b=2), "It is 3."]) as server:
             client = AsyncAnthropic(base_url=server.anthropic_url, api_key="any")
 
-    The script is the same as that of `ScriptedModel`: a list of responses, or a function of the `ModelRequest`, which
-    runs on the server's OS thread. A `Fault` can be a response too. The number of model responses in a request's
-    conversation is the index of the next response, so that a client that was killed, or tries again, gets the right
-    one. With `by="order"`, each call takes the next response of the list, unless a fault stops the call. A request past
-    the end of the list, or one that the vendor would refuse, is answered with status 400.
+    The script says what the model answers, as for `ScriptedModel`: a list of responses, or a function of the
+    `ModelRequest`, which runs on the server's OS thread. A `Fault` can take the place of a response. The number of
+    model responses in a request's conversation is the index of the next response, so that a client that was killed, or
+    tries again, gets the right response. With `by="order"`, each call takes the next response of the list, unless a
+    fault stops the call. A request past the end of the list, or one that the vendor would refuse, is answered with
+    status 400.
 
-    Use it as a context manager, sync or async. The server runs on an OS thread of its own. It works with any client in
-    any process, such as the command line of a coding agent that is started with the variables of `env()`. It needs the
-    extra `testing`.
+    Use the server as a context manager, sync or async. It runs on an OS thread of its own, and works with any client in
+    any process, such as the command line of a coding agent that is started with the variables of `env()`. The extra
+    `testing` is needed.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ModelServer:
         self._key = key
 
     def start(self) -> None:
-        """Start the server. A `with` block does this on entry. Raises `UsageError` if it runs already."""
+        """Start the server. A `with` block does this on entry. Raises `UsageError` if the server runs already."""
         if self._thread is not None:
             raise UsageError("this ModelServer is running already; make another one for a second port")
         thread = ServerThread(self._dispatcher.serve, "127.0.0.1", self._port)

@@ -34,9 +34,8 @@ class Event(NamedTuple):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model server answers to one request, before it is written in a vendor's form: the content that the test's
-    script gives, with ids, model, stop reason and usage.
-    """
+    """What the model server answers to one request, before it is written in a vendor's form: the content of the
+    script's response, and the ids, the model's name, the stop reason and the token counts to send with it."""
 
     id: str
     """Random letters from which the ids are made that a vendor makes anew for every response."""
