@@ -184,8 +184,8 @@ class Fold:
     def sketch(self, *, all_facts: bool = False) -> Checkpoint:
         """Return the current state in a form that takes little memory. It has empty messages, and its `marks` (what the
         model saw at the end of each turn) can only be counted and read one by one. Without `all_facts`, it has only the
-        facts (values that hold from a turn on) that hold now, and none about single turns. If this fold was made
-        without `outline`, return the complete state."""
+        facts (values that hold from a turn on) that hold now, and none about single turns. If this object was made
+        without the argument `outline`, return the complete state."""
         marks, facts = self._marked(), self._facts
         if isinstance(marks, list) or isinstance(facts, Facts):
             return self.checkpoint()
@@ -300,8 +300,9 @@ class Fold:
         self._view_start, self._view_end = view[-1] if view else (0, -1)
 
     def _marked(self) -> list[Ranges] | ViewOutline:
-        """Return, for each turn, which messages the model saw at its end. The messages of the current turn change with
-        every tool result. So the list is brought up to date here, when it is asked for, and not with every entry."""
+        """Return, for each turn, which messages the model saw at its end, as ranges (start, stop) of indices in the
+        history. The ranges of the current turn change with every tool result, so they are computed here, when they are
+        asked for, and not with every entry."""
         if self._turn_grows:
             one_range = not self._older and self._view_end >= 0
             self._marks[-1] = ((self._view_start, self._view_end),) if one_range else self._view()

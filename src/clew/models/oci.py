@@ -197,8 +197,8 @@ class _Access:
 
     def _load_token(self) -> None:
         """Read the session token from the file that the profile in OCI's configuration names, and make a signer from
-        the token and the profile's key. Keeps the present signer if its token is still the same. Called for each
-        request, because another process may renew the token in the file."""
+        the token and the profile's key. Keeps the present signer if it was made with the token that is in the file.
+        Called for each request, because another process may renew the token in the file."""
         import oci
 
         named = self._config.get("security_token_file")

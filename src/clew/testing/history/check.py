@@ -1,5 +1,5 @@
-"""`check_history`: find wrong answers of a store in a history, which is a record of the calls that processes made of
-it."""
+"""`check_history`: find wrong answers of a store in a history, which is a record of the calls that several processes
+made, and of the store's answers."""
 
 from __future__ import annotations
 

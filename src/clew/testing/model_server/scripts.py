@@ -20,8 +20,8 @@ response, not a list of letters."""
 
 
 def turns_in(request: ModelRequest) -> int:
-    """Return how many responses of the model the request's conversation already has. That is also the index, from 0, of
-    the next response in a script's list of responses."""
+    """Return how many responses of the model are in the request's conversation. That is also the index, from 0, of the
+    next response in a script's list of responses."""
     return sum(isinstance(message, Assistant) for message in request.messages)
 
 
