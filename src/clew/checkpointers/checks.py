@@ -52,8 +52,8 @@ def _lacked_memory(error: BaseException | None) -> bool:
 
 
 def check_wanted(ask: Callable[[], bool] | None = None) -> None:
-    """Raise `Unavailable` if nobody waits any more for the append or the deletion that is about to be written. `ask` is
-    what `is_abandoned` held when the call began; by default, what it holds now."""
+    """Raise `Unavailable` if nobody waits any more for the append or the deletion that is about to be written. `ask`
+    returns whether that is so; by default, the function is taken from the context variable `is_abandoned`."""
     ask = ask or is_abandoned.get()
     if ask is not None and ask():
         raise Unavailable(GIVEN_UP)

@@ -92,8 +92,9 @@ class Table(NamedTuple):
 
 class Header(NamedTuple):
     """The header of a record, which is one append in a thread's file, after the header's checksum was verified. `at` is
-    the number of the first frame. `frames` and `refs` are counts; `length` and `head` are sizes in bytes. `mark` is the
-    header's own checksum, `before` is the mark of the record before it."""
+    the number of the first frame. `frames` and `refs` are the numbers of frames and of refs (digests of blobs).
+    `length` and `head` are the sizes of the record and of the thread's head in bytes. `mark` is the header's own
+    checksum, `before` is the mark of the record before it."""
 
     offset: int
     at: int
@@ -169,9 +170,10 @@ class Header(NamedTuple):
 
 
 def only_frames(data: bytes, bounds: Sequence[int]) -> list[bytes | None]:
-    """Check records that follow each other, and return a list with one item for each record: its frame, or None.
+    """Check records that follow each other, and return a list with one item for each record: its frame, or None. A
+    record is one append in a thread's file.
 
-    A record's item is None if the record fails a check, or has refs or another number of frames than one. Use
+    A record's item is None if the record fails a check, has refs (digests of blobs), or has not exactly one frame. Use
     `Header.unpack` and `Header.read` for such a record: they read any record, and say what is wrong with a damaged one.
     Most records have one frame and no refs. For these, this function takes less than half of their time (measured).
 

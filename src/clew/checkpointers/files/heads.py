@@ -50,8 +50,8 @@ _decode = msgspec.msgpack.Decoder(dict[str, _Known]).decode
 
 
 class HeadFiles:
-    """Lists the heads of one namespace of a file store. The result is exact even if other processes have appended since
-    the last listing."""
+    """Lists the heads (small summaries of threads) of one namespace, a separate part of a file store. The result is
+    exact even if other processes have appended since the last listing."""
 
     def __init__(self, root: Root, threads: ThreadFiles) -> None:
         self._root = root

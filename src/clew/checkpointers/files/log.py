@@ -59,7 +59,8 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 class Span(NamedTuple):
-    """Where the frames from number `start` up to, not including, `stop` are in a thread's file."""
+    """Where the frames from number `start` up to, not including, `stop` are in a thread's file: which of its records
+    (one for each append) hold them."""
 
     bounds: list[int]
     """The offset of each record that holds some of these frames, in order; then the offset at which the last record
@@ -171,9 +172,9 @@ class Log:
             self._safe = self.end
 
     def sync(self, fd: int, call: Callable[[int], None]) -> None:
-        """Sync the file by calling `call` with its descriptor, and note that all complete records are on the disk. If
-        that fails, write the records that may be lost once more, and raise the error. The caller holds the exclusive
-        lock."""
+        """Sync the file, and note that all complete records are on the disk. `call` is the function that syncs: it gets
+        the file's descriptor. If it fails, write the records that may be lost once more, and raise its error. The
+        caller holds the file's lock exclusively."""
         try:
             call(fd)
         except OSError:

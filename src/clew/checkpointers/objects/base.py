@@ -173,7 +173,8 @@ class BucketCheckpointer(Checkpointer):
 
     async def _limit(self, work: Coroutine[Any, Any, T]) -> T:
         """Run this coroutine and return its result. Raises `Unavailable` after as many seconds without progress as the
-        checkpointer's `timeout` allows. The first call also tests the bucket, before it runs the coroutine."""
+        checkpointer's `timeout` allows. The first call, before it runs the coroutine, tests that the bucket honours
+        conditional puts (writes that fail if the object has changed)."""
 
         async def opened() -> T:
             try:

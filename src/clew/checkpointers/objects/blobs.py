@@ -66,9 +66,9 @@ REMEMBERED = 4 * 2**20
 
 
 class ObjectBlobs:
-    """The blobs of one namespace of a bucket. Each blob has a record, a small object that says when the blob was last
-    used. Records are remembered, each with the tag that identifies its state. So to set the time of last use takes only
-    one request, a put on condition that the record still has this tag."""
+    """The blobs of one namespace (a separate part) of a bucket. Each blob has a record, a small object that says when
+    the blob was last used. Records are remembered, each with the tag that identifies its state. So to set the time of
+    last use takes only one request, a put on condition that the record still has this tag."""
 
     def __init__(self, bucket: PatientBucket, root: str, where: str) -> None:
         self._bucket = bucket

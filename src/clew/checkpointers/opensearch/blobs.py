@@ -56,7 +56,7 @@ class _Record(NamedTuple):
 
 
 class Blobs:
-    """The blobs of one namespace of an OpenSearch store."""
+    """The blobs of one namespace (a separate part) of an OpenSearch store."""
 
     def __init__(self, engine: Engine, indices: Indices, ns: str, where: str) -> None:
         self._engine = engine

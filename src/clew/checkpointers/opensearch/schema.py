@@ -161,9 +161,9 @@ class Indices:
 
 
 async def _clock(engine: Engine) -> Clock:
-    """Ask a node of the cluster for its time, and return the cluster's clock. The result is this machine's clock if the
-    cluster does not tell its time. It is also this machine's clock if the two differ by no more than `NOTICED` seconds
-    plus the time that the request took."""
+    """Ask a node of the cluster for its time, and return a `Clock` that tells the cluster's time. If the cluster does
+    not tell its time, the `Clock` tells this machine's time. It also does so if the two times differ by no more than
+    `NOTICED` seconds plus the time that the request took."""
     asked = time.time()
     only = {"filter_path": "nodes.*.timestamp"}
     answer = await engine.ask("GET", "/_nodes/_local/stats/process", only, also=_NOT_FOR_US)

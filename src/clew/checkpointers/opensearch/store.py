@@ -63,12 +63,13 @@ class OpenSearchCheckpointer(Checkpointer):
       second node.
     - `index_messages=true` allows `index_text`.
     - `client`: an `opensearchpy.AsyncOpenSearch` to use, for several hosts or for signed requests, as Amazon's service
-      needs them. It is not closed with the checkpointer. It should not retry conditional writes, but if it does, nothing
-      is lost.
+      needs them. The client is not closed with the checkpointer. It should not retry conditional writes, but if it
+      does, nothing is lost.
 
-    An acknowledged append is durable, because the translog is synced for each request. Indices with
-    `index.translog.durability: async` are refused on first use. Reads get documents by id and see every write. Listings and
-    searches refresh the index first, so that they see everything appended before; appends never wait for a refresh.
+    An acknowledged append is durable, because the cluster syncs its write-ahead log, the translog, for each request.
+    Indices with `index.translog.durability: async` are refused on first use. Reads get documents by id and see every
+    write. Listings and searches refresh the index first, so that they see everything appended before; appends never
+    wait for a refresh.
 
     An append checks that the blobs it refers to exist, and sets their time of last use to now, in a request before the
     write. Garbage collection spares a blob for a grace period after its last use, so that period must be longer than an

@@ -119,8 +119,9 @@ def make_pack(frames: Sequence[bytes], refs: Sequence[str]) -> tuple[Pack, bytes
 
 
 def pack_table(pack: Pack, data: bytes) -> PackTable:
-    """Decode the part of a pack before its frames, and check it against the sum in `pack`, the thread's entry for it.
-    `data` is the whole pack or at least that part. Raises `BadObject` if it is damaged."""
+    """Decode the part of a pack (a stored group of older frames) that comes before the frames, and check it against the
+    checksum in `pack`, the entry in the thread's list of packs. `data` is the whole pack or at least that part. Raises
+    `BadObject` if the part is damaged."""
     table = data[: pack.table]
     if checksum(table) != pack.sum:
         raise BadObject("its table fails its check")
@@ -165,7 +166,7 @@ def unique_name() -> str:
 
 
 def checksum(data: bytes) -> bytes:
-    """Return the sum of these bytes: the first 16 bytes of their blake3."""
+    """Return a checksum of these bytes: the first 16 bytes of their blake3."""
     return blake3(data).digest(16)
 
 

@@ -157,7 +157,8 @@ _TYPES = (
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """One call of `Checkpointer.append`, with its values ready for SQL."""
+    """One append to a thread, with its values ready for SQL: the frames to add, the digests of the blobs that they
+    refer to (refs), the number of frames that the log must have before (`at`), and the thread's new head."""
 
     thread_id: str
     place: tuple[bytes, bytes]

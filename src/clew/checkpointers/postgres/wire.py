@@ -152,8 +152,8 @@ class Connection:
         return None
 
     def _answer(self, done: Done) -> None:
-        """Pass the complete answer to `done`, as a result or a failure. If the answer says that the server ends the
-        connection, call `_fail` instead."""
+        """Call `done`, the caller's function, with the complete answer: with a result or a failure. If the server ends
+        the connection, close it too, and report a broken connection."""
         results = self._results
         bad = next((result for result in results if result.status not in _OK), None)
         if bad is not None:
@@ -180,8 +180,9 @@ class Connection:
         self._fail(f"no answer for {self._patience.seconds:g} s", LATE)
 
     def _fail(self, why: str, code: str = LOST) -> None:
-        """Close a broken connection, call `lost`, and pass the failure to `done` of the running statement, if there is
-        one. `why` and `code` say in the failure what happened. That statement may or may not have taken effect."""
+        """Close a broken connection, call `lost`, and report the failure to the caller of the running statement, if
+        there is one. `why` and `code` say in the failure what happened. The statement may or may not have taken
+        effect."""
         if not self._open:
             return
         done = self._done

@@ -127,8 +127,8 @@ class Listing:
         raise Unavailable(f"{self._where}: listings of threads are lost again as soon as they are made. Try again.")
 
     async def _is_new(self) -> bool:
-        """Return True if no shard has a listing or the key that says that the shard has had threads. This is so in a
-        new store, and in a store that lost all these keys."""
+        """Return True if no shard (part of the namespace) has a list of its threads, or the key that says that the
+        shard has had threads. This is so in a new store, and in a store that lost all these keys."""
         return not any(
             await self._engine.commands([("EXISTS", *self._layout.listings(number)) for number in range(SHARDS)])
         )

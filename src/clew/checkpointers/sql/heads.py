@@ -45,9 +45,9 @@ _decode = msgspec.msgpack.Decoder(Head).decode
 
 
 class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The arguments of one call of `Checkpointer.append` as values for SQL. Each frame and each ref becomes a row of
-    its own. The other fields select or fill the row of the thread's head, except for `id` (the thread's id as text) and
-    `size` (the bytes of frames and head together), which are not stored."""
+    """The arguments of one call of `Checkpointer.append` as values for SQL. Each frame, and each ref (digest of a
+    blob), becomes a row of its own. The other fields select or fill the row of the thread's head, except for `id` (the
+    thread's id as text) and `size` (the bytes of frames and head together), which are not stored."""
 
     id: str
     """The thread id as text, for errors."""

@@ -37,7 +37,9 @@ async def list_heads(
     select_keys: Callable[[HeadQuery], Awaitable[Iterable[bytes]]],
     select_by_keys: Callable[[Sequence[bytes]], Awaitable[Rows]],
 ) -> AsyncIterator[Head]:
-    """Yield the heads that match the query, as `Checkpointer.heads` promises. `where` names the store in errors.
+    """Yield the heads that match the query, in its order, each thread once. A thread that is updated meanwhile is not
+    missed, but may come later than its place in this order. If heads are damaged, raises `Corrupt` after all others.
+    `where` names the store in errors.
 
     The other arguments are functions that each run a single SQL statement. `select` returns the rows that match a
     query, in its order; a row is a stored head and its thread's id. `select_keys` returns only the threads' keys, in

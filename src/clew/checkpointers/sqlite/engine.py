@@ -248,8 +248,8 @@ class Engine:
                     self._checkpoint(self._connection)
 
     def _with_time_left(self, batch: list[Job]) -> tuple[list[Job], list[Job]]:
-        """Divide requests that found the database locked into those whose time is over and those that wait on. The
-        latter lose their error. If there is no memory for this, none waits on."""
+        """Divide requests that found the database locked into two lists: those whose time is over, and those that are
+        to be tried again, whose error is removed. If there is no memory for this, all are in the first list."""
         over: list[Job] = []
         left: list[Job] = []
         try:
@@ -264,8 +264,8 @@ class Engine:
     def _gather(self, left: list[Job], more: bool) -> tuple[list[Job], bool]:
         """Take the requests that are in the queue, and return them after those in `left`, which are to be tried again.
         Waits for requests if there are none in `left`. The queue holds lists of requests; no further list is taken once
-        there are `MAX_BATCH` requests or more. The second value returned is False once `stop` was called, and then
-        `more` is False in the next call."""
+        there are `MAX_BATCH` requests or more. The second value returned says whether the queue may still get requests:
+        it is False once `stop` was called. `more` is this value from the previous call; if False, nothing is taken."""
         batch = left
         while more and len(batch) < MAX_BATCH:
             try:

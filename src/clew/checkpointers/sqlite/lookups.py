@@ -24,7 +24,8 @@ many, so every entry on the page where the key would be is checked."""
 
 
 class ThreadRow(NamedTuple):
-    """A thread's row in the table `heads`."""
+    """A thread's row in the table `heads`: the row's id, the number of frames, the log's id, the time of creation in
+    microseconds since 1970, and the stored head."""
 
     id: int
     frames: int

@@ -60,8 +60,8 @@ VACUUM_STEP = 16
 class Deletion(ABC):
     """The deletion of a thread or of blobs. It is done in one transaction or, on a full disk, in several small ones.
 
-    `is_abandoned` returns whether nobody waits for the deletion any more. If it does so when the deletion would begin,
-    nothing is deleted. It is None if that cannot be.
+    `is_abandoned` is a function that returns whether nobody waits for the deletion any more. If it returns True when
+    the deletion would begin, nothing is deleted. It is None if somebody always waits.
     """
 
     def __init__(self, is_abandoned: Callable[[], bool] | None) -> None:
