@@ -302,9 +302,9 @@ class Checkpointer:
         not exist."""
 
     def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        """Delete these blobs, except those that were touched within this time. A blob is touched when it is put, given
-        as a ref to an append, or asked for with `missing_blobs`. So a blob that is touched after `blobs` has listed it
-        stays."""
+        """Delete these blobs, except those that were touched within the time `untouched_for`, counted back from now. A
+        blob is touched when it is put, given as a ref to an append, or asked for with `missing_blobs`. So a blob that
+        is touched after the method `blobs` has listed it stays."""
 
     def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         """Return the stored blobs by digest. Blobs that the store does not have are left out. Raises `Corrupt` if stored

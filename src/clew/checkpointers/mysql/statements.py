@@ -75,7 +75,7 @@ class Statements:
         return selected + b"%b ORDER BY %b LIMIT %d" % (self._conditions(query), _ORDER[query.order], limit)
 
     def _conditions(self, query: HeadQuery) -> bytes:
-        """Return the WHERE clause for a query. It selects the same heads as `HeadQuery.matches`."""
+        """Return the WHERE clause that selects the heads that match a query, with the values filled in."""
         where = [fill(b"space = %b", self._space)]
         if query.prefix:
             where.append(fill(b"thread_id >= %b AND thread_id < %b", *after_prefix(query.prefix)))

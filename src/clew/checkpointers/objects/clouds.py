@@ -76,7 +76,8 @@ def open_obstore(scheme: str, bucket: str, where: str, config: Mapping[str, Any]
 
 def plain_http(endpoint: str | None, allowed: bool | None) -> bool:
     """Return True if requests are to be allowed over plain http, and False if they must use https. Without an endpoint,
-    this is what `allowed` says; with one, it is True if the endpoint's address starts with `http://`.
+    the result is True if `allowed` is True. With an endpoint, it is True if the endpoint's address starts with
+    `http://`.
 
     Raises `InvalidInput` if the endpoint is plain http on another machine and `allowed` is not True. Also raises it if
     the endpoint is not an http or https address, or has a password in it.

@@ -190,9 +190,9 @@ def dead_record(since: int) -> bytes:
 
 
 def is_dead(data: bytes) -> bool:
-    """Return whether this is a dead record, the object in place of a deleted blob or thread. Raises `BadObject` if it is
-    damaged, and `NewerObject` if it has a later format version. `data` is an object or at least its first `DEAD_SIZE`
-    bytes."""
+    """Return whether `data` is a dead record, the object that a bucket holds in place of a deleted blob or thread.
+    Raises `BadObject` if it is damaged, and `NewerObject` if it has a later format version. `data` is an object or at
+    least its first `DEAD_SIZE` bytes."""
     return data[:3] == b"CLD" and isinstance(read_record(data), Dead)
 
 

@@ -83,8 +83,9 @@ class ObjectThreads:
         raise Corrupt(f"{name} in {self._where} is cut short. Restore it from a copy.")
 
     async def delete(self, thread_id: str) -> None:
-        """Delete a thread: first replace its object by a dead record, then delete its packs, which hold its older frames.
-        Packs that a crash leaves behind are invisible, and a later cleanup deletes them.
+        """Delete a thread: first replace its object by a dead record, a few bytes that say that the thread does not
+        exist; then delete its packs, which hold its older frames. Packs that a crash leaves behind are invisible, and a
+        later cleanup deletes them.
 
         If the thread changes meanwhile, this tries again. But if somebody else has deleted the thread and made it again
         meanwhile, the new thread stays.
@@ -193,9 +194,9 @@ class ObjectPacks:
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack]:
-        """Write a new pack that holds the content of the packs `older`, followed by these frames and refs (digests of
-        blobs). Returns the entry of the new pack for the thread's list of packs. `thread` is the thread's key, the hash
-        of its id."""
+        """Write a new pack (a stored group of older frames). It holds the content of the packs `older`, which it is to
+        replace, followed by these frames and refs (digests of blobs). Returns the entry of the new pack for the
+        thread's list of packs. `thread` is the thread's key, the hash of its id."""
         whole = await together([self._whole(thread, pack) for pack in older])
         all_frames = [frame for found, _ in whole for frame in found] + list(frames)
         all_refs = dict.fromkeys([ref for _, found in whole for ref in found] + list(refs))

@@ -132,8 +132,8 @@ class Indices:
         return missing
 
     async def _make(self, engine: Engine, name: str) -> None:
-        """Create the index with this name, and before it the index template of the same name. Either may exist already,
-        made by another process or by hand; then it is left as it is."""
+        """Create the index with this name, and before it the index template of the same name. If the index or the
+        template exists already, made by another process or by hand, it is left as it is."""
         template = {"index_patterns": [name], "priority": _PRIORITY, "template": self._template(name)}
         await self._step(engine, f"/_index_template/{name}", {"create": "true"}, template, "already exists")
         await self._step(engine, f"/{name}", {}, None, "resource_already_exists_exception")

@@ -181,9 +181,10 @@ class DocumentPacks:
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack, ...]:
-        """Write a new pack that holds the content of the packs `older`, followed by these frames and refs (digests of
-        blobs); several packs if one would be too large. Returns the entries of the new packs for the thread's list of
-        packs. `thread` is the thread's key, the hash of its id."""
+        """Write a new pack (a stored group of older frames), or several packs if one would be too large. The new packs
+        hold the content of the packs `older`, which they are to replace, followed by these frames and refs (digests of
+        blobs). Returns the entries of the new packs for the thread's list of packs. `thread` is the thread's key, the
+        hash of its id."""
         whole = await self._whole(thread, older)
         all_frames = [frame for found, _ in whole for frame in found] + list(frames)
         all_refs = list(dict.fromkeys([ref for _, found in whole for ref in found] + list(refs)))

@@ -1,11 +1,11 @@
 """Appends to and reads the logs of packed stores.
 
 A packed store keeps each thread in one record: an object of a bucket or a document of an index. The record holds the
-head, the newest frames and refs (the tail), and the list of packs with the older ones. A ref is the digest of a blob
-that the thread refers to. A conditional write of the record commits an append. What was last read or written is
-remembered, together with the state of the record (a tag or number that changes with every write). So an append is
-usually a single conditional write, which writes the whole tail again. When the tail grows too large, or has been
-rewritten too often, it becomes a pack. The pack is written before the record, under a name of its own.
+head, the newest frames and refs (the tail), and the list of packs: stored groups of older frames and refs. A ref is the
+digest of a blob that the thread refers to. A conditional write of the record commits an append. What was last read or
+written is remembered, together with the state of the record (a tag or number that changes with every write). So an
+append is usually a single conditional write, which writes the whole tail again. When the tail grows too large, or has
+been rewritten too often, it becomes a pack. The pack is written before the record, under a name of its own.
 
 The store supplies the operations on records (`Records`) and on packs (`Packs`).
 """
@@ -69,7 +69,8 @@ class Tail(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the frames and refs that are not in a pack yet."""
+        """The size in bytes of the frames and refs (digests of blobs) that are not in a pack yet. A pack is a stored
+        group of older frames."""
         return sum(map(len, self.frames)) + 32 * len(self.refs)
 
 
@@ -84,13 +85,13 @@ class Log(NamedTuple, Generic[S]):
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory this object takes, with its frames and refs."""
+        """About how many bytes of memory this object takes, with its frames and refs (digests of blobs)."""
         return self.tail.size + 128 * len(self.tail.packs) + 1024
 
 
 class Records(Protocol[S]):
     """The operations on threads' records that a packed store implements. A thread's record is the one object or
-    document that holds its head, its newest frames and the list of its packs."""
+    document that holds its head, its newest frames and the list of its packs (stored groups of older frames)."""
 
     async def load(self, key: str) -> Log[S] | None:
         """Read and check the record of a thread: the object or document with the newest frames and the list of the
@@ -121,9 +122,9 @@ class Packs(Protocol):
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack, ...]:
-        """Write one or more new packs that hold the content of the packs `older`, followed by these frames and refs
-        (digests of blobs). Returns the entries of the new packs for the thread's list of packs. `thread` is the
-        thread's key, the hash of its id."""
+        """Write one or more new packs (stored groups of older frames). They hold the content of the packs `older`,
+        which they are to replace, followed by these frames and refs (digests of blobs). Returns the entries of the new
+        packs for the thread's list of packs. `thread` is the thread's key, the hash of its id."""
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
         """Return frames from packs (stored groups of a thread's older frames), in order. Each item of `wanted` is a
@@ -261,7 +262,7 @@ class PackedLogs(Generic[S]):
         """Write the thread's record (its one object or document) with this append added, if the record is still as
         `known` says, or does not exist if `known` is None. Returns True if the append is written, and False if the
         record was different, so that nothing was added. If the record would become too large, its frames and refs
-        (digests of blobs) are moved to a pack first."""
+        (digests of blobs) are first moved to a pack, a stored group of older frames."""
         before = known.tail if known else Tail()
         tail = before._replace(
             frames=[*before.frames, *map(bytes, append.frames)],
@@ -287,9 +288,9 @@ class PackedLogs(Generic[S]):
         return True
 
     async def _drop_unless_listed(self, key: str, new: Sequence[Pack]) -> None:
-        """After a refused write of a thread's record (its one object or document), delete the packs `new` that were
-        written for that write, unless the record lists them. The record lists them if the store carried out the write
-        although no answer came."""
+        """After a refused write of a thread's record (its one object or document), delete the packs `new` (stored
+        groups of older frames) that were made for that write, unless the record lists them. The record lists them if
+        the store carried out the write although no answer came."""
         if new and not {pack.name for pack in new} & await self.pack_names(key):
             await self.drop(key, new)
 

@@ -101,8 +101,8 @@ def _limit(query: HeadQuery) -> bytes:
 
 
 def _conditions(namespace: bytes, query: HeadQuery) -> tuple[str, list[int], list[bytes]]:
-    """Return the WHERE clause that selects the heads that match a query, the types of the parameters in it, and their
-    values. It selects the same heads as `HeadQuery.matches`."""
+    """Return the WHERE clause that selects the heads that match a query, the types of the parameters in the clause (as
+    PostgreSQL's type numbers), and their values."""
     where = ["ns = $1"]
     types = [BYTES]
     values = [namespace]

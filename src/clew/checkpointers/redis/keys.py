@@ -58,13 +58,13 @@ def moment_bytes(moment: int) -> bytes:
 
 def created_place(head: Head) -> bytes:
     """Return a thread's place (position as sortable bytes) in the listing by creation: the moment of creation, then the
-    thread's key."""
+    thread's key, which is the hash of its id."""
     return moment_bytes(micros(head.created_at)) + thread_digest(head.thread_id)
 
 
 def updated_place(head: Head) -> bytes:
     """Return a thread's place (position as sortable bytes) in the listing by update: the moment of the update, the
-    thread's key, then the moment of creation.
+    thread's key (the hash of its id), then the moment of creation.
 
     The last part makes it possible to find the thread's place in the listing by creation after the thread is gone.
     """

@@ -8,7 +8,7 @@ with a limit) as a whole, a listing without a limit in parts.
 
 An expired thread leaves its place behind, because the server removes the thread's keys and knows nothing of listings.
 If a query finds such a place, it removes the place, in one step that first checks that no thread has this place again.
-If the listing of a shard is lost, the query first makes it again: see `recovery`.
+If the listing of a shard is lost, the query first makes it again from the Redis keys of the threads.
 """
 
 from __future__ import annotations
@@ -86,11 +86,12 @@ class Listing:
         return sorted(found, key=self._query.position, reverse=True)
 
     async def _places(self, size: int) -> tuple[list[bytes], bytes]:
-        """Return the places (positions in the listing) of the newest threads, from the oldest of them to the newest,
-        and a bound. At most `size` places are read from each shard (part of the namespace).
+        """Return the places (positions in the listing, as sortable bytes) of the newest threads, from the oldest of
+        them to the newest, and a bound, which is a place too. At most `size` places are read from each shard (part of
+        the namespace).
 
-        The result has every place from the bound up to the newest, and no older one. The bound is empty if the result
-        has all places.
+        The result has every place of the namespace from the bound up to the newest, and no older one. The bound is
+        empty if the result has all places of the namespace.
         """
         shards = await self._ask_shards(size)
         places: list[bytes] = []

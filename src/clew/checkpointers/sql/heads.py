@@ -139,8 +139,8 @@ def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collec
     """Return the error that this append must raise, or None if it may be written.
 
     `ends` is the number of frames that the log has now, or None if the thread does not exist. `same_log` is False if
-    the thread was deleted and made again since the caller read it. `missing` are those refs of the append for which
-    there is no blob. Call this only if the log does not already hold the append.
+    the thread was deleted and made again since the caller read it. `missing` are the digests of blobs that the append
+    refers to and the store does not have. Call this only if the log does not already hold the append.
     """
     if ends is None:
         if append.at > 0 or not append.frames:

@@ -61,8 +61,8 @@ async def list_heads(
 
 
 def sorted_part(heads: Iterable[Head], query: HeadQuery) -> list[Head]:
-    """Return the given heads that match the query, in its order. Heads that were read by key need this: since the keys
-    were selected, a head may have moved in the listing, or no longer match."""
+    """Return the given heads that match the query, in its order. A listing that first selects the keys of threads and
+    then reads the heads needs this: meanwhile a head may have moved in the listing, or no longer match."""
     return sorted(filter(query.matches, heads), key=query.position, reverse=True)
 
 

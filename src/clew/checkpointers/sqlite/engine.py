@@ -285,9 +285,10 @@ class Engine:
         return batch, more
 
     def _transact(self, connection: apsw.Connection, batch: list[Job], *, patient: bool = False) -> None:
-        """Run a batch as one transaction: all appends together, then the other functions one by one. Stores each job's
-        result, or the error that refuses it, in the job; raises if the whole transaction fails. With `patient`, waits
-        while another process has locked the database; otherwise raises at once."""
+        """Run a batch of requests as one transaction: all appends together, then the other requests, which are
+        functions, one by one. Stores each request's result, or the error that refuses it, in its job; raises if the
+        whole transaction fails. With `patient`, waits while another process has locked the database; otherwise raises
+        at once."""
         db = connection.cursor()
         others = [job for job in batch if type(job.work) is not Append]
         appends = [job for job in batch if type(job.work) is Append] if others else batch
@@ -326,8 +327,8 @@ class Engine:
 
     def _roll_back(self, connection: apsw.Connection, db: apsw.Cursor, failure: BaseException) -> None:
         """Roll back a transaction that failed. If it failed for lack of memory, or cannot be rolled back, also close
-        the connection; the next transaction opens another. Otherwise the transaction could stay open, which locks out
-        other processes, or the connection could keep a setting that was meant for one statement."""
+        the connection; the next transaction opens another. If the connection were kept then, the transaction could stay
+        open, which locks out other processes, or a setting that was meant for one statement could stay."""
         try:
             db.close(True)
             roll_back(connection)
@@ -380,8 +381,9 @@ class Engine:
         self._pages = 0
 
     def _connect_writer(self, batch: list[Job]) -> apsw.Connection:
-        """Open the connection that writes, for these requests. Once it is open, a statement on it fails at once if
-        another process has locked the database, except where `LockWait.allowed` is used."""
+        """Open the connection that writes. Opening it may wait for other processes as long as the oldest of these
+        requests may. Once the connection is open, a statement on it fails at once if another process has locked the
+        database, unless it is run in a `with` block of `LockWait.allowed`."""
         with self._wait.allowed(_earliest(batch)):
             connection = self._file.connect_writer(self._wait)
         with self._file.explained(), closed_on_error(connection):

@@ -126,8 +126,8 @@ def list_rows(db: apsw.Cursor, statement: str, values: Sequence[object], everyth
 
 
 class Listed(NamedTuple):
-    """The rows of a listing. `is_whole` is False if the listing lacks threads of the namespace or has one twice,
-    because the index is damaged."""
+    """The rows of a listing of threads. `is_whole` is False if the listing lacks threads of the namespace or has one
+    twice, because the database's index of threads is damaged."""
 
     rows: list[Any]
     is_whole: bool

@@ -74,13 +74,13 @@ class Deletion(ABC):
             raise Unavailable(GIVEN_UP)
 
     def __call__(self, db: apsw.Cursor) -> None:
-        """Delete everything. Called inside a transaction."""
+        """Delete the whole thread, or all of the blobs. Called inside a transaction."""
         if not self._gives_up():
             self._delete_all(db)
 
     def delete_part(self, db: apsw.Cursor) -> bool:
-        """Delete a small part, and return True once everything is deleted. The caller calls this again and again, each
-        time in a transaction of its own, until it returns True."""
+        """Delete a small part of the thread or of the blobs, and return True once everything is deleted. The caller
+        calls this again and again, each time in a transaction of its own, until it returns True."""
         return self._gives_up() or self._delete_part(db)
 
     @abstractmethod
@@ -194,8 +194,8 @@ def reserve_of(store: Path) -> Reserve:
 
 
 def release_at_rest(reserve: Reserve, store: Path) -> None:
-    """Remove the reserve file of a store if the store has no WAL (SQLite's write-ahead log): then all processes have
-    closed it, and everything is in the database."""
+    """Remove the reserve of a store, a file that keeps disk space free for deletions, if the store has no WAL (SQLite's
+    write-ahead log): then all processes have closed it, and everything is in the database."""
     if not os.path.lexists(f"{store}-wal"):
         reserve.release()
 
@@ -207,8 +207,9 @@ def free_room(
     jobs: Sequence[Job],
     transact: Callable[[apsw.Connection, list[Job]], None],
 ) -> None:
-    """Carry out these jobs, which free disk space, on a full disk, then return the space to the disk. Stores an error
-    in each job that fails. A `Deletion` is carried out in small transactions; for any other job, `transact` is called.
+    """Carry out these jobs (requests that free disk space) on a full disk, then return the space to the disk. Stores an
+    error in each job that fails. A `Deletion` is carried out in small transactions; any other job is passed to
+    `transact`, which runs it as one transaction. `reserve` is a file that keeps some disk space free for this.
     """
     reserve.release()
     _move_wal(connection)
@@ -234,8 +235,8 @@ def full_disk(error: BaseException) -> apsw.FullError | None:
 
 
 def _delete_in_parts(connection: apsw.Connection, deletion: Deletion) -> None:
-    """Delete something in small transactions, each of which is on the disk before the next one begins. Moves the WAL
-    (SQLite's write-ahead log) into the database between them, so that it starts over instead of growing."""
+    """Carry out a deletion in small transactions, each of which is on the disk before the next one begins. Moves the
+    WAL (SQLite's write-ahead log) into the database between them, so that it starts over instead of growing."""
     while not _in_transaction(connection, deletion.delete_part):
         _restart_wal(connection)
 

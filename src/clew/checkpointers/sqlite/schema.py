@@ -168,8 +168,8 @@ def _check_objects(connection: apsw.Connection, where: str) -> None:
 
 @functools.cache
 def _definitions() -> set[str]:
-    """Return the SQL definitions of all tables and indexes that a store of any version of Clew can have, each in the
-    form that `_plain_sql` gives it."""
+    """Return the SQL definitions of all tables and indexes that a store of any version of Clew can have. Each is in
+    lower case, without comments and with single spaces, so that it can be compared with others."""
     found: set[str] = set()
     with contextlib.closing(apsw.Connection(":memory:")) as model:
         for step in (TABLES, INDEXES, COLUMNS, PACKS):

@@ -266,8 +266,7 @@ _GET_BLOB = "SELECT data FROM blobs JOIN blob_data USING (id) WHERE ns = ? AND d
 
 
 def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
-    """Return the SELECT statement that lists the heads that match a query, and the values of its placeholders. It
-    selects the same heads as `HeadQuery.matches`."""
+    """Return the SELECT statement that lists the heads that match a query, and the values of its placeholders."""
     where: list[str] = ["ns = ?"]
     values: list[object] = [namespace]
 
