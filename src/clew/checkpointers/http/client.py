@@ -102,7 +102,8 @@ class _Asked(NamedTuple):
 
 
 class Client:
-    """Makes calls to one server, with one token and one namespace."""
+    """Makes calls to one server that runs `clew serve`. All calls use the same token and are about the same namespace,
+    a separate part of the server's store."""
 
     def __init__(
         self, where: str, address: Address, base: str, *, token: str, namespace: str, timeout: float, retries: int

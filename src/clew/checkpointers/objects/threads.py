@@ -260,9 +260,9 @@ class ObjectPacks:
 
 
 def is_deleted(data: bytes, name: str, where: str) -> bool:
-    """Return whether this object of a thread says that the thread was deleted. `data` may be only the start of the
-    object. Raises `Corrupt` if the object is damaged, and `NewerFormat` if it has a later format version. `name` is the
-    object's name, and `where` names the bucket in errors."""
+    """Return whether `data`, the object of a thread in a bucket, says that the thread was deleted. `data` may be only
+    the start of the object. Raises `Corrupt` if the object is damaged, and `NewerFormat` if it has a later format
+    version. `name` is the object's name, and `where` names the bucket in errors."""
     with _explained(name, where):
         return is_dead(data)
 

@@ -345,8 +345,8 @@ def _network_error(error: Exception) -> str:
 
 class _Json:
     """Passes request bodies to the OpenSearch client, and decodes answers from JSON. Request bodies are JSON as bytes
-    already, so they are not encoded here. One of more than `_LARGE` bytes becomes a file object, which the client sends
-    in several parts, so that it does not block the event loop."""
+    already, so they are not encoded here. A body of more than `_LARGE` bytes becomes a file object, which the client
+    sends in several parts, so that it does not block the event loop."""
 
     mimetype = "application/json"
 

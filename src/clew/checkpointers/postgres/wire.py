@@ -109,7 +109,8 @@ class Connection:
         return self._open
 
     def close(self) -> None:
-        """Close the connection at once. A statement that is running gets no answer: its `done` is not called."""
+        """Close the connection at once. A statement that is running gets no answer: the function `done`, to which the
+        answer would be passed, is not called."""
         self._idle()
         if self._open:
             self._open = False
@@ -197,8 +198,8 @@ async def connect(
 ) -> Connection:
     """Open a connection. `conninfo` is libpq's connection string, and `loop` the running event loop. `patience` is the
     store's `Patience` object: it limits how long connecting, and later each statement, may go without progress. If the
-    connection breaks later, `lost` is called with it. Raises `Failure` if the server cannot be reached or refuses the
-    connection, and `Unavailable` if it does not answer."""
+    connection breaks later, `lost` is called with the connection. Raises `Failure` if the server cannot be reached or
+    refuses the connection, and `Unavailable` if it does not answer."""
     try:
         connection = await patience.part().limit(psycopg.AsyncConnection.connect(conninfo, autocommit=True))
     except psycopg.Error as error:

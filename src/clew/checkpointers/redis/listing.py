@@ -151,8 +151,8 @@ class Listing:
 
     async def _follow(self, places: list[bytes], complete_to: bytes, batch: int) -> AsyncIterator[Head]:
         """Yield the heads of the threads at these places (positions in the listing) that match the query, each thread
-        once. `places` are sorted from the oldest to the newest, and are followed from the newest. `complete_to` is the
-        oldest place down to which `places` is complete.
+        once. `places` are sorted from the oldest to the newest; the heads are read from the newest on. `places` lacks
+        no place of a thread down to the place `complete_to`.
 
         Heads are read in batches: `batch` of them first, then more each time, up to a limit. Each batch is sorted by
         the places that its threads have when their heads are read. A thread that has moved to an older place meanwhile

@@ -124,8 +124,8 @@ class LockWait:
         return age if age >= 0 else math.inf
 
     def __call__(self, tries: int) -> bool:
-        """Wait a moment before another attempt to get the lock. `tries` is how many attempts were made before. Returns
-        False at once if the call has no time left."""
+        """Wait a moment before another attempt to get the lock, and return True, which makes SQLite try again. `tries`
+        is how many attempts were made before. Returns False at once if the call has no time left."""
         left = self.left_now()
         if left <= 0:
             return False

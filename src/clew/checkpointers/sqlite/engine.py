@@ -116,7 +116,7 @@ class Engine:
             raise
 
     async def write(self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Call this function with a cursor inside the next transaction. Returns the function's result when the
+        """Call the function `work` with a cursor inside the next transaction. Returns the function's result when the
         transaction is on the disk. `loop` is the event loop of the caller."""
         result: T = await self.submit(work, loop)
         return result
@@ -185,8 +185,9 @@ class Engine:
         return True
 
     async def read(self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Call this function with a cursor, on an OS thread for reads, and return its result. The function runs in a
-        read transaction of its own, so that it sees one state of the database. `loop` is the event loop of the caller.
+        """Call the function `work` with a cursor, on an OS thread for reads, and return its result. The function runs
+        in a read transaction of its own, so that it sees one state of the database. `loop` is the event loop of the
+        caller.
         """
         since = time.monotonic()
 
@@ -316,7 +317,7 @@ class Engine:
 
     def _begin(self, db: apsw.Cursor, batch: list[Job], patient: bool) -> None:
         """Start a write transaction. If another process has locked the database, `patient` decides: with it, wait until
-        the time of one request in the batch is over; without it, raise `apsw.BusyError` at once."""
+        one request in the batch has no time left; without it, raise `apsw.BusyError` at once."""
         try:
             db.execute("BEGIN IMMEDIATE")
         except apsw.BusyError:
@@ -346,7 +347,7 @@ class Engine:
     def _transact_or_free_room(self, connection: apsw.Connection, batch: list[Job]) -> None:
         """Run a batch as one transaction, and wait while another process has locked the database. If the disk is full,
         carry out only the requests that free disk space, in small transactions and with the space held in reserve. The
-        other requests get the error."""
+        other requests fail with the error about the full disk."""
         try:
             if self._is_full:
                 self._checkpoint(connection)

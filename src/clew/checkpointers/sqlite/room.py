@@ -96,7 +96,8 @@ class Deletion(ABC):
 
 
 class ThreadDeletion(Deletion):
-    """The deletion of one thread. `where` names the database in errors."""
+    """The deletion of one thread, which can be done in one transaction or in small parts. `where` names the database in
+    errors."""
 
     def __init__(
         self, namespace: str, thread_id: str, where: str, is_abandoned: Callable[[], bool] | None = None
@@ -130,7 +131,8 @@ class ThreadDeletion(Deletion):
 
 
 class BlobDeletion(Deletion):
-    """The deletion of blobs, except those whose time of last use is later than `before()`, in microseconds since 1970."""
+    """The deletion of blobs, except those that were last used after a certain moment. The function `before` returns
+    this moment, in microseconds since 1970."""
 
     def __init__(
         self,
