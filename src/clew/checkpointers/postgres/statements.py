@@ -82,9 +82,9 @@ class Statements:
         return Statement(sql.encode(), (*types, NUMBER)), [*values, _limit(query)]
 
     def listed_keys(self, namespace: bytes, query: HeadQuery) -> tuple[Statement, list[bytes]]:
-        """Return an SQL statement that selects the keys of the heads that match a query, in the query's order, and the
-        values of the statement's parameters. The server returns all keys joined into one value, so that even a very
-        long listing is as of one moment."""
+        """Return an SQL statement that selects the keys (hashes of the ids) of threads whose heads match a query, in
+        the query's order, and the values of the statement's parameters. The server returns all keys joined into one
+        value, so that even a very long listing is as of one moment."""
         conditions, types, values = _conditions(namespace, query)
         sql = (
             f"SELECT string_agg(key, '' ORDER BY {_ORDER[query.order]}) FROM (SELECT * FROM {self._heads} "  # noqa: S608 - a checked schema, our columns
