@@ -308,9 +308,9 @@ class Checkpointer:
         not exist."""
 
     def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        """Delete these blobs, except those that were touched within this time. A blob is touched when it is put, given
-        as a ref to an append, or asked for with `missing_blobs`. So a blob that is touched after `blobs` has listed it
-        stays."""
+        """Delete these blobs, except those that were touched within the time `untouched_for`, counted back from now. A
+        blob is touched when it is put, given as a ref to an append, or asked for with `missing_blobs`. So a blob that
+        is touched after the method `blobs` has listed it stays."""
 
     def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         """Return the stored blobs by digest. Blobs that the store does not have are left out. Raises `Corrupt` if stored
@@ -328,10 +328,10 @@ class Checkpointer:
         - A thread that exists and matches during the whole listing is yielded, even if it is written meanwhile.
         - Each head that is yielded was written by an append, and matches the query. If the thread is written during the
           listing, its head may be the one from before or the one from after.
-        - **With a limit**, all heads are in order. So `query.after(last)` goes on exactly below the page: no thread is
-          in two pages, and a thread that is not written meanwhile is in one. A thread that is written between two pages
-          moves to the front in the order `updated`, and may then be in neither page; in the order `created`, no thread
-          is missed.
+        - **With a limit**, all heads are in order. So `query.after(last)`, where `last` is the last head of a page,
+          goes on right after that page: no thread is in two pages, and a thread that is not written meanwhile is in
+          one. A thread that is written between two pages moves to the front in the order `updated`, and may then be in
+          neither page; in the order `created`, no thread is missed.
         - **Without a limit**, a store may read the heads in parts, each of 500 or more and each in order. A thread that
           is written meanwhile may come in a later part than its new time would put it. All other heads are in order.
 
@@ -452,11 +452,12 @@ class MySQLCheckpointer(Checkpointer):
 class OCICheckpointer(Checkpointer):
     """A store in a bucket of OCI Object Storage. The URL is `oci://namespace/bucket/prefix`.
 
-    The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own. `auth`
-    selects the credentials: `config` takes them from a profile of the SDK's configuration file; `instance` and
-    `resource` use the principal that OCI gives to the machine or the function in which this runs. Alternatively pass a
-    configured `ObjectStorageClient` as `client`. A call without progress for `timeout` seconds, 10 by default, raises
-    `Unavailable`. The progress of an upload cannot be seen, so it gets one more second for each MiB.
+    The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own, which
+    keeps the threads of several users of one store apart. `auth` selects the credentials: `config` takes them from a
+    profile of the SDK's configuration file; `instance` and `resource` use the principal that OCI gives to the machine
+    or the function in which this runs. Alternatively pass a configured `ObjectStorageClient` as `client`. A call
+    without progress for `timeout` seconds, 10 by default, raises `Unavailable`. The progress of an upload cannot be
+    seen, so it gets one more second for each MiB.
     """
 
     def __init__(
@@ -531,12 +532,13 @@ class OpenSearchCheckpointer(Checkpointer):
       second node.
     - `index_messages=true` allows `index_text`.
     - `client`: an `opensearchpy.AsyncOpenSearch` to use, for several hosts or for signed requests, as Amazon's service
-      needs them. It is not closed with the checkpointer. It should not retry conditional writes, but if it does, nothing
-      is lost.
+      needs them. The client is not closed with the checkpointer. It should not retry conditional writes, but if it
+      does, nothing is lost.
 
-    An acknowledged append is durable, because the translog is synced for each request. Indices with
-    `index.translog.durability: async` are refused on first use. Reads get documents by id and see every write. Listings and
-    searches refresh the index first, so that they see everything appended before; appends never wait for a refresh.
+    An acknowledged append is durable, because the cluster syncs its write-ahead log, the translog, for each request.
+    Indices with `index.translog.durability: async` are refused on first use. Reads get documents by id and see every
+    write. Listings and searches refresh the index first, so that they see everything appended before; appends never
+    wait for a refresh.
 
     An append checks that the blobs it refers to exist, and sets their time of last use to now, in a request before the
     write. Garbage collection spares a blob for a grace period after its last use, so that period must be longer than an
@@ -699,10 +701,10 @@ class Run(Generic[T]):
 class SQLiteCheckpointer(Checkpointer):
     """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
 
-    All checkpointers that a process opens on the same file with the same `timeout` share one writer, so appends that are
-    made at the same time share one fsync. Several processes may use the same file. Network file systems are refused,
-    because SQLite's WAL is not safe on them. `timeout` is how many seconds a call waits while another process has locked
-    the file and writes nothing.
+    All checkpointers that a process opens on the same file with the same `timeout` share one OS thread that writes, so
+    appends that are made at the same time share one fsync. Several processes may use the same file. Network file
+    systems are refused, because SQLite's WAL is not safe on them. `timeout` is how many seconds a call waits while
+    another process has locked the file and writes nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], namespace: str = "", *, timeout: float = 10.0) -> None: ...
@@ -1333,8 +1335,9 @@ def open_checkpointer(
     allow_plain: bool | None = None,
     marks: str | Path | None = None,
 ) -> Checkpointer:
-    """Open the checkpointer that a URL names; without a URL, the default store (see `default_url`). It connects when it
-    is first used. `namespace` selects a part of the store that shares nothing with its other namespaces.
+    """Open the checkpointer that a URL names. Without a URL, open the one that the environment variable `CLEW_STORE`
+    names, or else a SQLite file in the user's data folder. The checkpointer connects when it is first used. `namespace`
+    selects a part of the store that shares nothing with its other namespaces.
 
     URLs are, for example, `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`,
     `file:relative/dir` and `memory://`. Servers and object storage have schemes of their own, and installed packages
@@ -1343,5 +1346,5 @@ def open_checkpointer(
     With `key`, or else the environment variable `CLEW_KEY`, all that is written is encrypted, and reading anything
     unencrypted raises an error. A key is 32 bytes, or these bytes as hex or base64 text. Of several keys the first
     encrypts and all decrypt. With `allow_plain`, or `CLEW_ALLOW_PLAIN=1`, data that was written without a key is read
-    too. `marks`, or `CLEW_MARKS`, is a folder outside the store that remembers how long each thread was, so that an older
-    copy is recognised. `allow_plain` and `marks` can only be used with a key."""
+    too. `marks`, or `CLEW_MARKS`, is a folder outside the store that remembers how long each thread was, so that an
+    older copy is recognised. `allow_plain` and `marks` can only be used with a key."""
