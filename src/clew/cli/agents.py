@@ -191,15 +191,15 @@ def own_tools(permissions: str) -> list[AnyTool]:
 
 def importing_from(folder: str) -> None:
     """Put this folder in front of `sys.path`, so that modules named with --tool are found in it. The current folder is
-    not searched: whose code runs must not depend on where the command is given."""
+    not searched, so that the same code runs wherever the command is given."""
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
 
 
 def find_tools(where: str, folder: str = "") -> list[Any]:
     """Import the object that `where` names, written `module:function`. Returns it as a list with one element; it may be
-    a function, a tool or an agent. If the object is itself a list or a tuple of these, returns its elements. `folder` is
-    where modules are looked for besides the installed packages; only errors need it.
+    a function, a tool or an agent. If the object is itself a list or a tuple of these, returns its elements. `folder`
+    is the folder that errors name as the place where modules are looked for, besides the installed packages.
 
     Raises `InvalidInput` with the reason if the object cannot be imported.
     """

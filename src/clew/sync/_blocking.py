@@ -3,8 +3,8 @@
 `clew.sync` has one event loop, in an OS thread of its own. Methods and properties of an async object run there, because
 that is the only place where they may be used. Their results are converted too: an async iterator to an iterator, an
 object of an async class to its blocking form. A method that returns a run blocks until it has the run's result, except
-for `stream`, which returns the run to be iterated. `async with` becomes `with`. It is entered in one task and left in
-another, so an async class must not keep a task group open in between.
+for `stream`, which returns the run to be iterated. `async with` becomes `with`. The context of the async object is
+entered in one asyncio task and left in another, so an async class must not keep a task group open in between.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _END = object()
 
 
 class Blocking:
-    """The blocking form of an object that can be used only on the event loop. Calls on it are made on the original
-    object, in the loop's OS thread."""
+    """The blocking form of an object that can be used only on the event loop. Calls on the blocking form are made on
+    the original object, in the OS thread of the event loop."""
 
     __slots__ = ("__weakref__", "_origin", "_pid")
     _origin: Any

@@ -232,7 +232,8 @@ def _stop() -> None:
 
 
 def _forget() -> None:
-    """Begin with a new event loop in a forked child process. The OS thread of the old one exists only in the parent."""
+    """Make `clew.sync` begin with a new event loop in a forked child process. The old event loop cannot be used there,
+    because the OS thread in which it runs exists only in the parent process."""
     global _current, _lock, _to_close, _to_stop
     _inherited.append((_current, _to_close, _to_stop))
     _current, _lock, _to_close, _to_stop = None, threading.Lock(), weakref.WeakSet(), weakref.WeakSet()

@@ -35,10 +35,9 @@ _INSTEAD = {
 
 
 def compute_task_hash(init_msgs: str) -> str:
-    """Return the hash by which a task is known: the same for the same prompt, as in Stirrup. Runs nothing.
-
-    The hash is the one that Stirrup computes, so a task that was imported keeps its name.
-    """
+    """Return the hash by which the task of the prompt `init_msgs` is known. The same prompt always gives the same hash,
+    and this is the one that Stirrup computes, so that an imported task keeps its hash. Raises `InvalidInput` if the
+    prompt is empty or not a text."""
     if not isinstance(init_msgs, str) or not init_msgs.strip():
         raise InvalidInput(
             f"a task is a prompt, a text that is not empty, and not {init_msgs!r}. To begin with several messages, save "
@@ -55,8 +54,8 @@ def thread_of(task_hash: str) -> str:
 
 
 def check_known(what: str, unknown: Collection[str], instead: Mapping[str, str]) -> None:
-    """Raise `InvalidInput` if a call was given keywords that it does not have. `what` names the call. `instead` says for
-    keywords of Stirrup what Clew calls them."""
+    """Raise `InvalidInput` if `unknown`, the keywords of a call that are not among its parameters, is not empty. `what`
+    is the name of what was called. `instead` says for some keywords of Stirrup what Clew has in their place."""
     for name in sorted(unknown):
         hint = instead.get(name, "neither Stirrup's documents nor Clew know it")
         raise InvalidInput(f"{what} has no argument {name}=: {hint}.")
@@ -64,7 +63,7 @@ def check_known(what: str, unknown: Collection[str], instead: Mapping[str, str])
 
 async def forget(store: Checkpointer, thread_id: str) -> None:
     """Delete a thread and the threads of its sub-agents, if the store has them. Raises `ThreadBusy` if a live process
-    works on it."""
+    works on one of these threads."""
     if is_absent(store) or await store.head(thread_id) is None:
         return
     children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
@@ -83,8 +82,8 @@ class CacheManager:
     """
 
     def __init__(self, *, checkpointer: str | None = None, **unknown: Any) -> None:
-        """`checkpointer` is the URL of the store that the agents use; by default it is that in `CLEW_STORE`, or a local
-        file."""
+        """`checkpointer` is the URL of the store that the agents use; by default the URL in the environment variable
+        `CLEW_STORE`, or a local file. Any argument in `unknown` raises `InvalidInput`."""
         check_known("CacheManager", unknown, _INSTEAD)
         if checkpointer is not None and not isinstance(checkpointer, str):
             raise InvalidInput(
@@ -151,9 +150,9 @@ class CacheManager:
     def save_state(self, task_hash: str, state: Checkpoint, exec_env_dir: str | os.PathLike[str] | None = None) -> None:
         """Make `state` the state of a task. With `exec_env_dir`, the files of that folder become the task's files.
 
-        An agent needs no saving: use this to change a conversation, or to begin one with several messages. Only what
-        differs is written. Raises `InvalidInput` if a part of the state cannot be recorded, and `ThreadBusy` if an agent
-        works on the task now.
+        An agent saves its work by itself: use this method to change a conversation, or to begin one with several
+        messages. Only what differs from the stored state is written. Raises `InvalidInput` if a part of the state
+        cannot be recorded, and `ThreadBusy` if an agent works on the task now.
         """
         thread_id = thread_of(task_hash)
         folder = None if exec_env_dir is None else Path(exec_env_dir)
@@ -169,8 +168,9 @@ class CacheManager:
         self._on_store(save, None, makes=True)
 
     def restore_files(self, task_hash: str, dest_dir: str | os.PathLike[str]) -> bool:
-        """Copy the files of a task into a folder, which is made if it does not exist. Return False if none are on
-        record. Other files in the folder stay; those with the same name are replaced."""
+        """Copy the files of a task into the folder `dest_dir`, which is made if it does not exist. Other files in the
+        folder stay; those with the same name are replaced. Returns True, or False if no files of the task are on
+        record."""
         thread_id, target = thread_of(task_hash), Path(dest_dir)
 
         async def restore(store: Checkpointer) -> bool:
@@ -187,8 +187,8 @@ class CacheManager:
         return self._on_store(restore, False)
 
     def _on_store(self, work: Callable[[Checkpointer], Awaitable[T]], absent: T, *, makes: bool = False) -> T:
-        """Open the store, return what `work` gives for it, and close the store. If the store does not exist yet, return
-        `absent` and make nothing, unless `makes` is set."""
+        """Open the store, call `work` with it, close the store, and return what `work` has returned. If the store does
+        not exist yet, return `absent` and make nothing, unless `makes` is set."""
 
         async def opened() -> T:
             async with open_checkpointer(self._url) as store:
@@ -198,8 +198,8 @@ class CacheManager:
 
 
 def _blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end and return its result. In a program whose event loop is running, it runs in an OS thread of
-    its own."""
+    """Run the coroutine `work` to its end and return its result. If an event loop is already running in this OS thread,
+    `work` runs in another OS thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
