@@ -181,8 +181,8 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 
 def own_tools(permissions: str) -> list[AnyTool]:
     """Return the built-in tools that these permissions allow: `read` looks at files, `edit` also changes them, `full`
-    also runs commands. Empty permissions mean `edit`. Raises `InvalidInput` for any other value; the record of a thread
-    may contain one."""
+    also runs commands. Empty permissions mean `edit`. Raises `InvalidInput` for any other value, which the record of a
+    thread may contain."""
     own: list[AnyTool] = [read_file, list_files, write_file, edit_file, run_command]
     if (permissions or "edit") not in _OWN:
         raise InvalidInput(f"{permissions!r} are no permissions. Choose with --permissions: {', '.join(_OWN)}.")
@@ -307,8 +307,8 @@ def _pairs_of_command(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _expanded(text: str) -> str:
-    """Return the text with $NAME and ${NAME} replaced by environment variables. Raises `InvalidInput` if one is not
-    set."""
+    """Return the text with $NAME and ${NAME} replaced by environment variables. Raises `InvalidInput` if a variable is
+    not set."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]

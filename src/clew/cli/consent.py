@@ -103,8 +103,8 @@ async def review_of(store: Checkpointer, head: Head, state: Checkpoint, setup: S
 
 def _runs_elsewhere(recorded: Setup, setup: Setup) -> bool:
     """Return True if something that a user agreed to in the setup `recorded` would run in another folder with `setup`,
-    the options that are used now. There the same names can stand for other code: the modules of tools, commands of MCP
-    servers, and the files on which a provider works."""
+    the options that are used now. In another folder the same names can stand for other code: the modules of tools,
+    commands of MCP servers, and the files on which a provider works."""
     if setup.folder == recorded.folder:
         return False
     is_kept = any(kept and kept == now for kept, now in ((recorded.tools, setup.tools), (recorded.mcp, setup.mcp)))

@@ -94,7 +94,8 @@ def return_annotation(name: str, annotation: str) -> str:
 
 
 def documentation(text: str | None) -> str | None:
-    """Return the docstring for a blocking form: that of the original without the words `async` and `await`."""
+    """Return the docstring for the blocking form of a class or function: the original docstring `text`, without the
+    words `async` and `await`."""
     if not text:
         return text
     return _ASYNC_WORDS.sub(lambda found: "a " if found[0] == "an async " else "", text)
@@ -189,7 +190,7 @@ def _method(name: str, original: Callable[..., Any], *, attribute: bool = False)
 
 
 def _finishing(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper around a method of the async object. If the method returns a run, the wrapper returns a
+    """Return a wrapper around `method`, a method of an async object. If the method returns a run, the wrapper returns a
     coroutine that waits for the end of the run and gives its result. Any other value that the method returns is passed
     on as it is."""
 
@@ -205,9 +206,8 @@ async def _finished(run: Run[Any]) -> Any:
 
 
 def _entered(origin: Any) -> Any:
-    """Enter the async context of this object, and return what entering gives. If the caller is interrupted (Ctrl+C)
-    just after that, leave the context again, because the caller's `with` block has not begun and so would not leave it.
-    """
+    """Enter the async context of `origin`, and return what entering gives. If the caller is interrupted (Ctrl+C) just
+    after that, leave the context again: the caller's `with` block has not begun, and so would not leave it."""
     entered = False
 
     async def enter() -> Any:

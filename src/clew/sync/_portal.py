@@ -126,7 +126,7 @@ class _Operation:
 
 
 class _Portal:
-    """The event loop, and the OS thread in which it runs."""
+    """The event loop of `clew.sync`, on which all blocking calls do their work, and the OS thread in which it runs."""
 
     def __init__(self) -> None:
         self.running: set[asyncio.Task[None]] = set()
@@ -163,8 +163,8 @@ class _Portal:
             _end_with_the_interpreter()
 
     def stop(self) -> None:
-        """Stop the event loop and wait for its end, for at most four times `EXIT_TIME` seconds. On Ctrl+C, stop
-        waiting."""
+        """Stop the event loop and wait for its end, for at most four times `EXIT_TIME` seconds. If Ctrl+C is pressed,
+        return without waiting any longer."""
         with suppress(KeyboardInterrupt):
             self.loop.call_soon_threadsafe(self.stopping.set)
             self._thread.join(4 * EXIT_TIME)

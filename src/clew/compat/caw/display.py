@@ -27,7 +27,8 @@ _LONGEST = 100
 
 
 class Display:
-    """Prints what a session does, line by line, to the standard output."""
+    """Prints what a session does while it works, line by line. The lines go to the standard output, or to a function
+    that is given."""
 
     def __init__(self, mode: Mode | None = None, write: Callable[[str], object] | None = None) -> None:
         """`mode` says how much is printed: `full`, `short`, `result` or `off`. If it is None, the environment variable

@@ -1,4 +1,5 @@
-"""A session of caw: a conversation with a coding agent over several prompts, which any process can go on with."""
+"""A session of caw (a library that wraps coding agents): a conversation with a coding agent over several prompts, which
+any process can go on with."""
 
 from __future__ import annotations
 
@@ -93,10 +94,10 @@ class Session:
         return self._trajectory
 
     def send(self, message: str) -> Turn:
-        """Ask a prompt and return the turn, in which `result` is the answer as text.
+        """Ask a prompt, wait for the answer, and return the turn. Its `result` is the answer as text.
 
         If the provider fails, its error is raised, and never returned as an answer: `ProviderLimited` if the account
-        has reached a limit, `NotLoggedIn`, `ProviderMissing` and others.
+        has reached a limit, `NotLoggedIn`, `ProviderMissing` and others. Raises `UsageError` if the session has ended.
         """
         if self._ended:
             raise UsageError(

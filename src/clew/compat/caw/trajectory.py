@@ -1,5 +1,5 @@
-"""The result types of caw: a trajectory is the record of a session, and consists of turns. In caw, a turn is one prompt
-with everything up to its answer; Clew calls that an exchange."""
+"""The types of the results in caw, a library that wraps coding agents. A trajectory is the record of a session, and
+consists of turns. In caw, a turn is one prompt with everything up to its answer; Clew calls that an exchange."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class ToolUse(msgspec.Struct, frozen=True, tag="tool_use"):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt and everything that was done for it, up to its answer."""
+    """One prompt and everything that was done for it, up to its answer. This is a turn as caw has it; Clew calls it an
+    exchange."""
 
     input: str
     """The prompt."""

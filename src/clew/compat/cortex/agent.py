@@ -171,8 +171,8 @@ class GenericAgent:
             return _response(result, self._key(store, session))
 
     def _session(self, agent: Agent, store: Checkpointer, session_id: str) -> Session:
-        """Return the session with the provider's own id `session_id`: from the store if it has the session's thread,
-        else from what the provider's program keeps on this machine."""
+        """Return the session that has the provider's own id `session_id`. If the store has no thread of this session,
+        it is the session that the provider's program keeps on this machine."""
         found = Thread.list(store, HeadQuery(tags={f"{_TAG}{session_id}": self.config.provider}))
         thread = min(found, key=lambda head: (head.parent is not None, head.created_at), default=None)
         if thread is not None:  # and not a fork of it, which has the same tags until it is used

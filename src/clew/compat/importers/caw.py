@@ -1,5 +1,5 @@
-"""Reads sessions of caw, the coding agent wrapper: a data_dir, in which each session has a folder with one
-`trajectory.json`."""
+"""Reads the sessions of caw, a library that wraps coding agents. They are in a data_dir, in which each session has a
+folder with a file `trajectory.json`."""
 
 from __future__ import annotations
 
@@ -311,8 +311,8 @@ class _Translation:
             yield Tool(tuple(results))
 
     def _unique(self, call_id: str) -> str:
-        """Return an id for a tool call that no other call of the session has. Codex begins to count anew with each
-        prompt, so caw's files have the same id several times."""
+        """Return an id for a tool call that no other call of the session has: `call_id`, with a number added if that id
+        is taken. Codex numbers its calls anew with each prompt, so the same id may occur several times in a session."""
         wanted, number = call_id or "call", 1
         while wanted in self._ids:
             number += 1

@@ -96,7 +96,8 @@ def _turns(database: Database, key: str) -> list[Row]:
 
 
 class _Reader:
-    """Reads one conversation: its messages in order, and what cannot be carried over."""
+    """Reads one conversation from the database of the program `llm`: its messages in order, and what of it cannot be
+    carried over into a thread."""
 
     def __init__(self, database: Database, key: str) -> None:
         self._database = database
@@ -204,7 +205,8 @@ class _Reader:
         return chain[::-1]
 
     def _message(self, name: str, role: str) -> Message | None:
-        """Return the message with the hash `name`, or None if nothing of it can be carried over."""
+        """Return the message with the hash `name` and the given role, or None if nothing of the message can be carried
+        over."""
         rows = self._database.rows("SELECT * FROM parts WHERE message_hash = ? ORDER BY position", name)
         blocks = [block for row in rows if (block := self._part(row)) is not None]
         calls = [block for block in blocks if isinstance(block, ToolCall)]
@@ -299,7 +301,8 @@ class _Reader:
             self._add(System((Text(prompt),)))
 
     def _say(self, message: Assistant, row: Row) -> None:
-        """Add an answer. `row` has what is known about it: the model, the tokens and the time."""
+        """Add an answer of the model. `row` has what the database says about the answer: the model, the tokens and the
+        time."""
         usage = _usage(row)
         self._chat.said.append(MessageAdded(message, usage, None if usage is None else _cost(row, usage)))
         self._open = [(call.id, call.name) for call in tool_calls(message)]

@@ -1,4 +1,5 @@
-"""Reads the conversations that Locus keeps: the JSON files of its `FileCheckpointer`, or its SQLite database."""
+"""Reads the conversations that Locus, another agent library, keeps: the JSON files of its `FileCheckpointer`, or its
+SQLite database."""
 
 from __future__ import annotations
 

@@ -56,10 +56,7 @@ class NativeSessions(Source):
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open `path`: a home folder, the folder or database in which a coding program keeps its sessions, or the file
-        of one session. Raises `InvalidInput` if there are no sessions.
-
-        The file of a session need not be in the folder where its program keeps its sessions.
-        """
+        of one session, wherever that is. Raises `InvalidInput` if no session is found."""
         made = cls(Path(os.path.abspath(path)))
         try:
             made._list()

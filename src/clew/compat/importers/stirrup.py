@@ -1,5 +1,5 @@
-"""Reads the cache folder of Stirrup, `~/.cache/stirrup`: one folder for each task, with the conversation in `state.json`
-and the files of the task in `files`."""
+"""Reads the cache folder of Stirrup (another agent library), `~/.cache/stirrup`. It has one folder for each task, with
+the conversation in `state.json` and the files of the task in `files`."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class StirrupSource(Source):
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a cache folder, the folder of one task, or its `state.json`. Raises `InvalidInput` if it is none of
-        them."""
+        """Open the data of Stirrup at `path`: its cache folder, the folder of one task, or the file `state.json` of a
+        task. Raises `InvalidInput` if `path` is none of these."""
         place = path.parent if path.name == _STATE and path.is_file() else path
         if not place.is_dir():
             raise InvalidInput(

@@ -138,7 +138,7 @@ async def import_all(
 
 def _chosen(source: Source, keys: Sequence[str] | None) -> list[str]:
     """Return the keys of the conversations to import, each once. `keys` are keys, or beginnings of keys that no other
-    key has; None means all. Raises `InvalidInput` if the source has no such conversation, or several."""
+    key has; None means all. Raises `InvalidInput` if one of `keys` fits no conversation of the source, or several."""
     there = list(source.keys())
     return there if keys is None else list(dict.fromkeys(_meant(source.kind, there, key) for key in keys))
 

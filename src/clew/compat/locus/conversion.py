@@ -1,4 +1,4 @@
-"""Translates conversations between the messages of Locus and those of Clew.
+"""Translates conversations between the messages of Locus, another agent library, and those of Clew.
 
 In Locus each tool result is a message of its own, and an image that a tool returned is written into its text. In Clew
 the results of one response are one message, and images are blocks.
@@ -35,8 +35,8 @@ Block = Text | Image
 
 
 def split_prompt(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
-    """Return the system prompt with which a conversation of Locus begins, "" if there is none, and the messages after
-    it."""
+    """Return two things: the system prompt with which a conversation of Locus begins ("" if there is none), and the
+    messages after the system prompt."""
     if messages and messages[0].role is Role.SYSTEM:
         return messages[0].content or "", messages[1:]
     return "", messages

@@ -1,4 +1,4 @@
-"""The events of a run, by the names and with the fields of Locus."""
+"""The events of a run, with the names and the fields that they have in Locus, another agent library."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = [
 
 
 class LocusEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Base class of all events that `agent.run(…)` yields to its reader: what the agent did, in the classes that Locus
-    has for it."""
+    """Base class of all events that `agent.run(…)` yields to its reader. An event says what the agent did. The classes
+    of events are named as in Locus, another agent library."""
 
     event_type: ClassVar[str]
     timestamp: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))

@@ -1,4 +1,5 @@
-"""Refuses keywords of Locus that have no counterpart, and says what Clew has instead."""
+"""Raises an error for keywords of Locus (another agent library) that Clew does not have. The error says what Clew has
+instead."""
 
 from __future__ import annotations
 

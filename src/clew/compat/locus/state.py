@@ -100,7 +100,8 @@ class ToolExecution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReasoningStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One iteration as Locus traces it: what the model said, its calls and their results."""
+    """One iteration of an agent, in the form in which Locus records it: what the model said, its tool calls and their
+    results."""
 
     iteration: int
     thought: str | None = None
@@ -210,7 +211,7 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last_tool_calls(self) -> list[ToolCall]:
-        """The tool calls of the model's last response that has any."""
+        """The tool calls of the model's last response that calls a tool; empty if there is none."""
         return next((list(message.tool_calls) for message in reversed(self.messages) if message.tool_calls), [])
 
     @property
@@ -225,7 +226,8 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_checkpoint(cls, data: Mapping[str, Any]) -> Self:
-        """Make a state from the values that Locus stored, of version 0.2 or 3. Fields that are not known are left out.
+        """Make a state from values that Locus has stored, in version 0.2 or 3. Values for which a state has no field
+        are ignored.
 
         Raises `InvalidInput` if a field has a value of the wrong kind; the message names the field.
         """

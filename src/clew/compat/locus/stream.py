@@ -1,4 +1,4 @@
-"""`AgentRun`: the events of a run as an async iterator, which does not stop the run when it is dropped."""
+"""`AgentRun`: the events of a run as an async iterator. The run does not stop when the iterator is dropped."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ class AgentRun(AsyncIterator[LocusEvent]):
         return self._stream.next_event(self._stream.start())
 
     async def aclose(self) -> None:
-        """Stop the run, and return once everything that it did is on record. A later run on the thread can go on."""
+        """Stop the run, and return once everything that it did is on record. A later run on the same thread can go on
+        from there."""
         if self._stream.task is None:
             self._stream.is_dropped = True
         else:

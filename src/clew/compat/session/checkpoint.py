@@ -177,7 +177,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The fields of a checkpoint's file without its messages and system prompt."""
+    """What the file of a checkpoint (the state of a run) holds, except the messages and the system prompt."""
 
     run_id: str
     task_name: str = ""
@@ -209,8 +209,8 @@ _read_whole = msgspec.json.Decoder(_Whole, strict=True).decode
 
 
 def read_summary(path: Path) -> Summary | None:
-    """Read a checkpoint's file without its messages. Returns None if the file is JSON of another kind, without a
-    `run_id`. Raises `Corrupt` if it is no JSON, or a field has a value of the wrong kind."""
+    """Read a checkpoint's file, but not its messages and system prompt. Returns None if the file is JSON of another
+    kind, without a `run_id`. Raises `Corrupt` if the file is not JSON, or if a field has a value of the wrong kind."""
     data = _bytes(path)
     try:
         return _read_summary(data)
@@ -221,8 +221,8 @@ def read_summary(path: Path) -> Summary | None:
 
 
 def read_file(path: Path) -> Checkpoint:
-    """Read a checkpoint from its file, also from one that the Go package has written. Raises `Corrupt`, which names the
-    file, if it holds no checkpoint."""
+    """Read a checkpoint from its file, which Clew or the Go package `session` has written. Raises `Corrupt`, which
+    names the file, if it holds no checkpoint."""
     data = _bytes(path)
     try:
         found = _read_whole(data)

@@ -174,11 +174,11 @@ class _Draft:
 
 
 def checkpoint_of(state: State, run_id: str, created_at: datetime) -> Checkpoint:
-    """Return the checkpoint of a run from the state of its thread.
+    """Return the checkpoint of a run, made from the state of the run's thread.
 
     If an agent of Clew has gone on with the thread since the last save, its turns and tokens are counted in, and the
-    messages are in the form in which Clew sends them. If nothing was ever saved, all is read from the thread, and the
-    time is `created_at`.
+    messages are in the form in which Clew sends them to the model. If the run was never saved, everything comes from
+    the thread, and `created_at` is the checkpoint's time.
     """
     saved = _saved(state.tags)
     summary = saved.grown(state.turns, state.usage.input_tokens, state.usage.output_tokens)

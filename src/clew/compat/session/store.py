@@ -53,8 +53,8 @@ class Store:
         """What is known of the run that was saved last."""
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Keep this checkpoint in place of the run's former one. Raises `ThreadBusy` while an agent of Clew, or another
-        save, works on the run."""
+        """Save `checkpoint` as that of its run, in place of the one that was saved before. Raises `ThreadBusy` while an
+        agent of Clew, or another save, works on the run."""
         given = checked(checkpoint)
         known = self._known.get(given.run_id)
         check_messages(given, known)
@@ -67,9 +67,9 @@ class Store:
         self._known = {given.run_id: known}
 
     def load(self, run_id: str) -> Checkpoint:
-        """Return the checkpoint of a run. Raises `ThreadNotFound` if there is none.
+        """Return the last saved checkpoint of a run. Raises `ThreadNotFound` if there is none.
 
-        If an agent of Clew has gone on with the run since the last save, what it has done is part of the checkpoint.
+        If an agent of Clew has gone on with the run since then, what the agent has done is part of the checkpoint.
         """
         head = None if self._threads is None else self._threads.head(run_id)
         if self._threads is not None and head is not None:
@@ -157,7 +157,8 @@ class Store:
 
 
 def _is_file_name(run_id: str) -> bool:
-    """Return whether a run with this id can have a file of its own, inside the folder."""
+    """Return whether a run with this id can have a file that is named by the id. Raises `InvalidInput` if the id is not
+    text."""
     if not isinstance(run_id, str):
         raise InvalidInput(f"a run_id is text, and not {run_id!r}.")
     is_plain = not set(run_id) & set('/\\\0:*?"<>|') and not run_id.startswith(".") and run_id.isprintable()

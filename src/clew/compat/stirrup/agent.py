@@ -1,5 +1,5 @@
-"""`Agent` and `ChatCompletionsClient` with Stirrup's arguments, and the agent's sessions. In a session, each prompt is a
-task that goes on where it was stopped."""
+"""`Agent` and `ChatCompletionsClient` with the arguments that they have in Stirrup (another agent library), and the
+sessions of an agent. In a session, each prompt is a task that goes on where it was stopped."""
 
 from __future__ import annotations
 
@@ -96,10 +96,9 @@ class ChatCompletionsClient:
         kwargs: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
-        """`max_tokens` limits each response; without it the endpoint decides. `context_window_tokens` is the size of the
-        model's context window, for a model that Clew does not know. `kwargs` are added to each request, and
-        `reasoning_effort` too. Raises `MissingExtra` if the `openai` package is not installed.
-        """
+        """`max_tokens` limits each response; without it the endpoint decides. `context_window_tokens` is the size of
+        the model's context window, for a model that Clew does not know. `reasoning_effort` and the items of `kwargs`
+        are added to each request. Raises `MissingExtra` if the `openai` package is not installed."""
         check_known("ChatCompletionsClient", unknown, {})
         given = {
             "context_window": context_window_tokens,
@@ -181,12 +180,13 @@ class Agent:
         checkpointer: Checkpointer | str | EllipsisType = ...,
         **settings: Any,
     ) -> None:
-        """`client` is a `ChatCompletionsClient`, or what `clew.Agent` takes as its model. Without `tools`, the agent has
-        the `DEFAULT_TOOLS`; it always has the tool `finish`, with which the model ends a task.
+        """`client` is a `ChatCompletionsClient`, or what `clew.Agent` takes as its model. Without `tools`, the agent
+        has the `DEFAULT_TOOLS`, which work on files and run commands; it always has the tool `finish`, with which the
+        model ends a task.
 
-        `checkpointer` is a store of Clew or its URL; by default that in `CLEW_STORE`, or a local file. `settings` are
-        other arguments of `clew.Agent` under their names there, such as `budget`, `compact_at`, `warn_turns` and
-        `handle_signals`.
+        `checkpointer` is a store of Clew or its URL; by default the URL in the environment variable `CLEW_STORE`, or a
+        local file. `settings` are other arguments of `clew.Agent` under their names there, such as `budget`,
+        `compact_at`, `warn_turns` and `handle_signals`.
         """
         if not isinstance(name, str) or not name:
             raise InvalidInput(f"name is the name of the agent, a text that is not empty, and not {name!r}")

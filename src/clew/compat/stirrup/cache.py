@@ -1,5 +1,5 @@
-"""`CacheManager`: lists, reads, saves and clears what a store holds of Stirrup tasks. A task is one prompt and all the
-work for it; what Stirrup calls its cache is a thread in Clew."""
+"""`CacheManager` lists, reads, saves and deletes the tasks of Stirrup agents in a store. A task is one prompt and all
+the work for it. Stirrup (another agent library) keeps tasks in a cache; Clew keeps each as a thread."""
 
 from __future__ import annotations
 
@@ -74,11 +74,12 @@ async def forget(store: Checkpointer, thread_id: str) -> None:
 
 
 class CacheManager:
-    """Lists and manages the tasks of Stirrup agents that a store holds. Its methods block, so a script can call them
-    anywhere.
+    """Lists and manages the tasks of Stirrup agents in a store. A task is one prompt and all the work for it. The
+    methods block until they are done, so a script can call them anywhere.
 
-    A cache here is a thread of Clew, named `stirrup:` and the task's hash. It is written as the agent works, so it is
-    there after a kill too. `clew ls`, `clew show` and all other commands work on it.
+    What Stirrup calls a cache is a thread of Clew here. The id of the thread is `stirrup:` and the task's hash. The
+    thread is written as the agent works, so it is there after a kill too. `clew ls`, `clew show` and all other commands
+    work on it.
     """
 
     def __init__(self, *, checkpointer: str | None = None, **unknown: Any) -> None:
@@ -102,11 +103,11 @@ class CacheManager:
         return self._on_store(listed, [])
 
     def get_cache_info(self, task_hash: str) -> dict[str, Any] | None:
-        """Return what is on record of a task, or None if the store does not have it.
+        """Return a dict with what is on record of a task, or None if the store does not have the task.
 
-        The keys are Stirrup's: `task_hash`; `turn`, the number of responses of the model that the conversation has;
-        `timestamp`, when it was changed last; `agent_name`; `has_files`. In addition there is `status`: `interrupted`,
-        `failed`, `waiting`, `running` or `done`.
+        The keys are Stirrup's: `task_hash`; `turn`, the number of responses of the model in the conversation;
+        `timestamp`, when the task was changed last; `agent_name`; `has_files`. In addition there is `status`:
+        `interrupted`, `failed`, `waiting`, `running` or `done`.
         """
 
         thread_id = thread_of(task_hash)

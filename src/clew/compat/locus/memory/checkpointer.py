@@ -103,9 +103,9 @@ class BaseCheckpointer:
         """Make `state` the state of the thread, and return the id with which it can be loaded later: `checkpoint_id`,
         or a new id if that is None.
 
-        Messages that the thread has and `state` lacks are rewound: they stay in the thread's history. `metadata` is
-        found by `get_metadata` and `query_by_metadata`; it becomes tags of the thread, which are not encrypted in a
-        store with a key. Raises `ThreadBusy` if a run works on the thread.
+        Messages that the thread has and `state` lacks are taken out of the conversation, but stay in the thread's
+        history. `metadata` is found by `get_metadata` and `query_by_metadata`; it becomes tags of the thread, which are
+        not encrypted in a store with a key. Raises `ThreadBusy` if a run works on the thread.
         """
         if not isinstance(state, AgentState):
             raise InvalidInput(f"save takes a state and then the thread's id, not {state!r}")

@@ -89,7 +89,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_state(state: AgentState) -> None:
-    """Raise `InvalidInput` if a part of this state cannot be recorded."""
+    """Raise `InvalidInput` if a part of this state cannot be recorded in a thread, because it cannot be written as JSON
+    or because a name in its metadata is not allowed."""
     check_values(state.metadata)
     try:
         state.to_checkpoint()
