@@ -169,8 +169,8 @@ def _summed(outcomes: Sequence[Outcome]) -> Imported:
 
 
 async def _imported_before(store: Checkpointer, kind: str) -> dict[str, list[Head]]:
-    """Return a dict from the key of each conversation that was imported from this kind of system before to the heads of
-    the threads that these imports made."""
+    """Return the threads that earlier imports from this kind of system have made: a dict with the heads of the threads,
+    by the keys of their conversations."""
     found: dict[str, list[Head]] = {}
     async for head in store.heads(HeadQuery(tags={FROM: kind})):
         if head.tags.get(AS) == head.thread_id and KEY in head.tags and not is_hidden(head):
@@ -258,8 +258,8 @@ async def _scratch(files: Path | None) -> AsyncIterator[Checkpointer]:
 
 
 def _size(folder: Path) -> int:
-    """Return how many bytes the files in a folder have together. Counting stops once the sum is more than `_IN_MEMORY`,
-    the most that is kept in memory."""
+    """Return how many bytes the files in a folder have together. Counting stops once there are more than `_IN_MEMORY`,
+    which is the most bytes of files that are kept in memory."""
     total = 0
     for parent, _, names in os.walk(folder):
         total += sum(os.lstat(os.path.join(parent, name)).st_size for name in names)

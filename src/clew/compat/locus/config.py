@@ -1,5 +1,5 @@
-"""`AgentConfig`: the settings of a Locus agent that Clew has too. For each other setting of Locus there is an error
-message that says what Clew has instead."""
+"""`AgentConfig`: the settings that an agent has in Locus (another agent library) and in Clew. For each other setting of
+Locus there is an error message that says what Clew has instead."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def is_answered(messages: Sequence[clew_messages.Message]) -> bool:
 
 
 def executions_in(messages: Sequence[clew_messages.Message]) -> Iterator[ToolExecution]:
-    """Yield a `ToolExecution` for each tool call in a conversation that has a result, in order."""
+    """Yield a `ToolExecution` for each tool call that has a result, in the order of the conversation."""
     calls: dict[str, clew_messages.ToolCall] = {}
     for message in messages:
         calls |= {call.id: call for call in tool_calls(message)}

@@ -1,4 +1,5 @@
-"""`tool`, Clew's decorator for tools. It refuses the option `idempotent`, which means something else in Locus."""
+"""`tool`, Clew's decorator for tools. It refuses the option `idempotent`, which means something else in Locus (another
+agent library) than in Clew."""
 
 from __future__ import annotations
 

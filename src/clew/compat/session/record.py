@@ -259,11 +259,11 @@ def _read(param: Param, where: str) -> tuple[Message, ...]:
 
 
 def _written(messages: Sequence[Message]) -> Param | None:
-    """Return the message of Anthropic's API as which Clew sends these messages of its own; None if it sends nothing for
-    them.
+    """Translate messages of Clew into the one message of Anthropic's API that Clew sends for them. Returns None if Clew
+    sends nothing for them.
 
-    Clew sends tool results only after their calls, and a response only after a prompt. So calls or a prompt are put
-    before the messages for the translation, and are not part of the result.
+    Clew never sends tool results without their calls, or a response without a prompt. So placeholders for missing calls
+    and prompts are added for the translation, and left out of the result.
     """
     results = [block for message in messages for block in message.content if isinstance(block, ToolResult)]
     before: list[Message] = []

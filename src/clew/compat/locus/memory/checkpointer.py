@@ -169,8 +169,8 @@ class BaseCheckpointer:
         return found is not None and checkpoint_id in _ids(found[1])
 
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        """Delete the thread, with the threads of its sub-agents. If `checkpoint_id` is given, delete only the id of a
-        state that was saved. Returns False if there is no such thread or id. Raises `ThreadBusy` if a run works on the
+        """Delete the thread, with the threads of its sub-agents. If `checkpoint_id` is given, delete only the saved
+        state with that id. Returns False if there is no such thread or state. Raises `ThreadBusy` if a run works on the
         thread.
 
         A turn that an agent ran cannot be deleted by itself, because the turns after it build on it. Its id raises
