@@ -106,7 +106,8 @@ async def test_cancelling_kills_the_command(tmp_path: Path) -> None:
 async def test_cancelling_while_the_command_starts_kills_what_it_started_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, started = asyncio.create_subprocess_shell, asyncio.Event()
+    real: Any = asyncio.create_subprocess_shell
+    started = asyncio.Event()
 
     async def start_slowly(*command: str, **how: Any) -> asyncio.subprocess.Process:
         process = await real(*command, **how)
