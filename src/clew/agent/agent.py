@@ -121,39 +121,30 @@ class Agent:
         """`model` is a name like `openai:gpt-5`, or a model object. `options` are added to its requests, and
         `max_tokens` limits each response. `budget` limits what a thread may spend; costs are counted with `prices`,
         then with Clew's own list of prices. `redact`, a function or regular expressions, removes secrets from what is
-        stored. `checkpointer` is a store or its URL. Without it, the store is the one that the environment variable
-        `CLEW_STORE` names, or a local file. With None, everything is kept in memory only. `data_dir` is the folder for
-        a store of files, in place of a `checkpointer`.
+        stored. `checkpointer` is a store or its URL, by default the one that the environment variable `CLEW_STORE`
+        names, or a local file; with None all is kept in memory only. `data_dir` is a folder for a store of files.
 
-        `workspace` is the folder that tools work in. Without it, an agent with tools that need a folder, such as
-        `DEFAULT_TOOLS`, is refused. `workspace=None` says that every `session(workspace=…)` brings a folder of its own.
-        A snapshot of the files is taken after every `snapshot_every` turns that called tools. When a thread is resumed,
-        the files on record are restored if the folder is gone or empty. With `restore_files=True` they are always
-        restored, after a snapshot of the files that are in the folder.
+        `workspace` is the folder that tools work in. Without it, an agent with tools that need one, such as
+        `DEFAULT_TOOLS`, is refused. `workspace=None` says that every `session(workspace=…)` brings its own. A snapshot
+        of the files is taken after every `snapshot_every` turns that called tools. When a thread is resumed, the files
+        on record are restored if the folder is empty or gone; with `restore_files=True` always, after a snapshot of it.
 
-        `output` is the type of the final answer; the model has to correct an answer that does not fit. With
-        `finish=True` the model can end its run only by calling a tool with its answer. `finish` can also be your own
-        tool, whose result is the answer. An agent among the `tools` works on a thread of its own, which is resumed when
-        this agent's thread is resumed.
-
+        `output` is the type of the final answer; the model has to correct one that does not fit. With `finish=True` the
+        model can end its run only by calling a tool with its answer. `finish` can also be your own tool, whose result
+        is the answer. An agent among the `tools` works on a thread of its own, which is resumed with this agent's.
         `max_turns` limits the turns for one prompt. The model is warned when exactly `warn_turns` turns are left, and
-        before the last one; with `warn_turns=0` it is never warned. When the share `compact_at` of the model's context
-        window is used, a summary replaces the earlier messages. Give `context_window`, in tokens, for a model that Clew
-        does not know. A summary is also made if the vendor refuses the conversation as too long; with
-        `on_overflow="unwind"` the last turn is removed then instead.
+        before the last one; with 0 never. When the share `compact_at` of the context window is used (give
+        `context_window`, in tokens, for a model that Clew does not know), a summary replaces the earlier messages. So it
+        does if the vendor refuses the conversation as too long; `on_overflow="unwind"` removes the last turn instead.
 
         `takeover=True` takes a thread from a process that still holds its lease. `durability="exit"` records nothing
-        before the run ends, and refuses tools that must not run twice (effect `once`), unless `allow_repeats=True`
-        accepts that they run again after a crash.
-
+        before the run ends, and refuses tools that must not run twice (effect `once`), unless `allow_repeats=True`.
         `handle_signals=True` is for programs: SIGTERM stops a run as Ctrl+C does. The run records its end and its
-        files. Then the process prints to stderr how to resume the thread, and exits with 130. If `handle_signals` is a
-        function, it gets the thread's id, and the text that it returns is printed instead. A second signal ends the
-        process at once; the process then says if the files on record are older than the conversation.
-
-        `provider` names Claude Code, Codex or opencode (`claude_code`, `codex`, `opencode`): the agent then works
-        through that program. With a list of names, the next one takes over if a program cannot go on. `cwd`, `env`,
-        `permissions` and `timeout` are only for such agents; `ProviderAgent` explains them."""
+        files. The process prints to stderr how to resume the thread (or what your function returns for the thread's id),
+        and exits with 130. A second signal ends it at once, and it says if the files on record are too old.
+        `provider` is `claude_code`, `codex` or `opencode`: the agent then works through that program. Of several names,
+        the next takes over if a program cannot go on. `cwd`, `env`, `permissions` and `timeout` are only for such
+        agents; `ProviderAgent` explains them."""
         if provider is not None:
             raise InvalidInput("a subclass of Agent has no provider=. Derive it from clew.providers.ProviderAgent.")
         if any(given is not None for given in (cwd, env, permissions, timeout)):
@@ -241,16 +232,14 @@ class Agent:
     ) -> Run[RunResult]:
         """Ask the agent, on the thread `thread_id` or else a new one. Unfinished work of the thread is finished first.
 
-        With a `prompt_id` the prompt is asked only once on its thread. If the same id is given again, the run goes on
-        with that prompt or returns its answer, even if other prompts came later. A prompt with another id is a new one,
-        even if its words are the same. Without an id, a prompt is new unless the thread's last prompt has the same
-        words and is unfinished, as after a crash: then the run goes on with that last prompt.
+        With a `prompt_id` the prompt is asked only once on its thread. Given again, the run goes on with that prompt or
+        returns its answer, even if other prompts came later. Another id with the same words is a new prompt. Without an
+        id, a prompt is new unless the thread's last prompt has the same words and is unfinished, as after a crash: then
+        the run goes on with that one.
 
         If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the
         status `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
-
-        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted,
-        whatever it is doing, and can be resumed."""
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted."""
         check_prompt(prompt, prompt_id)
         found = self.new_id() if thread_id is None else thread_id
         named = thread_id is not None
@@ -267,15 +256,11 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with a thread. `answer` answers the question to a person that the thread waits for; for several
-        questions, give a dict by question id. A `prompt`, its `prompt_id`, `max_turns` and `timeout` mean the same as
-        for `run`.
-
+        """Go on with a thread. `answer` answers the question that the thread asked a person; for several questions, give
+        a dict by question id. The other arguments mean the same as for `run`.
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
-        the object has run no thread, this resumes the newest thread of an agent with this agent's name; `RunStarted`,
-        the first event, says which thread it is. If several such threads are unfinished, this raises a `UsageError`
-        that lists them, and runs nothing.
-        """
+        the object has run none, this resumes the newest thread of an agent with this agent's name, and `RunStarted`, the
+        first event, says which. If several such threads are unfinished, raises a `UsageError` that lists them."""
         check_resumed(prompt, prompt_id)
         job = Job(thread_id or "", prompt, answer, max_turns, timeout, prompt_id=prompt_id)
 
@@ -333,8 +318,8 @@ class Agent:
         position in the session, and an answer on record is returned at once. Without a `thread_id`, the thread's id is
         then a hash of the agent's name, the first prompt and the folder. Such a thread is deleted when the session is
         left and its last run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` it is also
-        deleted if that run was interrupted or failed. Other threads are never deleted. `workspace` or `output_dir`, two
-        names for the same thing, is the folder for the tools of this session, in place of the agent's own."""
+        deleted if that run was interrupted or failed. Other threads are never deleted. `workspace`, or `output_dir`, is
+        the folder for the tools of this session, in place of the agent's own."""
         if workspace is not None and output_dir is not None:
             raise InvalidInput("workspace and output_dir are two names for the same folder. Give one of them.")
         folder = output_dir if workspace is None else workspace
@@ -357,9 +342,8 @@ class Agent:
         return task_id(self.name, task, self._folder if workspace is None else absolute(workspace))
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
-        """Return a session on a new thread, or on the thread with this id. The session's handle, a string with which
-        any process can continue the session, can be taken before the first prompt, and works once that prompt is on
-        record."""
+        """Return a session on a new thread, or on the thread with this id. Its handle, a string with which any process
+        can continue it, can be taken before the first prompt, and works once that prompt is on record."""
         return OwnSession(self, self.new_id() if thread_id is None else thread_id, folder=self._folder)
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
@@ -376,8 +360,7 @@ class Agent:
 
     @property
     def _folder(self) -> Path:
-        """The folder that the agent's tools work in, or the current folder if the agent has none. A thread id that is
-        made from a session's first prompt depends on the path of this folder."""
+        """The folder that the agent's tools work in, or else the current one. Ids made of a first prompt depend on it."""
         return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:
@@ -386,8 +369,7 @@ class Agent:
 
     async def _run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
         """Ask `prompt` on this thread, or resume the thread if `prompt` is None, and return the result. `emit` is
-        called with each event. `how` are further arguments of the run, such as `timeout` and `max_turns`: fields of
-        `Job`."""
+        called with each event. `how` are further arguments of the run, such as `timeout`."""
         return await self._run(Job(thread_id, prompt, **how), emit)
 
     @property
@@ -405,9 +387,7 @@ class Agent:
         return (await read_trajectory(self._store.open(), thread_id))[0]
 
     def _trusting(self, handle: Handle) -> Agent:
-        """Return a copy of this agent that uses the store named in `handle` (the decoded form of the string with which
-        any process can continue a session). Return this agent itself if the handle names no store or if the agent was
-        given a store."""
+        """Return a copy of this agent that uses the store named in a session's handle, or itself if it was given one."""
         if not handle.store or not self._store.is_default:
             return self
         agent = copy.copy(self)
@@ -415,14 +395,14 @@ class Agent:
         return agent
 
     async def _moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
-        """Make an agent that works through `provider`, or the built-in agent if that is `clew`, and return its session
-        on this thread. `settings` are arguments for the new agent; without them it gets the store and, at a provider,
-        also the name, system prompt and folder of this agent."""
+        """Return a session on this thread of a new agent, which works through `provider`, or is the built-in one if that
+        is `clew`. Without `settings`, its arguments, it gets the store and, at a provider, also the name, system prompt
+        and folder of this agent."""
         await self.check_thread(thread_id)
         if provider == "clew":
             return Agent(**{"checkpointer": self._store.open(), **settings}).start_session(thread_id=thread_id)
-        made: dict[str, Any] = {"checkpointer": self._store.open(), "system_prompt": self._settings.system_prompt}
-        made["name"] = self.name
+        prompt = self._settings.system_prompt
+        made: dict[str, Any] = {"checkpointer": self._store.open(), "system_prompt": prompt, "name": self.name}
         if self._settings.workspace is not None and not {"cwd", "workspace"} & settings.keys():
             made["workspace"] = self._settings.workspace
         session = Agent(provider=provider, **{**made, **settings}).start_session(thread_id=thread_id)
@@ -463,8 +443,8 @@ class Agent:
         return agent
 
     async def aclose(self) -> None:
-        """Stop all runs of this agent, and close the store and the model's connections if this agent opened them. Does
-        nothing in a forked child process."""
+        """Stop all runs, and close the store and the model's connections if this agent opened them. Does nothing in a
+        forked child process."""
         if self._store.is_inherited:
             return
         await stop_all(self._tasks)
@@ -515,7 +495,6 @@ class Agent:
         )
 
     async def questions(self, thread_id: str) -> list[Question]:
-        """Return the questions to a person that a thread waits for. Raises `ThreadNotFound` if the store does not have
-        the thread."""
+        """Return the questions to a person that a thread waits for. Raises `ThreadNotFound` if there is no such thread."""
         await self.check_thread(thread_id)
         return open_questions(await Thread.load(self._store.open(), thread_id))

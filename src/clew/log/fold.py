@@ -1,5 +1,4 @@
-"""Fold the entries of a log: compute from them, one after the other, the state that the thread is in. Pure: no clock,
-no I/O."""
+"""Fold the entries of a log: compute from them the state that the thread is in. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> C
 
 
 class Fold:
-    """The state of a thread, which changes with every entry that is added. Adding an entry takes equally long, however
-    long the log is."""
+    """The state of a thread, to which entries can be added. That takes equally long however long the log is."""
 
     __slots__ = (  # faster than a dictionary for this many attributes
         "_cache_read",
@@ -107,9 +105,8 @@ class Fold:
     _view_end: int
 
     def __init__(self, start: Checkpoint = EMPTY, outline: NewOutline | None = None) -> None:
-        """Begin with the state `start`. By default, all messages are kept. To save memory, give as `outline` a class
-        such as `MessageOutline`: a list that keeps an empty message in place of each message. Then the states that
-        `checkpoint` returns have these empty messages too."""
+        """Begin with the state `start`. To save memory, give as `outline` a class such as `MessageOutline`: a list that
+        keeps an empty message in place of each. The states that `checkpoint` returns then have these too."""
         self._new_history = outline
         self._reset(start)
 
@@ -175,17 +172,14 @@ class Fold:
         return self._checkpoint(tuple(self._history), tuple(self._marked()), self._facts.all())
 
     def outline(self) -> tuple[Checkpoint, bytes]:
-        """Return two things by which the current state can be compared with another one: the state without its fields
-        `history`, `marks` and `facts`, and a digest of these three fields. Works only if this fold was made with
-        `MessageOutline` as `outline`."""
+        """Return the state without its fields `history`, `marks`, `facts`, and a digest of these. Needs an outline."""
         parts: list[Any] = [self._history, self._marked(), self._facts]
         return self._checkpoint((), (), ()), b"".join(part.digest() for part in parts)
 
     def sketch(self, *, all_facts: bool = False) -> Checkpoint:
-        """Return the current state in a form that takes little memory. It has empty messages, and its `marks` (what the
-        model saw at the end of each turn) can only be counted and read one by one. Without `all_facts`, it has only the
-        facts (values that hold from a turn on) that hold now, and none about single turns. If this object was made
-        without the argument `outline`, return the complete state."""
+        """Return the current state in a form that takes little memory: with empty messages, and with `marks` (what the
+        model saw at the end of each turn) that can only be counted and read one by one. Without `all_facts`, it has only
+        the facts (values that hold from a turn on) that hold now. Returns the complete state if there is no outline."""
         marks, facts = self._marked(), self._facts
         if isinstance(marks, list) or isinstance(facts, Facts):
             return self.checkpoint()
@@ -225,8 +219,8 @@ class Fold:
         )
 
     def present(self) -> Present:
-        """Return the part of the current state that a run needs for its next model or tool call. The time that this
-        takes depends on the number of messages that the model sees, not on the length of the log."""
+        """Return the part of the current state that a run needs for its next model or tool call, in a time that depends
+        on the number of messages that the model sees, not on the length of the log."""
         history = self._history
         return Present(
             messages=tuple([message for start, stop in self._view() for message in history[start:stop]]),
@@ -282,8 +276,7 @@ class Fold:
                 self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
     def _add(self, message: Message) -> None:
-        """Append the message to the history (every message ever recorded) and to the view (the messages that the model
-        sees)."""
+        """Append the message to the history (all messages ever recorded) and to the view (what the model sees)."""
         place = len(self._history)
         self._history.append(message)
         if self._view_end != place:
@@ -291,8 +284,7 @@ class Fold:
         self._view_end = place + 1
 
     def _view(self) -> Ranges:
-        """Return the view, which is the messages that the model sees: ranges (start, stop) of indices of messages in
-        the history."""
+        """Return which messages the model sees, as ranges (start, stop) of indices in the history."""
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
     def _set_view(self, view: Ranges) -> None:
@@ -301,8 +293,7 @@ class Fold:
 
     def _marked(self) -> list[Ranges] | ViewOutline:
         """Return, for each turn, which messages the model saw at its end, as ranges (start, stop) of indices in the
-        history. The ranges of the current turn change with every tool result, so they are computed here, when they are
-        asked for, and not with every entry."""
+        history. Those of the current turn change with every tool result, so they are computed only here."""
         if self._turn_grows:
             one_range = not self._older and self._view_end >= 0
             self._marks[-1] = ((self._view_start, self._view_end),) if one_range else self._view()
@@ -310,8 +301,7 @@ class Fold:
         return self._marks
 
     def _add_results(self, message: Tool) -> None:
-        """Add a tool message (the results of tool calls) to the turn whose calls it answers. After that, none of the
-        turn's calls counts as open."""
+        """Add a tool message, the results of tool calls, to the turn with these calls. Then none of them is open."""
         self._add(message)
         self._turn_grows = True
         self._settle()
@@ -324,9 +314,8 @@ class Fold:
                 known.clear()
 
     def _answer(self, message: Tool) -> None:
-        """Add a tool message, which holds results of tool calls. If it answers every open call, or if no call is open,
-        it becomes part of the conversation unchanged. Otherwise each of its results is recorded for the open call that
-        has the same id."""
+        """Add a tool message, the results of tool calls. If it answers every open call, or none is open, it becomes part
+        of the conversation unchanged. Otherwise each result is recorded for the open call that has the same id."""
         if self._open < 0:
             self._add(message)
             self._turn_grows = True
@@ -353,9 +342,7 @@ class Fold:
             self._close_turn()
 
     def _close_turn(self) -> None:
-        """End the turn whose tool calls are not all done: join the results that its calls have so far, in order, to one
-        tool message, and add it to the conversation. Does nothing if there is no such turn, and adds no message if
-        there are no results."""
+        """If a turn has calls without a result, end it: join the results so far, if any, to one tool message."""
         if self._open < 0:
             return
         if self._results:
@@ -384,8 +371,7 @@ class Fold:
         self.seconds += entry.seconds
 
     def _is_open(self, entry: ToolIntent | ToolOutcome | StepIntent | StepOutcome) -> bool:
-        """Return whether this entry is about a call of the newest response with tool calls, while not all of its calls
-        are done. Entries about other calls are ignored."""
+        """Return whether this entry is about the newest response with tool calls, and not all of them are done."""
         return entry.message == self._open >= 0 <= entry.index < self._waiting + len(self._results)
 
     def _intent(self, entry: ToolIntent) -> None:
@@ -457,8 +443,7 @@ class Fold:
         self._facts.cut(self.turns)
 
     def _cut(self, messages: int) -> None:
-        """Shorten the messages that the model sees to the first `messages` of them. A turn is removed if its response
-        is not among these."""
+        """Keep the first `messages` of the messages that the model sees, and the turns whose responses are in them."""
         before = [place for start, stop in self._view() for place in range(start, stop)]
         if messages >= len(before):
             return

@@ -198,9 +198,8 @@ class ProviderAgent(Agent):
         delete_when_done: bool = True,
         keep_when_stopped: bool = True,
     ) -> Session:
-        """Always raises `UsageError`. Only the built-in agent offers `session`: a Python script that uses it can be run
-        again, and its n-th prompt then gets the answer that is on record for the n-th prompt. Use `start_session`
-        instead."""
+        """Always raises `UsageError`. Only the built-in agent offers `session`, whose n-th prompt gets the recorded answer
+        of the n-th prompt when a script is run again. Use `start_session` instead."""
         raise UsageError(
             "agent.session(…) numbers the prompts of a script, which only the built-in agent does. With a provider use "
             "agent.start_session(thread_id=…), agent.resume_session(handle), and prompt_id= to ask a prompt once."
@@ -407,8 +406,7 @@ class ProviderAgent(Agent):
         await adopt_into(journal, self.store, source, origin.resume_key)
 
     async def take_in(self, journal: Journal) -> None:
-        """Add to the thread that `journal` writes to what the user did directly in the provider's program, without
-        Clew, since the last prompt."""
+        """Add to the thread of `journal` what the user did in the provider's program since the last prompt of Clew."""
         await take_in(journal, self.store, self._provided.place, natively=self._redact is None)
 
     async def trajectory_and_key(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
@@ -479,8 +477,8 @@ class ProviderAgent(Agent):
         return Agent(**{**made, **settings}).start_session(thread_id=thread_id)
 
     def _first(self) -> str:
-        """Return the name of the first of this agent's providers that can be used, judged by the program and the login
-        files on this machine. If none can be used, or the agent has only one provider, return the first name."""
+        """Return the name of the first of this agent's providers whose program and login are on this machine, or the
+        first name if there is none."""
         names = self._provided.providers
         if len(names) == 1:
             return names[0]

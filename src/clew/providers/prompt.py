@@ -142,8 +142,8 @@ class PromptSender:
         return result
 
     async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> RunResult:
-        """Record that the prompt is not asked because a budget is spent, as `reason` says in words. Returns a result
-        with the status `interrupted` and this reason. `before` is the thread's state."""
+        """Record that the prompt is not asked because a budget is spent. Returns a result with the status `interrupted`
+        and this `reason`. `before` is the thread's state."""
         await self._journal.record(StatusChanged("interrupted", reason))
         return RunResult(
             prompt=prompt,
@@ -200,9 +200,8 @@ class PromptSender:
         self._emit(TurnStarted(before.turns + 1))
 
     def _started(self, before: Checkpoint) -> Iterable[ThreadStarted]:
-        """Yield a `ThreadStarted` log entry if agent, model, system prompt or limits differ from those in `before`, the
-        thread's state. If the thread is not new, the differences are noted as drift (changes of settings), which the
-        result reports."""
+        """Yield a `ThreadStarted` log entry if agent, model, system prompt or limits are not those in `before`, the
+        thread's state. Unless the thread is new, the differences are noted as drift, which the result reports."""
         settings, name = self._settings, self._provider.name
         limits = {"provider": name, "cwd": str(self._provider.place.cwd), "permissions": settings.permissions}
         agent = settings.name or name
@@ -312,12 +311,9 @@ class PromptSender:
         )
 
     def _spent(self, recorder: Recorder, result: RunResult) -> list[Logged]:
-        """Return the log entries that record what the prompt used and cost, as `result` says.
-
-        If that is unknown, the log must be left with a model call that began and has no end: the next prompt counts
-        such a call as one of unknown cost. So an entry that begins a call is returned if the log has no open call, and
-        no entry otherwise.
-        """
+        """Return the log entries that record what the prompt used and cost, as `result` says. If that is unknown, the
+        log must be left with a model call that has no end, which the next prompt counts as one of unknown cost. So
+        an entry that begins a call is returned then, or none if the log has an open call."""
         if result.usage is not None:
             refused = [ModelCallRefused(result.reason)] if self._cost_nothing(recorder) else []
             return [Spend(result.usage, result.cost), *refused]

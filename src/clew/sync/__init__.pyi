@@ -125,8 +125,8 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def aclose(self) -> None:
-        """Stop all runs of this agent, and close the store and the model's connections if this agent opened them. Does
-        nothing in a forked child process."""
+        """Stop all runs, and close the store and the model's connections if this agent opened them. Does nothing in a
+        forked child process."""
 
     def check_thread(self, thread_id: str) -> None:
         """Raise `ThreadNotFound` unless the store has this thread. Creates nothing."""
@@ -137,8 +137,7 @@ class Agent:
         """Return a new random thread id that begins with the agent's name."""
 
     def questions(self, thread_id: str) -> list[Question]:
-        """Return the questions to a person that a thread waits for. Raises `ThreadNotFound` if the store does not have
-        the thread."""
+        """Return the questions to a person that a thread waits for. Raises `ThreadNotFound` if there is no such thread."""
 
     def resume(
         self,
@@ -150,14 +149,11 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
-        """Go on with a thread. `answer` answers the question to a person that the thread waits for; for several
-        questions, give a dict by question id. A `prompt`, its `prompt_id`, `max_turns` and `timeout` mean the same as
-        for `run`.
-
+        """Go on with a thread. `answer` answers the question that the thread asked a person; for several questions, give
+        a dict by question id. The other arguments mean the same as for `run`.
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
-        the object has run no thread, this resumes the newest thread of an agent with this agent's name; `RunStarted`,
-        the first event, says which thread it is. If several such threads are unfinished, this raises a `UsageError`
-        that lists them, and runs nothing."""
+        the object has run none, this resumes the newest thread of an agent with this agent's name, and `RunStarted`, the
+        first event, says which. If several such threads are unfinished, raises a `UsageError` that lists them."""
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
         """Return the session that a handle (the string from `session.resume_handle`) or a thread id names, in any
@@ -179,16 +175,14 @@ class Agent:
     ) -> RunResult:
         """Ask the agent, on the thread `thread_id` or else a new one. Unfinished work of the thread is finished first.
 
-        With a `prompt_id` the prompt is asked only once on its thread. If the same id is given again, the run goes on
-        with that prompt or returns its answer, even if other prompts came later. A prompt with another id is a new one,
-        even if its words are the same. Without an id, a prompt is new unless the thread's last prompt has the same
-        words and is unfinished, as after a crash: then the run goes on with that last prompt.
+        With a `prompt_id` the prompt is asked only once on its thread. Given again, the run goes on with that prompt or
+        returns its answer, even if other prompts came later. Another id with the same words is a new prompt. Without an
+        id, a prompt is new unless the thread's last prompt has the same words and is unfinished, as after a crash: then
+        the run goes on with that one.
 
         If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the
         status `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
-
-        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted,
-        whatever it is doing, and can be resumed."""
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted."""
 
     def session(
         self,
@@ -209,13 +203,12 @@ class Agent:
         position in the session, and an answer on record is returned at once. Without a `thread_id`, the thread's id is
         then a hash of the agent's name, the first prompt and the folder. Such a thread is deleted when the session is
         left and its last run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` it is also
-        deleted if that run was interrupted or failed. Other threads are never deleted. `workspace` or `output_dir`, two
-        names for the same thing, is the folder for the tools of this session, in place of the agent's own."""
+        deleted if that run was interrupted or failed. Other threads are never deleted. `workspace`, or `output_dir`, is
+        the folder for the tools of this session, in place of the agent's own."""
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
-        """Return a session on a new thread, or on the thread with this id. The session's handle, a string with which
-        any process can continue the session, can be taken before the first prompt, and works once that prompt is on
-        record."""
+        """Return a session on a new thread, or on the thread with this id. Its handle, a string with which any process
+        can continue it, can be taken before the first prompt, and works once that prompt is on record."""
 
     @property
     def store_url(self) -> str:

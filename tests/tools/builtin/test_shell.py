@@ -110,7 +110,7 @@ async def test_cancelling_while_the_command_starts_kills_what_it_started_too(
     started = asyncio.Event()
 
     async def start_slowly(*command: str, **how: Any) -> asyncio.subprocess.Process:
-        process = await real(*command, **how)
+        process: asyncio.subprocess.Process = await real(*command, **how)
         await pid_in(tmp_path / "inner")
         started.set()
         await asyncio.sleep(0.05)
