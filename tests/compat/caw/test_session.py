@@ -173,6 +173,22 @@ def test_the_data_dir_has_a_store_and_a_readable_file_for_each_session_for_this_
         assert len(list(sync.Thread.list(store))) == 2
 
 
+def test_the_system_prompt_on_record_goes_on_unless_another_one_is_given(tmp_path: Path) -> None:
+    data_dir = tmp_path / "caw_data"
+    with toy(tmp_path, data_dir, system_prompt="Be brief.").start_session() as session:
+        session.send("say one")
+
+    for settings, prompt, sent in (
+        ({}, "Be brief.", "work --system Be brief. user=say one"),
+        ({"system_prompt": "Be kind."}, "Be kind.", "work --system Be kind. user=say one"),
+        ({"system_prompt": ""}, "", "work user=say one"),
+    ):
+        with toy(tmp_path, data_dir, **settings).resume_session(session.resume_handle) as resumed:
+            assert resumed.trajectory.system_prompt == prompt
+            assert resumed.send("echo").result.startswith(sent)
+        assert file_of(data_dir, session)["system_prompt"] == prompt
+
+
 def test_turns_of_a_resumed_session_are_added_to_its_file_and_the_first_ones_stay_as_they_are(tmp_path: Path) -> None:
     data_dir = tmp_path / "caw_data"
     with toy(tmp_path, data_dir).start_session() as session:
