@@ -23,6 +23,7 @@ from tests.providers.worker import wait_until
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {"PATH": os.environ["PATH"], "CAW_LOG": "off"}
+TOY_HANDLE = '{"version": 1, "provider": "toy", "session_id": "x", "resume_key": "secret-key"}'
 PROCESS = """
 import json, sys
 from clew.compat.caw import Agent
@@ -304,6 +305,16 @@ def test_the_id_in_a_handle_never_leads_out_of_the_data_dir(session_id: str, tmp
 def test_a_handle_that_is_none_says_why(handle: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=said):
         toy(tmp_path, provider=None).resume_session(handle)
+
+
+@pytest.mark.parametrize("with_data_dir", [True, False])
+@pytest.mark.parametrize("damaged", [json.dumps(TOY_HANDLE), TOY_HANDLE[1:], TOY_HANDLE[:-1], f"handle={TOY_HANDLE}"])
+def test_an_error_never_quotes_a_handle_however_it_was_damaged(
+    damaged: str, with_data_dir: bool, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match="handle") as caught:
+        toy(tmp_path, tmp_path / "caw_data" if with_data_dir else None).resume_session(damaged)
+    assert "secret-key" not in str(caught.value)
 
 
 def test_a_handle_of_a_conversation_that_is_gone_is_an_error_and_no_empty_answer(tmp_path: Path) -> None:

@@ -121,8 +121,8 @@ class Agent:
         is_bare = not handle.provider
         if is_bare and self._data_dir is None:
             raise InvalidInput(
-                f"{resume_handle!r} is not a whole handle, and a session id alone is enough only with the data_dir that "
-                "has the session: Agent(data_dir=…)"
+                "this is not a whole handle, which begins with '{', and a session id alone is enough only with the data_dir "
+                "that has the session: Agent(data_dir=…)"
             )
         file = self._file(handle.session_id)
         return Session(self._with(self._goes_on(handle, file)), file, handle.session_id, resume_handle)
