@@ -84,7 +84,7 @@ class Agent:
             "permissions": "full",
             **settings,
             "name": name,
-            "system_prompt": "" if system_prompt is None else system_prompt,
+            **({} if system_prompt is None else {"system_prompt": system_prompt}),
         }
         if not isinstance(self._model, str | Mapping | None):
             raise InvalidInput(
@@ -109,8 +109,9 @@ class Agent:
 
         If this agent has the `data_dir` of the session, the whole history of the session is there, and new turns are
         added to it. Then the id of the session is enough as a handle, and a session that caw itself made is first
-        copied into Clew's store. Without the `data_dir`, the coding program's own conversation goes on if it is on this
-        machine, and the session's trajectory (its record) starts empty.
+        copied into Clew's store. If this agent has no system prompt, the one on record goes on. Without the `data_dir`,
+        the coding program's own conversation goes on if it is on this machine, and the session's trajectory (its
+        record) starts empty.
 
         If this agent names no provider, the one that the handle names goes on. Otherwise the first provider that this
         agent names goes on with the whole conversation.
@@ -120,8 +121,8 @@ class Agent:
         is_bare = not handle.provider
         if is_bare and self._data_dir is None:
             raise InvalidInput(
-                f"{resume_handle!r} is not a whole handle, and a session id alone is enough only with the data_dir that "
-                "has the session: Agent(data_dir=…)"
+                "this is not a whole handle, which begins with '{', and a session id alone is enough only with the data_dir "
+                "that has the session: Agent(data_dir=…)"
             )
         file = self._file(handle.session_id)
         return Session(self._with(self._goes_on(handle, file)), file, handle.session_id, resume_handle)

@@ -32,11 +32,12 @@ class SessionFile:
 
     def __init__(self, data_dir: str | os.PathLike[str], session_id: str) -> None:
         """`data_dir` is the folder in which an agent keeps its sessions. The file is in a folder below it that has the
-        name `session_id`. Raises `InvalidInput` if the id cannot be the name of a folder."""
+        name `session_id`. Raises `InvalidInput` if the id cannot be the name of a folder. The error does not quote the
+        id: it may be a handle that was damaged, and a handle is a secret."""
         if not _NAME.fullmatch(session_id):
             raise InvalidInput(
-                f"the session id {session_id!r} cannot be the name of a folder in data_dir. Ids have letters, digits, '-', "
-                "'_' and '.', and do not begin with '.'."
+                "this is neither a whole handle, which begins with '{', nor a session id that can be the name of a folder "
+                "in data_dir. Ids have letters, digits, '-', '_' and '.', and do not begin with '.'."
             )
         root = Path(os.path.abspath(data_dir))
         self.store = root / STORE

@@ -34,8 +34,9 @@ class Session:
 
     def __init__(self, settings: dict[str, Any], file: SessionFile | None, session_id: str, handle: str = "") -> None:
         """Begin a new session with the id `session_id` or, if `handle` is given, go on with the session that the handle
-        stands for. `settings` are the arguments for `clew.sync.Agent`, without a store. `file` is the file that shows
-        the session in the agent's data_dir; if it is None, nothing is kept beyond this object."""
+        stands for. `settings` are the arguments for `clew.sync.Agent`, without a store; if they have no `system_prompt`,
+        a session goes on with the one on record. `file` is the file that shows the session in the agent's data_dir; if
+        it is None, nothing is kept beyond this object."""
         self._session_id = session_id
         self._file = file
         self._display = Display()
@@ -43,17 +44,18 @@ class Session:
         self._ended = False
         self._asked = bool(handle)
         """Whether a prompt is on record, so that a handle leads somewhere."""
-        self._about = {"system_prompt": settings.get("system_prompt", "")}
         is_bare = bool(handle) and not handle.lstrip().startswith("{")
         if is_bare and file is not None and not (file.exists or file.store.exists()):
             raise _not_found(session_id, file)
         try:
             store = self._open_store()
+            if handle and store is not None and file is not None:
+                _bring(file, store, session_id)
+                settings = {"system_prompt": _prompt_on_record(store, session_id), **settings}
+            self._about = {"system_prompt": settings.get("system_prompt", "")}
             self._agent = self._closing.enter_context(sync.Agent(**settings, checkpointer=store))
             self._began = (file.text("created_at") if file else "") or datetime.now(UTC).isoformat()
             if handle:
-                if store is not None and file is not None:
-                    _bring(file, store, session_id)
                 self._session = self._agent.resume_session(handle)
             else:
                 self._session = self._agent.start_session(thread_id=session_id)
@@ -188,6 +190,11 @@ def _bring(file: SessionFile, store: sync.SQLiteCheckpointer, session_id: str) -
             thread.append(*found.entries)
     for loss in found.losses:
         log.warning("session %r, which caw made: left behind: %s", session_id, loss)
+
+
+def _prompt_on_record(store: sync.SQLiteCheckpointer, session_id: str) -> str:
+    """Return the system prompt with which the session was last asked; empty if the store does not have the session."""
+    return "" if store.head(session_id) is None else sync.Thread.load(store, session_id).system_prompt
 
 
 def _not_found(session_id: str, file: SessionFile) -> ThreadNotFound:

@@ -45,6 +45,9 @@ that the message has in the conversation of the thread."""
 _ALL_AS_GIVEN = f"{TAG}:messages"
 """The name in the thread's state under which all messages are kept as they were given, if they cannot be told from those
 of the thread one by one."""
+_PROMPT = f"{TAG}:system_prompt"
+"""The name in the thread's state under which the system prompt that was saved last is kept. An agent that goes on with
+the run records a prompt of its own on the thread, or none."""
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -137,6 +140,8 @@ def changes(old: State, new: Checkpoint, known: Known | None = None) -> tuple[li
         stale.discard(_ALL_AS_GIVEN)
     running.add(*(StateSet(name, None) for name in sorted(stale)))
     state = running.state()
+    if (state.state.get(_PROMPT) or "") != new.system_prompt:
+        running.add(StateSet(_PROMPT, new.system_prompt or None))
     running.add(*(ToolIntent(call.message, call.index) for call in state.calls if call.status == "not_started"))
     spent = _spent(old, before, new)
     if spent != Usage():
@@ -177,12 +182,14 @@ def checkpoint_of(state: State, run_id: str, created_at: datetime) -> Checkpoint
     """Return the checkpoint of a run, made from the state of the run's thread.
 
     If an agent of Clew has gone on with the thread since the last save, its turns and tokens are counted in, and the
-    messages are in the form in which Clew sends them to the model. If the run was never saved, everything comes from
-    the thread, and `created_at` is the checkpoint's time.
+    messages are in the form in which Clew sends them to the model. The system prompt is the one that was saved, unless
+    the agent had one of its own. If the run was never saved, everything comes from the thread, and `created_at` is the
+    checkpoint's time.
     """
     saved = _saved(state.tags)
     summary = saved.grown(state.turns, state.usage.input_tokens, state.usage.output_tokens)
-    found = summary.checkpoint(_kept(state, saved).params, state.system_prompt)
+    prompt = state.system_prompt or state.state.get(_PROMPT) or ""
+    found = summary.checkpoint(_kept(state, saved).params, prompt)
     found.run_id = run_id
     if TAG not in state.tags:
         found.task_name, found.created_at = state.agent, created_at

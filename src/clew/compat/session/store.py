@@ -69,7 +69,8 @@ class Store:
     def load(self, run_id: str) -> Checkpoint:
         """Return the last saved checkpoint of a run. Raises `ThreadNotFound` if there is none.
 
-        If an agent of Clew has gone on with the run since then, what the agent has done is part of the checkpoint.
+        If an agent of Clew has gone on with the run since then, what the agent has done is part of the checkpoint. The
+        system prompt stays the one that was saved, unless the agent had one of its own.
         """
         head = None if self._threads is None else self._threads.head(run_id)
         if self._threads is not None and head is not None:
