@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from abc import ABC, abstractmethod
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from clew._runtime.aio import settle
 from clew.agent.arguments import check_timeout
-from clew.agent.handles import write_handle
+from clew.agent.handles import expiry, write_handle
 from clew.agent.prompts import check_prompt, check_resumed
 from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.trajectory import Trajectory
@@ -82,7 +82,7 @@ class Session(ABC):
         credentials.
         """
         cwd, store = self._whereabouts() if hints else ("", "")
-        expires = None if expires_in is None else datetime.now(UTC) + expires_in
+        expires = expiry(expires_in)
         return write_handle(
             self.provider, self.thread_id, self._resume_key(), cwd=cwd, store=store, expires=expires, key=key
         )
