@@ -290,8 +290,8 @@ def remove(thread_id: str, *, store: str = "") -> str:
 
 @_kind
 def collect(*, store: str = "") -> str:
-    """Return the shell command that deletes, from the store at the URL `store`, the stored values that no thread refers
-    to. Empty means the default store."""
+    """Return the shell command that deletes, from the store at the URL `store`, the blobs that no thread refers to. If
+    `store` is empty, the command is for the default store."""
     return _clew("gc", store=store)
 
 
@@ -325,7 +325,8 @@ def new_token(file: str = "") -> str:
 
 @_kind
 def list_tokens(file: str = "") -> str:
-    """Return the shell command that lists the tokens in the file at this path; empty means the usual file."""
+    """Return the shell command that lists the access tokens of servers in the file at this path. An empty path means
+    the usual file."""
     return _clew("tokens", options=["--file", file] if file else [])
 
 
@@ -367,8 +368,9 @@ _OPENS = {"claude_code": "claude --resume", "codex": "codex resume", "opencode":
 
 @_kind
 def open_session(provider: str, key: str, folder: str = "") -> str:
-    """Return the shell command that opens a session with the coding agent's own program, in `folder` if given. `key` is
-    the id by which the provider knows the session. Returns an empty text for a provider that Clew does not ship."""
+    """Return the shell command that opens a session in the program of the coding agent `provider`, in `folder` if
+    given. `key` is the id by which that program knows the session. Returns an empty text for a provider that does not
+    come with Clew."""
     if provider not in _OPENS:
         return ""
     there = f"cd {quoted(folder)} && " if folder else ""
@@ -379,8 +381,8 @@ _REPAIR = re.compile(r"clew verify .*?--repair", re.DOTALL)
 
 
 def for_shell(text: str, thread_id: str = "", *, store: str = "") -> str:
-    """Return the text of an error with the Python calls that it advises replaced by shell commands. The commands name
-    `thread_id` and `store`, the URL for --store, where they need them."""
+    """Return the text of an error, with the Python calls that it advises replaced by shell commands. The commands name
+    the thread `thread_id`, and the store at the URL `store`, where they need them."""
     pairs = {
         list_in_program(): list_threads(store=store),
         discover(): list_sessions(),

@@ -10,7 +10,7 @@
     ├── ThreadNotFound     the store has no thread with this id
     ├── MissingBlob        a frame points at a blob that is not in the store
     ├── Unavailable        the store could not be reached or did not answer, or there was no memory or room for the call;
-    │                      it may be made again
+    │                      the same call may be made again
     ├── Corrupt            the store answered with bytes that fail their check
     │   └── NotSealed          the store was opened with a key, and the data was written without one
     ├── WrongKey           the data is encrypted and the key that opens it was not given
@@ -70,7 +70,8 @@ class ClewError(Exception):
     """Base class of all errors that Clew raises."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Make every error picklable, whatever arguments its constructor takes, so that it can cross a process boundary."""
+        """Make every error picklable, whatever arguments its constructor takes, so that it can be sent to another
+        process."""
         return rebuild, (type(self), self.args, self.__dict__.copy())
 
 
@@ -116,7 +117,7 @@ class Conflict(ClewError):
 class ThreadBusy(ClewError):
     """Another live process holds the lease of this thread.
 
-    `expires_in` is the number of seconds that its lease still lasts.
+    `expires_in` is the number of seconds after which that lease ends unless the process renews it.
     """
 
     def __init__(self, thread_id: str, holder: str, expires_in: float) -> None:
@@ -140,8 +141,8 @@ class LeaseLost(ClewError):
         self.name_holder(holder)
 
     def name_holder(self, holder: str) -> None:
-        """Set the process that has taken over the lease, and name it in the message. It may become known only after the
-        error was made."""
+        """Set `holder`, the process that has taken over the lease, and name it in the message. It may become known only
+        after the error object was made."""
         self.holder = holder
         self.args = (
             f"thread {self.thread_id!r} was taken over by {holder}. Nothing more is written from here; "
@@ -235,9 +236,9 @@ class ModelError(ClewError):
     """A model gave no answer.
 
     `model` is the model's name as the user writes it, `reason` is what happened, and `status` is the HTTP status, if
-    any. `is_free` is True if the vendor refused the request for certain, so that it cost nothing. If it is not given,
-    the status decides: 400, 401 and 429, for example, are refusals. After a timeout or a 500 the model may have worked
-    and been charged.
+    any. `is_free` is True if the vendor refused the request for certain, so that it cost nothing. If `is_free` is not
+    given, the status decides: 400, 401 and 429, for example, are refusals. After a timeout or a status of 500 the model
+    may have worked, and the vendor may charge for it.
     """
 
     def __init__(
@@ -259,7 +260,8 @@ class ContextTooLong(ModelError):
 
 
 class ModelUnavailable(ModelError):
-    """Every attempt failed because the vendor was unreachable, had no capacity or broke off. A later call may succeed."""
+    """Every attempt failed because the vendor was unreachable, had no capacity or broke off its response. A later call
+    may succeed."""
 
     def __init__(
         self, model: str, reason: str, *, attempts: int, status: int | None = None, is_free: bool | None = None
@@ -271,7 +273,8 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRefused(ModelError):
-    """The vendor refused the request: a bad key, an unknown model, or a request that it does not accept."""
+    """The vendor refused the request: because of a bad key, an unknown model, or something else in the request that the
+    vendor does not accept."""
 
     def __init__(
         self, model: str, reason: str, advice: str = "", *, status: int | None = None, is_free: bool | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from clew.agent.handles import Handle, read_handle, without_credentials, write_handle
+from clew.agent.handles import Handle, expiry, read_handle, without_credentials, write_handle
 from clew.errors import InvalidInput
 from tests.strategies import text
 
@@ -106,6 +106,22 @@ def test_a_handle_is_good_until_it_expires_signed_or_not(key: str | None) -> Non
     assert read_handle(handle, key=key, now=NOW - timedelta(seconds=1)).expires == NOW
     with pytest.raises(InvalidInput, match="expired, on 2026-05-01 at 12:00 UTC"):
         read_handle(handle, key=key, now=NOW)
+
+
+@pytest.mark.parametrize("lifetime", [60, "1h", timedelta.max])
+def test_a_lifetime_that_is_none_is_refused_with_an_example(lifetime: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"expires_in=.* is (not a timedelta|too long)\."):
+        expiry(lifetime)
+    assert expiry(None) is None
+
+
+@pytest.mark.parametrize(
+    "damaged", [json.dumps(json.dumps(PLAIN)), json.dumps(PLAIN)[1:], f"handle: {json.dumps(PLAIN)}"]
+)
+def test_a_damaged_handle_is_refused_and_not_quoted(damaged: str) -> None:
+    with pytest.raises(InvalidInput, match="not a whole handle") as caught:
+        read_handle(damaged)
+    assert 'resume_key"' not in str(caught.value)
 
 
 def test_a_time_without_a_zone_is_no_expiry() -> None:

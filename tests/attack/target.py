@@ -109,7 +109,7 @@ async def work(target: Target, thread_id: str, rounds: int) -> Experience:
     Each round uses the store as programs do: with its retries."""
     took = []
     frames: list[bytes] = []
-    async with HTTPCheckpointer(target.url, token=INNOCENT, timeout=60) as store:
+    async with HTTPCheckpointer(target.url, token=INNOCENT, timeout=PATIENCE) as store:
         for number in range(rounds):
             began = time.perf_counter()
             frames.append(b"%d" % number)

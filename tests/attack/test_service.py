@@ -22,6 +22,7 @@ from clew.log import MessageAdded
 from clew.messages import Assistant, ToolCall, assistant, user
 from clew.testing.contract.builders import a_head, digest_of
 from tests.attack.target import ATTACKER, ATTACKERS, Probe, Target, attacked, work
+from tests.limits import PATIENCE
 from tests.sampling import FULL, dice, sampled
 
 pytestmark = [
@@ -165,7 +166,10 @@ async def heads_of_many_bytes(target: Target) -> None:
 
 
 async def a_value_of_many_items(target: Target) -> None:
-    async with HTTPCheckpointer(target.url, token=ATTACKER, timeout=60) as store, Thread.open(store, "large") as thread:
+    async with (
+        HTTPCheckpointer(target.url, token=ATTACKER, timeout=PATIENCE) as store,
+        Thread.open(store, "large") as thread,
+    ):
         call = ToolCall("1", "tool", {"numbers": list(range(600_000)), "empty": [[]] * 400_000})
         await thread.append(MessageAdded(user("Go.")), MessageAdded(Assistant((call,))))
     for _ in range(8):
@@ -190,7 +194,10 @@ async def long_pages_of_markdown(target: Target) -> None:
 
 async def fill(target: Target, token: str, thread_id: str, *texts: str) -> None:
     """Write a thread with these texts of a model."""
-    async with HTTPCheckpointer(target.url, token=token, timeout=60) as store, Thread.open(store, thread_id) as thread:
+    async with (
+        HTTPCheckpointer(target.url, token=token, timeout=PATIENCE) as store,
+        Thread.open(store, thread_id) as thread,
+    ):
         for text in texts:
             await thread.append(MessageAdded(user("Go on.")), MessageAdded(assistant(text)))
 

@@ -21,7 +21,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number, seed in enumerate(seeds(name)):
             (Path(folder) / str(number)).write_bytes(seed)
-        limits = ["-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=512", "-max_len=65536", "-print_final_stats=1"]
+        limits = ["-timeout=60", "-rss_limit_mb=2048", "-malloc_limit_mb=512", "-max_len=65536", "-print_final_stats=1"]
         atheris.Setup([sys.argv[0], folder, f"-runs={runs}", *limits], target)
         atheris.Fuzz()
 

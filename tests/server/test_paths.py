@@ -16,6 +16,7 @@ import pytest
 from clew.checkpointers.http.protocol import encode_text
 from clew.server.hosts import is_local, is_local_header
 from tests.certificate import make_certificate
+from tests.limits import PATIENCE
 from tests.server.serving import Running, a_token, serving
 from tests.server.wires import Wire
 
@@ -36,7 +37,7 @@ def service() -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def ask(service: Running) -> Any:
     def ask(method: str, target: str, token: str = "", version: int = 11, **headers: str) -> tuple[int, Any, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", service.server.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", service.server.port, timeout=PATIENCE)
         connection._http_vsn, connection._http_vsn_str = version, f"HTTP/1.{version - 10}"  # type: ignore[attr-defined]
         connection.putrequest(method, target, skip_host="host" in headers, skip_accept_encoding=True)
         for name, value in headers.items():

@@ -257,6 +257,12 @@ async def test_a_process_of_another_machine_or_container_is_never_taken_for_dead
     assert owners.provably_dead(msgspec.structs.replace(here, pid=2**22 + 1))
 
 
+async def test_a_process_that_could_not_learn_when_it_started_is_never_taken_for_another() -> None:
+    here = msgspec.structs.replace(owners.this_process(), started="")
+    assert not owners.provably_dead(here)
+    assert owners.provably_dead(msgspec.structs.replace(here, pid=2**22 + 1))
+
+
 async def test_a_lease_is_renewed_while_nothing_is_written(store: Checkpointer, clock: Clock) -> None:
     async with Thread.open(store, "t") as thread:
         assert thread.head.lease is not None

@@ -333,7 +333,7 @@ def test_a_loop_that_ended_in_the_middle_of_a_round_is_let_go_and_troubles_no_ot
     loop.close()
     left = weakref.ref(loop)
     del loop
-    asyncio.run(asyncio.wait_for(work(), 10))
+    asyncio.run(asyncio.wait_for(work(), PATIENCE))
     assert done == ["in time"]
     gc.collect()
     assert left() is None

@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 import traceback
+from asyncio.subprocess import Process
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ __all__ = [
     "settle",
     "settle_all",
     "settling",
+    "start_process",
     "start_thread",
     "together",
 ]
@@ -72,6 +74,22 @@ async def settle(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
             raise
         raise cancelled from task.exception()
     return result
+
+
+async def start_process(starting: Coroutine[Any, Any, Process]) -> tuple[Process, asyncio.CancelledError | None]:
+    """Await this coroutine, which starts a process, even if the caller is cancelled meanwhile. Returns the process, and
+    the caller's cancellation if there was one: the caller must end the process and then raise it.
+
+    Without this function, asyncio kills a process whose caller is cancelled during the start, but not the processes
+    that it may have started by then.
+    """
+    task = settling(starting)
+    try:
+        return await settle(task), None
+    except asyncio.CancelledError as cancelled:
+        if task.cancelled() or task.exception() is not None:
+            raise
+        return task.result(), cancelled
 
 
 class _Undisturbed:
@@ -164,7 +182,8 @@ def deliver(jobs: Collection[Job]) -> None:
     from the OS thread that did the jobs.
 
     Each event loop is woken once, even if several of the jobs belong to it. Jobs of a closed event loop are dropped. If
-    there is not enough memory for this, it is tried again until there is: otherwise the callers would wait for ever.
+    there is not enough memory to pass the results on, this tries again until there is: otherwise the callers would wait
+    for ever.
     """
     while True:
         try:
@@ -332,8 +351,9 @@ class WorkerPool:
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Free the local variables of the functions that this error and its causes passed through. An error keeps them alive
-    with its traceback: after a failed read for lack of memory, everything that was read so far."""
+    """Free the local variables of the functions that this error and its causes passed through. The traceback of the
+    error keeps these variables alive. After a read that failed for lack of memory, they hold everything that was read
+    so far."""
     at: BaseException | None = error
     while at is not None:
         traceback.clear_frames(at.__traceback__)

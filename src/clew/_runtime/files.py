@@ -165,7 +165,8 @@ def size(path: str | Path) -> int:
 
 def special_kind(path: Path) -> str | None:
     """Return a word for what is at this path, such as "named pipe", if it is neither a file nor a folder. Return None
-    if it is a file or a folder, or if nothing is there. Does not open it: that could wait for ever."""
+    if it is a file or a folder, or if nothing is there. The path is not opened, because to open a pipe can wait for
+    ever."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -229,8 +230,9 @@ class Reserve:
         self._size = size
 
     def hold(self) -> None:
-        """Create the reserve file, unless it exists or the disk has too little free space (see `is_short`). Raises no
-        error if it cannot be created: only a deletion on a full disk needs the space that this file reserves."""
+        """Create the reserve file, unless it exists or the free space on the disk is less than twice its size. Raises
+        no error if the file cannot be created: only a deletion on a full disk needs the space that this file
+        reserves."""
         with suppress(OSError):
             if self.is_short():
                 return
@@ -330,8 +332,9 @@ else:
 
 
 def lock(fd: int, path: str | Path, *, shared: bool) -> None:
-    """Lock this open file as `try_lock` does, but wait while another lock is in the way. Raises `Unavailable` after 30
-    seconds. `path` names the file in the error."""
+    """Lock this open file, and wait while another lock is in the way. Several locks with `shared=True` can be held on a
+    file at the same time; a lock with `shared=False` excludes all others. Raises `Unavailable` after 30 seconds. `path`
+    names the file in the error."""
     nap = _FIRST_NAP
     deadline = time.monotonic() + _WAIT
     while not try_lock(fd, shared=shared):

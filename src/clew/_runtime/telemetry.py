@@ -30,7 +30,7 @@ class Span(Protocol):
 
 
 class _NoSpan:
-    """Takes the place of a span when no tracer is set up. Does nothing."""
+    """Takes the place of an OpenTelemetry span if the program has set up no tracer. Its methods do nothing."""
 
     __slots__ = ()
 

@@ -118,34 +118,33 @@ class Agent:
         permissions: Literal["read", "edit", "full"] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """`model` is a name like `openai:gpt-5`, or a model object. `options` are added to its requests, and `max_tokens`
-        limits each response. `budget` limits what a thread may spend; costs are counted with `prices`, then Clew's own list.
-        `redact`, a function or regular expressions, removes secrets from what is stored. `checkpointer` is a store or its
-        URL; by default that in `CLEW_STORE`, or a local file. None: only memory. `data_dir` is a folder used instead.
+        """`model` is a name like `openai:gpt-5`, or a model object. `options` are added to its requests, and
+        `max_tokens` limits each response. `budget` limits what a thread may spend; costs are counted with `prices`,
+        then with Clew's own list of prices. `redact`, a function or regular expressions, removes secrets from what is
+        stored. `checkpointer` is a store or its URL, by default the one that the environment variable `CLEW_STORE`
+        names, or a local file; with None all is kept in memory only. `data_dir` is a folder for a store of files.
 
-        `workspace` is the folder that tools work in. Without it, tools that need a folder, such as `DEFAULT_TOOLS`, are
-        refused. None says that every `session(workspace=…)` brings its own. A snapshot is taken after every `snapshot_every`
-        turns that called tools. A resume restores the files on record if the folder is gone or empty. With
-        `restore_files=True` it does so always, and first takes a snapshot of the files that are there.
+        `workspace` is the folder that tools work in. Without it, an agent with tools that need one, such as
+        `DEFAULT_TOOLS`, is refused. `workspace=None` says that every `session(workspace=…)` brings its own. A snapshot
+        of the files is taken after every `snapshot_every` turns that called tools. When a thread is resumed, the files
+        on record are restored if the folder is empty or gone; with `restore_files=True` always, after a snapshot of it.
 
-        `output` is the type of the final answer; the model has to correct an answer that does not fit. With `finish=True`
-        the model can end its run only by calling a tool with its answer. `finish` can also be your own tool, whose result
+        `output` is the type of the final answer; the model has to correct one that does not fit. With `finish=True` the
+        model can end its run only by calling a tool with its answer. `finish` can also be your own tool, whose result
         is the answer. An agent among the `tools` works on a thread of its own, which is resumed with this agent's.
-
         `max_turns` limits the turns for one prompt. The model is warned when exactly `warn_turns` turns are left, and
-        before the last one; 0: never. When the share `compact_at` of the context window is used (give `context_window` for a
-        model that Clew does not know), a summary replaces the earlier messages. The same is done if the vendor refuses the
-        conversation as too long; with `on_overflow="unwind"` the last turn is removed then instead.
+        before the last one; with 0 never. When the share `compact_at` of the context window is used (give
+        `context_window`, in tokens, for a model that Clew does not know), a summary replaces the earlier messages. So it
+        does if the vendor refuses the conversation as too long; `on_overflow="unwind"` removes the last turn instead.
 
-        `takeover=True` takes a thread from a process that still holds it. `durability="exit"` records nothing before the run
-        ends, and refuses tools that must not run twice (effect `once`), unless `allow_repeats=True` allows it after a crash.
-
-        `handle_signals=True` is for programs: SIGTERM acts like Ctrl+C. The run records its end and its files, prints to
-        stderr the command that resumes it (or what your function returns for the thread's id), and exits with 130. A second
-        signal ends the process at once, and says if the files on record are older than the conversation.
-
-        `provider` names Claude Code, Codex or opencode, through which the agent works then; of several, the next takes
-        over if one cannot go on. See `ProviderAgent` for `model`, `options`, `cwd`, `env`, `permissions`, `timeout`."""
+        `takeover=True` takes a thread from a process that still holds its lease. `durability="exit"` records nothing
+        before the run ends, and refuses tools that must not run twice (effect `once`), unless `allow_repeats=True`.
+        `handle_signals=True` is for programs: SIGTERM stops a run as Ctrl+C does. The run records its end and its
+        files. The process prints to stderr how to resume the thread (or what your function returns for the thread's id),
+        and exits with 130. A second signal ends it at once, and it says if the files on record are too old.
+        `provider` is `claude_code`, `codex` or `opencode`: the agent then works through that program. Of several names,
+        the next takes over if a program cannot go on. `cwd`, `env`, `permissions` and `timeout` are only for such
+        agents; `ProviderAgent` explains them."""
         if provider is not None:
             raise InvalidInput("a subclass of Agent has no provider=. Derive it from clew.providers.ProviderAgent.")
         if any(given is not None for given in (cwd, env, permissions, timeout)):
@@ -233,16 +232,14 @@ class Agent:
     ) -> Run[RunResult]:
         """Ask the agent, on the thread `thread_id` or else a new one. Unfinished work of the thread is finished first.
 
-        With a `prompt_id` the prompt is asked only once on its thread. The same id again goes on with that prompt or
-        returns its answer, even if other prompts came later. Another id with the same words is a new prompt. Without an id,
-        a prompt with the words of the thread's last prompt goes on with that one if it is unfinished, as after a crash;
-        else it is new.
+        With a `prompt_id` the prompt is asked only once on its thread. Given again, the run goes on with that prompt or
+        returns its answer, even if other prompts came later. Another id with the same words is a new prompt. Without an
+        id, a prompt is new unless the thread's last prompt has the same words and is unfinished, as after a crash: then
+        the run goes on with that one.
 
-        If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the status
-        `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
-
-        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted, whatever it
-        is doing, and can be resumed."""
+        If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the
+        status `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted."""
         check_prompt(prompt, prompt_id)
         found = self.new_id() if thread_id is None else thread_id
         named = thread_id is not None
@@ -259,13 +256,11 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with a thread. `answer` answers the question that it waits for; for several questions, give a dict by
-        question id. A `prompt`, its `prompt_id`, `max_turns` and `timeout` mean the same as for `run`.
-
+        """Go on with a thread. `answer` answers the question that the thread asked a person; for several questions, give
+        a dict by question id. The other arguments mean the same as for `run`.
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
-        it ran none, this resumes the newest thread of an agent with this name; `RunStarted`, the first event, says
-        which. If several such threads are unfinished, it raises a `UsageError` that lists them, and runs nothing.
-        """
+        the object has run none, this resumes the newest thread of an agent with this agent's name, and `RunStarted`, the
+        first event, says which. If several such threads are unfinished, raises a `UsageError` that lists them."""
         check_resumed(prompt, prompt_id)
         job = Job(thread_id or "", prompt, answer, max_turns, timeout, prompt_id=prompt_id)
 
@@ -286,8 +281,9 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `run` does, and return a run to iterate: `async for event in agent.stream("…")`. The run's `result` is
-        there after the last event. Without a prompt, go on as `resume` does, with `answer` if given."""
+        """Ask a prompt, on the thread `thread_id` or else a new one, and return a run whose events can be iterated:
+        `async for event in agent.stream("…")`. The run's `result` is there after the last event. Without a prompt, the
+        run resumes the thread, with `answer` if given. The arguments mean the same as for `run` and `resume`."""
         if prompt is None:
             return self.resume(
                 thread_id=thread_id, prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout
@@ -318,11 +314,12 @@ class Agent:
             async with agent.session(...) as session:
                 await session.run(...)
 
-        With `resume=True`, a program that is run again goes on where it stopped: each prompt is known by its position,
-        and an answer on record is returned at once. Without a `thread_id`, the thread's id is then a hash of the
-        agent's name, the first prompt and the folder. Such a thread is deleted when the session is left and its last
-        run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if that run was interrupted or
-        failed. Other threads are never deleted. `workspace` or `output_dir` replaces the agent's folder here."""
+        With `resume=True`, a program that is run again goes on where it stopped: each prompt is recognized by its
+        position in the session, and an answer on record is returned at once. Without a `thread_id`, the thread's id is
+        then a hash of the agent's name, the first prompt and the folder. Such a thread is deleted when the session is
+        left and its last run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` it is also
+        deleted if that run was interrupted or failed. Other threads are never deleted. `workspace`, or `output_dir`, is
+        the folder for the tools of this session, in place of the agent's own."""
         if workspace is not None and output_dir is not None:
             raise InvalidInput("workspace and output_dir are two names for the same folder. Give one of them.")
         folder = output_dir if workspace is None else workspace
@@ -363,7 +360,7 @@ class Agent:
 
     @property
     def _folder(self) -> Path:
-        """The workspace, or else the current folder. Its path goes into ids made from a first prompt."""
+        """The folder that the agent's tools work in, or else the current one. Ids made of a first prompt depend on it."""
         return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:
@@ -371,7 +368,8 @@ class Agent:
         return f"{self.name or 'run'}-{secrets.token_hex(6)}"
 
     async def _run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
-        """Ask `prompt`, or resume if it is None, and return the result. `how` are further fields of the `Job`."""
+        """Ask `prompt` on this thread, or resume the thread if `prompt` is None, and return the result. `emit` is
+        called with each event. `how` are further arguments of the run, such as `timeout`."""
         return await self._run(Job(thread_id, prompt, **how), emit)
 
     @property
@@ -389,7 +387,7 @@ class Agent:
         return (await read_trajectory(self._store.open(), thread_id))[0]
 
     def _trusting(self, handle: Handle) -> Agent:
-        """Return a copy that uses the store named in `handle`; `self` if none is named or this agent was given a store."""
+        """Return a copy of this agent that uses the store named in a session's handle, or itself if it was given one."""
         if not handle.store or not self._store.is_default:
             return self
         agent = copy.copy(self)
@@ -397,12 +395,14 @@ class Agent:
         return agent
 
     async def _moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
-        """Move this thread to `provider`, and return its session there. `settings` are the new agent's arguments."""
+        """Return a session on this thread of a new agent, which works through `provider`, or is the built-in one if that
+        is `clew`. Without `settings`, its arguments, it gets the store and, at a provider, also the name, system prompt
+        and folder of this agent."""
         await self.check_thread(thread_id)
         if provider == "clew":
             return Agent(**{"checkpointer": self._store.open(), **settings}).start_session(thread_id=thread_id)
-        made: dict[str, Any] = {"checkpointer": self._store.open(), "system_prompt": self._settings.system_prompt}
-        made["name"] = self.name
+        prompt = self._settings.system_prompt
+        made: dict[str, Any] = {"checkpointer": self._store.open(), "system_prompt": prompt, "name": self.name}
         if self._settings.workspace is not None and not {"cwd", "workspace"} & settings.keys():
             made["workspace"] = self._settings.workspace
         session = Agent(provider=provider, **{**made, **settings}).start_session(thread_id=thread_id)
@@ -495,6 +495,6 @@ class Agent:
         )
 
     async def questions(self, thread_id: str) -> list[Question]:
-        """Return the questions that a thread waits for. Raises `ThreadNotFound` if the store does not have the thread."""
+        """Return the questions to a person that a thread waits for. Raises `ThreadNotFound` if there is no such thread."""
         await self.check_thread(thread_id)
         return open_questions(await Thread.load(self._store.open(), thread_id))

@@ -1,4 +1,4 @@
-"""Checks of the arguments of `Agent` and of its methods. A wrong one is refused before anything is opened or recorded."""
+"""Check the arguments of `Agent` and of its methods. A wrong argument is refused before anything is opened or recorded."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ __all__ = [
 
 
 def check_choice(argument: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise `InvalidInput` unless the value is one of the choices. `argument` is the argument's name in the message."""
+    """Raise `InvalidInput` unless the value is one of the choices. `argument` is the argument's name, for the message."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidInput(f"{argument} is one of {', '.join(choices)}, not {value!r}")
 
 
 def check_count(argument: str, value: object, least: int = 1, *, optional: bool = False) -> None:
     """Raise `InvalidInput` unless the value is a whole number of at least `least`. With `optional`, None is allowed
-    too."""
+    too. `argument` is the argument's name, for the message."""
     if optional and value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -74,7 +74,8 @@ def check_timeout(timeout: object) -> None:
 
 
 def check_text(argument: str, value: object) -> None:
-    """Raise `InvalidInput` unless the value is text that can be stored as UTF-8."""
+    """Raise `InvalidInput` unless the value is text that can be stored as UTF-8. `argument` is the argument's name, for
+    the message."""
     if not isinstance(value, str):
         raise InvalidInput(f"{argument} is text, not {value!r}")
     try:
@@ -114,7 +115,8 @@ def check_redact(redact: Any) -> None:
 
 def check_signals(value: object) -> None:
     """Raise `InvalidInput` unless the argument `handle_signals` is True, False or a function. The function is not
-    called here. It is to take a thread's id, and to return the command that resumes that thread."""
+    called here. When a run is stopped by a signal, the function gets the thread's id and returns the command that
+    resumes the thread."""
     if not isinstance(value, bool) and not callable(value):
         raise InvalidInput(
             "handle_signals is True, False, or a function from the thread's id to the command that resumes it, "
@@ -123,7 +125,8 @@ def check_signals(value: object) -> None:
 
 
 def check_mapping(argument: str, value: Any, of: type = object) -> None:
-    """Raise `InvalidInput` unless the value is None, or a mapping from text to values of the type `of`."""
+    """Raise `InvalidInput` unless the value is None, or a mapping from text to values of the type `of`. `argument` is
+    the argument's name, for the message."""
     if value is None:
         return
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -134,7 +137,8 @@ def check_mapping(argument: str, value: Any, of: type = object) -> None:
 
 
 def check_folder(argument: str, value: object) -> None:
-    """Raise `InvalidInput` unless the value is None, or a path that is not empty, as text or as a path object."""
+    """Raise `InvalidInput` unless the value is None, or a path that is not empty, as text or as a path object.
+    `argument` is the argument's name, for the message."""
     if value is None:
         return
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None

@@ -1,7 +1,7 @@
 """Shorten a conversation that no longer fits the model's context window: by a summary, or by removing the last turn.
 
-Both are recorded as entries, and change only what the model sees. The history keeps every message, and a rewind to an
-earlier turn brings back what the model saw then.
+Both methods are recorded as entries, and change only what the model sees. The thread's history keeps every message. If
+the thread is taken back to an earlier turn, the model sees what it saw then.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ async def make_room(settings: Settings, journal: Journal) -> CompactedEvent | Un
 
 
 async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None:
-    """Replace the older messages, for the model, by a summary that the model itself writes. Record the summary.
+    """Ask the model for a summary of the older messages, and record the summary. From then on the model sees the
+    summary in place of these messages.
 
-    The last response or prompt and all messages after it are kept. Returns None, and does nothing, if there are fewer
-    than two older messages or if all of them are notes from Clew. Otherwise the caller must ask the model again. The
-    start of that model call is recorded here already, in one write with the summary.
+    The last response or prompt and all messages after it are not replaced. Returns None, and does nothing, if there are
+    fewer than two older messages or if all of them are notes (messages from Clew to the model). Otherwise the caller
+    must ask the model again. The start of that model call is recorded here already, in one write with the summary.
     """
     state = journal.thread.present
     keep = _to_keep(state.messages)
@@ -74,8 +75,8 @@ async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None
 
 
 async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
-    """Remove the last turn from what the model sees: its response and its tool results. Values that its tools recorded
-    about the thread or the turn are taken back too.
+    """Remove the last turn, that is its response and its tool results, from what the model sees. Values that tools of
+    this turn recorded about the thread or the turn are removed too.
 
     Adds a note that tells the model which calls were made, so that it does not repeat their effects. Returns None, and
     does nothing, in two cases: the conversation does not end with a turn that called tools, or such a note stands right

@@ -145,8 +145,8 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
-    """The run ends here and waits: a person has to answer these questions. After a resume with the answers, the work
-    goes on."""
+    """Event: the run ends here and waits until a person has answered these questions. A resume with the answers goes on
+    with the work."""
 
     questions: tuple[Question, ...]
 

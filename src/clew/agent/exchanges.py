@@ -1,7 +1,7 @@
 """Read and record exchanges. An exchange is one prompt with everything that is done for it, up to its answer.
 
-A thread's log holds the messages of an exchange and one value with the rest: provider, model, the prompt's id, how it
-ended and what it cost.
+A thread's log holds the messages of an exchange, and a record of the exchange with its provider, its model, the
+prompt's id, how it ended and what it cost.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def spent_on(entry: Logged) -> Spent | None:
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
-    """What the log holds of an exchange besides its messages. It is stored as an array without field names. So new
-    fields come last, and old logs stay readable."""
+    """What the log holds of an exchange besides its messages, such as the model, the status and the cost. A record is
+    stored as an array without field names. So new fields are added at the end, and old logs stay readable."""
 
     provider: str = ""
     model: str = ""
@@ -161,8 +161,8 @@ class ExchangeSpan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def up_to_answer(self) -> tuple[Message, ...]:
-        """All messages after the prompt up to its answer. If the next prompt is answered together with it, that
-        prompt's messages are included."""
+        """All messages after the prompt of this exchange, up to the answer. If the next prompt is answered together
+        with it, the messages of that prompt's exchange are included."""
         return self.messages + (self.answered_with or ())
 
 
@@ -241,10 +241,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def standing_of(state: Checkpoint) -> StatusChanged:
-    """Return the entry that gives a thread its previous status back, after the thread was opened and nothing was done
-    on it.
+    """Return the log entry that gives a thread back the status that it had before it was opened. It is for a thread on
+    which nothing was done since.
 
-    That is the status of the last exchange, or `interrupted` if that exchange has not ended.
+    The status is that of the last exchange, or `interrupted` if that exchange has not ended.
     """
     last = last_exchange(state)
     if last is None or last.is_open or last.status == "running":
@@ -358,7 +358,8 @@ def _record(fact: Fact) -> _Record:
 
 
 def _id_in(fact: Fact) -> str:
-    """Return the prompt's id from a recorded exchange without decoding all of it; empty in old logs, which have no ids."""
+    """Return the id of the prompt from `fact`, which holds the log's record of an exchange. The rest of the record is
+    not decoded. Returns "" for a record in an old log, which has no ids."""
     return str(fact.value[_ID]) if len(fact.value) > _ID else ""
 
 
@@ -381,15 +382,16 @@ def joined(place: int, model: str, prompt_id: str) -> StateSet:
 def ended(
     place: int, end: int, provider: str, model: str, prompt_id: str, status: str, reason: str, spent: Spent
 ) -> StateSet:
-    """Return the entry that records how an exchange ended. `place` is the index of its prompt in the thread's history,
-    and `end` the number of messages that the whole history has when the exchange ends."""
+    """Return the log entry that records how an exchange ended, from these values. `place` is the index of its prompt in
+    the thread's history, and `end` the number of messages that the whole history has when the exchange ends. `spent` is
+    what the exchange cost, in tokens, dollars and seconds."""
     record = _Record(provider, model, end, status, reason, spent.usage, spent.cost, round(spent.seconds, 6), prompt_id)
     return _kept(place, record)
 
 
 def closed(found: ExchangeSpan, end: int, reason: str = NO_END, status: str = "interrupted") -> StateSet:
-    """Return the entry that ends, with this status and reason, an exchange which another process left without a
-    recorded end. `end` is the number of messages that the thread's whole history has now."""
+    """Return the entry that ends the exchange `found`, with this status and reason. Another process has left this
+    exchange without a recorded end. `end` is the number of messages that the thread's whole history has now."""
     return ended(found.place, end, found.provider, found.model, found.prompt_id, status, reason, found.spent)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hmac
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -27,7 +27,7 @@ import msgspec
 from clew import advice
 from clew.errors import InvalidInput
 
-__all__ = ["VERSION", "Handle", "read_handle", "without_credentials", "write_handle"]
+__all__ = ["VERSION", "Handle", "expiry", "read_handle", "without_credentials", "write_handle"]
 
 VERSION = 1
 LONGEST = 16 * 1024
@@ -105,6 +105,23 @@ def write_handle(
     return text
 
 
+def expiry(lifetime: object) -> datetime | None:
+    """Return the time from which on a handle that is made now is refused; None if `lifetime` is None. Raises
+    `InvalidInput` if `lifetime` is anything else than a `timedelta`, or too long."""
+    if lifetime is None:
+        return None
+    if not isinstance(lifetime, timedelta):
+        raise InvalidInput(
+            f"expires_in={lifetime!r} is not a timedelta. Write for example expires_in=timedelta(hours=1)."
+        )
+    try:
+        return datetime.now(UTC) + lifetime
+    except OverflowError:
+        raise InvalidInput(
+            f"expires_in={lifetime!r} is too long. Leave it out for a handle that never expires."
+        ) from None
+
+
 def read_handle(text: str, *, key: str | bytes | None = None, now: datetime | None = None) -> Handle:
     """Read a handle (a string with which any process can continue a session) or a bare session id, and return its
     fields. Raises `InvalidInput`, with the reason, if it is refused.
@@ -122,6 +139,10 @@ def read_handle(text: str, *, key: str | bytes | None = None, now: datetime | No
     if not text.lstrip().startswith("{"):
         if key is not None:
             raise InvalidInput("this handle is a bare session id, and a signed one is required.")
+        if '"' in text and "resume_key" in text:
+            raise InvalidInput(
+                "this is not a whole handle, which begins with '{'. Give the text exactly as session.resume_handle has it."
+            )
         return Handle(version=VERSION, provider="", session_id=text, resume_key="")
     fields = _fields(text)
     _check_version(fields)

@@ -32,7 +32,8 @@ __all__ = ["Job", "run_job", "turn_of"]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What one run of an agent has to do: ask a prompt, go on with a thread, or deliver an answer to it."""
+    """What one run of an agent has to do: ask a prompt, go on with a thread, or deliver a person's answer to a question
+    for which the thread waits."""
 
     thread_id: str
     prompt: str | None
@@ -94,7 +95,7 @@ async def run_job(
 
     `where` is the agent's store. `durability` says when entries are stored, and `redact` removes secrets from them.
     With `takeover`, the thread is taken from a process that still holds it. `called` is when the run was asked for, by
-    `time.perf_counter`: its timeout counts from then. `began` is called once, after the thread was opened or its
+    `time.perf_counter`: the job's timeout counts from then. `began` is called once, after the thread was opened or the
     recorded answer was found. `emit` is called with each event. Wrong arguments raise an error before the thread is
     opened.
     """

@@ -61,8 +61,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 class Journal:
     """Writes the log of a thread for a run. Entries are recorded in the order in which they are given.
 
-    With each response, outcome and status it also records the seconds worked, so that a limit on time holds across
-    crashes.
+    With each response of the model, each outcome of a tool call and each status, it also records the seconds worked, so
+    that a limit on time holds across crashes.
     """
 
     def __init__(self, thread: Thread) -> None:
@@ -88,8 +88,8 @@ class Journal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for all background writes, even if this wait is cancelled, so that none goes on after the thread is
-        released."""
+        """Wait for all background writes, even if this wait is cancelled, so that no write goes on after the thread's
+        lease is given back."""
         await settle(self.catch_up())
 
     async def record(self, *entries: Logged) -> None:
@@ -153,18 +153,18 @@ class Journal:
         return waited > (PATIENCE / 2 if self.ending else PATIENCE)
 
     async def keep_lease(self) -> None:
-        """Renew the lease if it has ended by the clock of this machine. Raises `LeaseLost` if another process has taken
-        over the thread.
+        """Renew the thread's lease if its time is over by the clock of this machine. Raises `LeaseLost` if another
+        process has taken over the thread.
 
-        `record` does this before anything with effects is begun: the process may have been frozen, or the machine
-        asleep, until after the lease had ended.
+        `record` calls this before a tool, a step or a model call begins: the process may have been frozen, or the
+        machine asleep, until after the lease had ended.
         """
         while self.thread.has_run_out:
             await self._patiently(self.thread.renew())
 
     async def fence(self) -> None:
-        """Return once the store has confirmed, after this call, that this process still holds the thread. Raises
-        `LeaseLost` if another process has taken over."""
+        """Make the store confirm that this process still holds the thread's lease, and return once it has. A
+        confirmation from before this call does not count. Raises `LeaseLost` if another process has taken over."""
         with self.wait():
             end, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
             while True:
@@ -195,7 +195,8 @@ class Journal:
         return self._exchange.begun(self._spent, self.thread.present)
 
     def go_on_with(self, found: ExchangeSpan | None) -> None:
-        """Make a recorded exchange the one that this run works on. With None, the run works on no exchange yet."""
+        """Set the exchange that this run works on to `found`, an exchange that is already on record. With None, the run
+        works on no exchange yet."""
         self._exchange = None if found is None else OpenExchange.on(found, self._spent)
 
     def note_work(self, model: str) -> None:
@@ -213,13 +214,13 @@ class Journal:
             self.hold(self._exchange.begun(self._spent, self.thread.present))
 
     def leave_exchange(self, *, done: bool) -> list[Logged]:
-        """Return the entries that end the current exchange because another prompt is asked. `done` says whether it was
-        answered.
+        """Return the entries that end the current exchange because another prompt is asked. `done` says whether the
+        prompt of the current exchange was answered.
 
-        If it was not answered but has responses, it is recorded as answered together with the new prompt: the model
-        sees both prompts and the results of all calls. If the user then gives the old prompt again, it is not asked
-        again, because its calls would be repeated. A prompt without any response is recorded as interrupted, and may be
-        asked again.
+        If that prompt was not answered but has responses, its exchange is recorded as answered together with the new
+        prompt: the model sees both prompts and the results of all calls. If the user then gives the old prompt again,
+        it is not asked again, because its calls would be repeated. A prompt without any response is recorded as
+        interrupted, and may be asked again.
 
         An exchange that was stopped right after its answer was recorded is recorded as answered too.
         """
@@ -270,9 +271,9 @@ class Journal:
         return self.as_recorded(StatusChanged("interrupted", reason)).reason
 
     def hold(self, *entries: Logged) -> None:
-        """Keep these entries to be stored in one write with the next entries.
+        """Keep these entries in memory, to be stored in one write with the next entries.
 
-        A response, for example, is stored together with the intents of its calls.
+        A response, for example, is stored together with the entries that say that its calls are about to run.
         """
         self.thread.hold(*self._completed(entries))
 
@@ -294,13 +295,14 @@ class Journal:
         return True
 
     def follow(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Add asyncio tasks that still write in the background. The journal waits for them before the thread is
-        released."""
+        """Add asyncio tasks that still write entries in the background. The journal waits for these tasks before it
+        gives the thread's lease back."""
         self._behind |= set(tasks)
         self._behind = {task for task in self._behind if not task.done()}
 
     async def catch_up(self) -> None:
-        """Wait for the background writes, so that the events that they emit come before those of later work."""
+        """Wait for the background writes to end. The events that these writes emit then come before the events of later
+        work."""
         if self._behind:
             await asyncio.wait(self._behind)
 
@@ -316,7 +318,7 @@ class Journal:
                 await self._patiently(self.thread.flush())
 
     def as_recorded(self, entry: E) -> E:
-        """Return this entry as it would be stored: with the thread's redaction applied."""
+        """Return this entry as it would be stored: without the secrets that the thread's `redact` setting removes."""
         (kept,) = self.thread.redacted([entry])
         return cast(E, kept)
 
@@ -329,8 +331,8 @@ class Journal:
         """Return these entries with those that the journal adds: the seconds worked, and the end of the current
         exchange.
 
-        The seconds are added to a response, an outcome or a status. The end is added to a status other than `running`.
-        Also adds what the entries spent to the sum of the run.
+        The seconds are added to a response of the model, an outcome of a tool call or a status. The end is added to a
+        status other than `running`. Also adds what the entries spent to the sum of the run.
         """
         timed = self._with_time(entries)
         for entry in timed:
@@ -356,8 +358,8 @@ class Journal:
             self._lost = False
 
     def _with_time(self, entries: tuple[Logged, ...]) -> tuple[Logged, ...]:
-        """Return these entries. If one of them is a response, an outcome or a status, add an entry in front of them.
-        It holds the seconds worked since such an entry was last added."""
+        """Return these entries. If one of them is a response of the model, an outcome of a tool call or a status, add
+        an entry in front of them. It holds the seconds worked since such an entry was last added."""
         if not any(map(_ends_work, entries)):
             return entries
         before, self._counted = self._counted, time.monotonic()
@@ -429,9 +431,10 @@ class CallJournal:
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """Raise `Stopped`, which stops the run, if the store is unavailable or the lease is lost inside this context.
+    """Return a context in which `LeaseLost` and `Unavailable` (the store cannot be reached) become `Stopped`, which
+    stops the run.
 
-    Any other error would be taken for an error of the tool, and be passed on to the model.
+    An error of another type would be taken for an error of the tool, and be passed on to the model.
     """
     try:
         yield

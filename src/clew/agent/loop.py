@@ -1,7 +1,7 @@
 """The loop of the built-in agent. It runs turn after turn, and records each before the next depends on it.
 
-There is one path for new and for resumed runs: look at the thread's state, do the next missing thing, and look again. A
-new run is a resume of an empty log.
+New and resumed runs take one path: look at the thread's state, do the next thing that is missing, and look again. A new
+run is a resume of an empty log.
 """
 
 from __future__ import annotations
@@ -194,9 +194,9 @@ class Loop:
         return last is not None and last.status != "done" and last.prompt == prompt.words
 
     def _asking(self, prompts: list[WaitingPrompt]) -> list[Logged]:
-        """Return the entries that put these prompts into the conversation. They are answered together.
+        """Return the entries that put these prompts into the conversation, where the model answers them together.
 
-        If the exchange before them has no recorded end, the entry that ends it comes first.
+        If the exchange of the prompt before them has no recorded end, the entry that ends it comes first.
         """
         state = self._thread.present
         answered = self._is_finished(state) and not self.read_output(state)
@@ -225,8 +225,9 @@ class Loop:
     async def _respond(self, state: Present) -> None:
         """Ask the model for one response, and record it before its calls are run.
 
-        A response with calls is stored in one write with the intents of the calls. If a snapshot of the files is due,
-        it is taken during the model call and recorded before the response. Shortens the conversation if it is too long.
+        A response with calls is stored in one write with the intents of the calls, the entries that say that they are
+        about to run. If it is time for a snapshot of the files, the snapshot is taken during the model call and
+        recorded before the response. Shortens the conversation if it is too long.
         """
         self._journal.note_work(self._settings.model.name)
         await self._journal.record(ModelCallStarted(self._settings.model.name))
@@ -255,9 +256,10 @@ class Loop:
             self.files.begin()
 
     async def _keep(self, response: MessageAdded, turn: int) -> None:
-        """Record a response, after the snapshot of the files that is under way. A response with calls is only held
-        here: it is stored in one write with the intents of its calls. A response without calls ends the turn with the
-        number `turn`, and the events say so."""
+        """Record a response of the model. First wait until the snapshot of the files that is being taken, if any, is
+        recorded. A response with calls is only held in memory here: it is stored in one write with the entries that say
+        that its calls are about to run. A response without calls ends the turn with the number `turn`, and the events
+        for that are emitted."""
         await self.files.ready()
         self._turns += 1
         if response.usage is not None:

@@ -50,9 +50,10 @@ async def ask(
 
 
 def _storable(response: ModelResponse) -> ModelResponse:
-    """Return the response with every lone surrogate (half of a pair of code units) replaced by a question mark.
+    """Return the response with every lone surrogate (half of a UTF-16 surrogate pair) replaced by a question mark.
 
-    A model may end a text with one, and no store can keep it. The rest of the response was paid for, and is kept.
+    A model may end a text with a lone surrogate, and no store can keep one. The rest of the response was paid for, and
+    is kept.
     """
     try:
         msgspec.msgpack.encode(response.message)

@@ -1,4 +1,4 @@
-"""Outcomes of runs: how the end of a run is recorded, and how the result that its caller gets is made."""
+"""Outcomes of runs: record how a run ended, and make the result that the caller of the run gets."""
 
 from __future__ import annotations
 

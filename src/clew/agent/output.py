@@ -1,4 +1,5 @@
-"""Structured output: read the model's answer as a value of the wanted type, from its text or from the finish tool."""
+"""Structured output: read the model's answer as a value of the wanted type, from its text or from its call of the
+finish tool, a tool with which a model can end its run."""
 
 from __future__ import annotations
 
@@ -109,5 +110,6 @@ def value_of(result: ToolResult, output: Output | None) -> tuple[Any, str]:
 
 
 def not_finished(finish: AnyTool) -> str:
-    """Return a text that tells the model to call the finish tool, for a model that stopped without doing so."""
+    """Return a text that tells the model to call the finish tool, the tool with which it has to give its answer. The
+    text is for a model that stopped without calling it."""
     return f"Nothing ends the task but a call of {finish.name}. Go on; when you are done, call it with your answer."

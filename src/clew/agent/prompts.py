@@ -1,5 +1,5 @@
-"""Check prompts, give them ids, record those that wait, and tell prompts from notes, which are messages from Clew to
-the model."""
+"""Check prompts, give them ids, record those that have to wait for the results of tool calls, and tell prompts from
+notes, which are messages from Clew to the model."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ def check_prompt(prompt: str, prompt_id: str | None = None) -> None:
 
 
 def check_resumed(prompt: str | None, prompt_id: str | None) -> None:
-    """Raise `InvalidInput` if a resume cannot take this prompt or id. An id without a prompt is refused too."""
+    """Raise `InvalidInput` if a resume cannot take this prompt or its id, for example because the text is empty or
+    cannot be stored, or if an id is given without a prompt. Both may be None."""
     if prompt is not None:
         check_prompt(prompt, prompt_id)
     elif prompt_id is not None:
@@ -174,7 +175,7 @@ def waiting_prompts(prompts: list[WaitingPrompt]) -> list[Logged]:
 
 
 def line_of_work(state: Checkpoint) -> list[int]:
-    """Return the indices in the thread's history of all messages that were not rewound, in order.
+    """Return the indices, in the thread's history, of all messages that were not taken back by a rewind, in order.
 
     Messages that a summary replaced for the model are included.
     """
@@ -182,7 +183,8 @@ def line_of_work(state: Checkpoint) -> list[int]:
 
 
 def _stretches(state: Checkpoint) -> list[tuple[int, int]]:
-    """Return what `line_of_work` returns, as ranges (start, stop) of indices that do not overlap, in order."""
+    """Return which messages of the thread's history were not taken back by a rewind: ranges (start, stop) of their
+    indices, in order and without overlaps."""
     if state.view == ((0, len(state.history)),):
         return [*state.view]
     stops: dict[int, int] = {}
@@ -230,5 +232,6 @@ def is_note(message: Message) -> bool:
 
 
 def is_prompt(message: Message) -> bool:
-    """Whether a message is a prompt of the user, and not a note from Clew."""
+    """Return whether a message is a prompt of the user. Notes, the messages from Clew to the model, also have the role
+    of a user, but are not prompts."""
     return type(message) is User and not is_note(message)

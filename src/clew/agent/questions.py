@@ -28,12 +28,12 @@ def open_questions(state: Checkpoint) -> list[Question]:
 def answers_to(thread_id: str, state: Checkpoint, answer: Any) -> list[Logged]:
     """Return the entries that record a person's answer to a thread's open questions. Does not record them.
 
-    Each answer becomes the outcome of a step of the tool call that asked. `answer` is the answer itself, or a dict by
-    question id, which is required if there are several questions. Returns an empty list if there are no questions and
-    the last answers were the same. The caller must hold the thread's lease while it records the entries, so that nobody
-    else answers meanwhile.
+    `answer` is the answer itself, or a dict by question id, which is required if there are several questions. Each
+    answer is recorded as a part of the tool call that asked, and the tool finds it there when it runs again. The caller
+    must hold the thread's lease while it records the entries, so that nobody else answers meanwhile.
 
-    Raises `InvalidInput` if the answer does not fit the questions, and `UsageError` if the thread has no questions.
+    If the thread has no open questions, returns an empty list if its last questions were answered with the same answer,
+    and otherwise raises `UsageError`. Raises `InvalidInput` if the answer does not fit the questions.
     """
     questions = {question.id: question for question in open_questions(state)}
     by_id = (
@@ -61,8 +61,8 @@ async def record_answer(checkpointer: Checkpointer, thread_id: str, answer: Any)
     """Record a person's answer to a thread's questions, without an agent. The thread goes on with it at the next
     resume.
 
-    As with `agent.resume(answer=…)`, give a dict by question id if there are several questions. Before the thread is
-    opened, raises `InvalidInput` if the answer does not fit the questions, and `UsageError` if the thread has none.
+    For several questions, `answer` is a dict from question ids to answers. Raises `InvalidInput` if the answer does not
+    fit the questions, and `UsageError` if the thread has none; both before the thread's lease is taken.
     """
     answers_to(thread_id, await Thread.load(checkpointer, thread_id), answer)
     async with upkeep(checkpointer, thread_id, "answering") as thread:

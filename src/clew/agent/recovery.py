@@ -1,5 +1,5 @@
-"""Recovery after a stop during a prompt: what the prompt left unfinished is recorded, and a note before the next prompt
-tells the model of it."""
+"""Recovery after a run was stopped before its prompt was answered. What the prompt left unfinished is recorded, and a
+note before the next prompt tells the model of it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,8 @@ async def rewind(
 
 
 async def _keep(thread: Thread, state: Checkpoint, workspace: Workspace) -> None:
-    """Record a snapshot of the folder, unless the folder is empty or the same snapshot is on record already."""
+    """Record a snapshot of the files in the workspace folder, unless the folder is empty or the same snapshot is on
+    record already."""
     if not workspace.path.is_dir() or not any(workspace.path.iterdir()):
         return
     taken = await workspace.snapshot()

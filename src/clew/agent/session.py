@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from abc import ABC, abstractmethod
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from clew._runtime.aio import settle
 from clew.agent.arguments import check_timeout
-from clew.agent.handles import write_handle
+from clew.agent.handles import expiry, write_handle
 from clew.agent.prompts import check_prompt, check_resumed
 from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.trajectory import Trajectory
@@ -48,7 +48,7 @@ class Session(ABC):
 
     @property
     def session_id(self) -> str:
-        """The same as `thread_id`."""
+        """The id of the thread that holds this session, as in `thread_id`."""
         return self.thread_id
 
     @property
@@ -75,14 +75,14 @@ class Session(ABC):
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
-        """Return a handle like `resume_handle`, with options: signed with `key`, refused once `expires_in` has passed,
-        or with `hints`.
+        """Return a handle, a string from which any process can go on with this session, with options: signed with
+        `key`, refused once `expires_in` has passed, or with `hints`.
 
         Hints help the process that resumes the session. They are the folder, and the URL of the store without its
         credentials.
         """
         cwd, store = self._whereabouts() if hints else ("", "")
-        expires = None if expires_in is None else datetime.now(UTC) + expires_in
+        expires = expiry(expires_in)
         return write_handle(
             self.provider, self.thread_id, self._resume_key(), cwd=cwd, store=store, expires=expires, key=key
         )
@@ -101,12 +101,13 @@ class Session(ABC):
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
         """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds.
 
-        With a `prompt_id` the prompt is asked once: the same id again goes on with that prompt or returns its answer.
-        Another id with the same words is a new prompt.
+        With a `prompt_id` the prompt is asked once: if the same id is given again, the session goes on with that prompt
+        or returns its answer. A prompt with another id is a new one, even if its words are the same.
         """
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """The same as `send`."""
+        """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds. With a `prompt_id` the
+        prompt is asked only once on its thread. `run` and `send` are two names for the same method."""
         return self.send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     @abstractmethod
@@ -120,7 +121,7 @@ class Session(ABC):
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Go on with work that was stopped. `answer` answers the question that the work waits for; for several
-        questions, give a dict by question id. A `prompt` is asked as by `send`: with a `prompt_id`, only once.
+        questions, give a dict by question id. A `prompt`, if given, is asked too; with a `prompt_id`, only once.
 
         `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted. A
         provider's session refuses `answer` and `max_turns`.
@@ -135,11 +136,11 @@ class Session(ABC):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `send` does, and iterate the events: `async for event in session.stream("…")`. The `result` of the run
-        is available after the last event.
+        """Ask a prompt, and return a run whose events can be iterated: `async for event in session.stream("…")`. The
+        `result` of the run is available after the last event.
 
-        Without a prompt the session goes on as `resume` does, and takes its arguments. Raises `UsageError` if `answer`
-        or `max_turns` is given together with a prompt.
+        Without a prompt the run goes on with work that was stopped, as `resume` does, and takes the same arguments as
+        that method. Raises `UsageError` if `answer` or `max_turns` is given together with a prompt.
         """
         if prompt is None:
             return self.resume(prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout)
@@ -151,9 +152,8 @@ class Session(ABC):
 
     @abstractmethod
     async def cancel(self) -> None:
-        """Stop the work that is under way, as Ctrl+C does, and return once that is on record. The session can go on
-        afterwards.
-        """
+        """Stop the work that is under way, as Ctrl+C does, and return once it is on record that the work was
+        interrupted. The session can go on afterwards."""
 
     async def end(self) -> None:
         """The same as `cancel`: stop the work that is under way. The session stays on record, and can be resumed from
@@ -162,11 +162,11 @@ class Session(ABC):
 
     @abstractmethod
     async def trajectory(self) -> Trajectory:
-        """Read from the record what was done so far, prompt by prompt: `(await session.trajectory()).exchanges`."""
+        """Read from the store what was done so far, prompt by prompt: `(await session.trajectory()).exchanges`."""
 
     @abstractmethod
     async def move_to(self, provider: str, **settings: Any) -> Session:
-        """Go on at another provider with the whole conversation. Stops the work that is under way, and returns the
+        """Go on with the whole conversation at another provider. Stops the work that is under way, and returns the
         session to use from now on.
 
         `settings` are the arguments of `Agent(provider=…)` that are to change. `move_to("clew", model=…)` goes on with
@@ -246,7 +246,8 @@ class OwnSession(Session):
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
         """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds. With a `prompt_id` the
-        prompt is asked only once, as by `agent.run`.
+        prompt is asked only once: if the same id is given again, the session goes on with that prompt or returns its
+        answer.
 
         In a session with `resume=True` and without a `thread_id`, the thread's id is made from the agent's name, the
         first prompt and the folder. So a program that is run again, with all three the same, goes on with the same
@@ -280,9 +281,9 @@ class OwnSession(Session):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with this session's thread, as `agent.resume` does. Raises `ThreadNotFound` if there is no such thread
-        yet.
-        """
+        """Go on with this session's thread: deliver the `answer` to the question that the thread waits for, finish
+        stopped work, and then ask the `prompt`, if given. For several questions, `answer` is a dict by question id.
+        Raises `ThreadNotFound` if there is no such thread yet."""
         check_resumed(prompt, prompt_id)
         check_timeout(timeout)
         how = {
@@ -369,7 +370,7 @@ class OwnSession(Session):
 
 def _how_to_go_on(reason: str) -> str:
     """Return a sentence that says how to go on with a thread that was stopped. If `reason` says that a limit stopped
-    it, the sentence asks for a larger limit: the same one would stop the thread again at once."""
+    it, the sentence asks for a larger limit: with the same limit the thread would stop again at once."""
     limit = next((name for name in ("max_turns", "budget") if reason.startswith(f"{name}: ")), "")
     larger = f", with a larger {limit} ({reason})," if limit else ""
     return f"run the same task again{larger} to go on"

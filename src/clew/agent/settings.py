@@ -86,7 +86,7 @@ class PriceUnknown(InvalidInput):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of an `Agent` after they were checked."""
+    """The settings of an `Agent`: its arguments, after they were checked."""
 
     name: str
     model: Model
@@ -235,8 +235,8 @@ def setup_at(setup: Setup, provider: str, *, model: str = "", folder: str = "", 
 
 def _guessed(state: Checkpoint) -> Setup:
     """Make a `Setup`, the options with which the command line makes a thread's agent, for a thread on which none is
-    recorded. It is made from what every agent records. That does not say in which Python modules the tools are, so only
-    Clew's own tools are included. Raises `Corrupt` if a recorded limit is not a limit."""
+    recorded. It is made from the settings that every agent records. These settings do not say in which Python modules
+    the tools are, so only Clew's own tools are included. Raises `Corrupt` if a recorded limit is not a limit."""
     limits = state.limits
     provider = str(limits.get("provider") or "")
     max_turns, budget = _recorded_limits(limits)
@@ -255,8 +255,8 @@ def _guessed(state: Checkpoint) -> Setup:
 
 
 def _recorded_limits(limits: Mapping[str, Any]) -> tuple[int | None, Budget]:
-    """Return the most turns and the budget that an agent recorded among its limits. Raises `Corrupt` if one of them is
-    not a limit that an agent could have had."""
+    """Return the limit of turns, or None if there is none, and the budget from the limits that an agent recorded.
+    Raises `Corrupt` if one of them is not a limit that an agent could have had."""
     spend = {name: limits[name] for name in ("usd", "tokens", "seconds") if limits.get(name) is not None}
     max_turns = limits.get("max_turns")
     try:

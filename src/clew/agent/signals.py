@@ -65,8 +65,9 @@ def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterato
 
 
 def when_killed(standing: Callable[[], str]) -> None:
-    """Set the function that is called if a second signal ends the process, for the run in the current asyncio task. The
-    function `standing` returns a text that says which work of the run is not on record; "" if all of it is."""
+    """Set the function that says which work is not on record, for the run in the current asyncio task. It is called if
+    the user sends a second signal while the first one is stopping the run, because the process then ends at once.
+    `standing` returns the text to print; "" if all work of the run is on record."""
     _running.watch(asyncio.current_task(), standing)
 
 

@@ -66,7 +66,7 @@ class Ran(NamedTuple, Generic[S]):
 
 class LastRun(Generic[S]):
     """Remembers which thread an agent object ran last. Copies of the agent that work in another folder or store share
-    this object with the original."""
+    this memory with the original."""
 
     def __init__(self) -> None:
         self.ran: Ran[S] | None = None
@@ -89,8 +89,8 @@ class LastRun(Generic[S]):
 
 
 class Store:
-    """The store of an agent, opened on first use. Copies of the agent for another folder share it, and so do sub-agents
-    without a store of their own."""
+    """The store of an agent, opened on first use. Copies of the agent for another folder share this object, and so do
+    sub-agents without a store of their own."""
 
     def __init__(self, given: Checkpointer | str | EllipsisType | None) -> None:
         """`given` is a store, its URL, `...` for the default store, or None to keep everything in memory only."""
@@ -125,7 +125,7 @@ class Store:
 
     @property
     def url(self) -> str:
-        """The URL of the store if it was given as a URL; else empty."""
+        """The URL of the store if the user gave a URL; else empty."""
         return self._given if isinstance(self._given, str) else ""
 
     @property
@@ -134,9 +134,9 @@ class Store:
         return self._given is ...
 
     def enter(self) -> None:
-        """Check that the agent may be used here and now. Raises `UsageError` after it was closed, in a forked child
-        process, or on a second event loop. Called before anything else, so that the error names the agent and not one
-        of its parts."""
+        """Check that the agent may be used here and now. Raises `UsageError` if the agent was closed, or if it is used
+        in a forked child process or on a second event loop. Callers do this check first, so that the error names the
+        agent and not one of the objects that the agent uses."""
         self._guarded().enter()
 
     def _guarded(self) -> Guard:
@@ -175,9 +175,9 @@ class Store:
         or, with `takeover`, take it from that process. If opening takes longer than `timeout` seconds, raise
         `ThreadBusy` or `Unavailable`.
 
-        If the store becomes unavailable before the context has ended, the lease is not given back. Then `Unavailable`
-        is raised: the one that stopped the work inside the context, if there was one. If the work was cancelled, that
-        is raised.
+        If the store is unavailable at the end of the context, the lease cannot be given back. Then the cancellation or
+        the `Unavailable` that stopped the work inside the context is raised again; without one, `Unavailable` is raised
+        for the lease.
         """
         opening = Thread.open(
             self.open(), thread_id, takeover=takeover, durability=durability, redact=redact, wait=timeout
@@ -248,8 +248,8 @@ class Store:
         return f"the store {shown}" if shown else "this store"
 
     async def close(self) -> None:
-        """Close the checkpointer if it was opened here; one that the user gave is left open. The agent cannot be used
-        afterwards."""
+        """Close the checkpointer if this object opened it; a checkpointer that the user gave is left open. The agent
+        cannot be used afterwards."""
         self._guarded().close()
         if self._opened is not None and self._opened is not self._given:
             opened, self._opened = self._opened, None

@@ -21,7 +21,7 @@ person's answers to the child's questions or None."""
 
 
 def child_tool(name: str, description: str, work: Work) -> AnyTool:
-    """Return the tool with which an agent calls a child agent. `work` runs the child.
+    """Return the tool with which an agent (the parent) calls another agent (the child). `work` runs the child.
 
     The id of the child's thread is made from the call. So if the call is run again after a crash, the child goes on
     where it was. If the child has questions for a person, the parent asks them, and the child gets the answers when the
@@ -51,8 +51,9 @@ def child_tool(name: str, description: str, work: Work) -> AnyTool:
 
 
 def child_id(parent: str, name: str, key: str) -> str:
-    """Return the id of a child's thread. The id is the same for every attempt at the same call. `parent` is the id of
-    the thread that makes the call, `name` is the child's name, and `key` the call's idempotency key.
+    """Return the id of the thread of a child: an agent that is called as a tool by another agent, its parent. The id is
+    the same for every attempt at the same call. `parent` is the id of the thread that makes the call, `name` is the
+    child's name, and `key` the call's idempotency key.
 
     The function `is_child` recognizes the thread of a sub-agent by this form of its id and by the parent in its head.
     """
@@ -60,18 +61,18 @@ def child_id(parent: str, name: str, key: str) -> str:
 
 
 def handed_up_key(asked: Question) -> str:
-    """Return the key under which a parent agent records a person's answer to a question of its child, a sub-agent. The
-    key is `clew:child:` and the id of the question `asked`. The answer is recorded as a step of the tool call with
-    which the parent called the child.
+    """Return the key under which a parent agent records a person's answer to a question of its child, an agent that it
+    called as a tool. The key is `clew:child:` and the id of the question `asked`. The answer is recorded as a part of
+    that tool call.
 
-    If the question comes from a sub-agent of the child, its id ends with the key under which the child records the
-    answer. So the key that this function returns ends with that key too.
+    The child's question may itself come from an agent that the child called. Then the question's id ends with the key
+    under which the child records the answer, and so does the key that this function returns.
     """
     return f"clew:child:{asked.id}"
 
 
 def _answer(ctx: ToolContext, name: str, asked: Question) -> Any:
-    """Return a person's answer to a question of the child, if the parent has it on record. Otherwise raise
-    `Interrupted`, so that the parent asks the person. `ctx` is the context of the parent's call, and `name` is the
-    child's name."""
+    """Return a person's answer to a question of a child agent, if the parent, which called the child as a tool, has it
+    on record. Otherwise raise `Interrupted`, so that the parent asks the person. `ctx` is the context of the parent's
+    call, and `name` is the child's name."""
     return ctx._answer(handed_up_key(asked), f"{name}: {asked.text}", kind=asked.kind, arguments=asked.arguments)

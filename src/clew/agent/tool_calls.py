@@ -35,19 +35,19 @@ _APPROVAL = "clew:approval"
 
 
 class _Ask(Exception):
-    """Raised inside this module when a person has to answer a question before a call can be run."""
+    """Raised inside this module when a person has to answer `question` before a call can be run."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
 
 
 async def settle_calls(settings: Settings, journal: Journal, state: State, emit: Emit) -> list[Question]:
-    """Bring every tool call of the last turn to an outcome. The calls run at the same time. Return the questions that a
-    person has to answer first; empty if all calls have an outcome.
+    """Run the tool calls of the last turn that have no outcome yet, all at the same time. Return the questions that a
+    person has to answer before the rest can run; empty if all calls have an outcome.
 
-    The intent of a call is stored before its tool runs. Its outcome is recorded as soon as the call ends, even if other
-    calls fail, and is stored before the next tool with effects runs. `state` holds the values that tools share. If a
-    call raises an error that stops the run, that error is raised here.
+    That a call is about to run is stored before its tool runs. Its outcome is recorded as soon as the call ends, even
+    if other calls fail, and is stored before the next tool with effects runs. `state` holds the values that tools
+    share. If a call raises an error that stops the run, that error is raised here.
     """
     open_turn = journal.thread.present
     calls = open_turn.calls
@@ -83,9 +83,9 @@ class _Settlement:
         self._last_ended = time.perf_counter()
 
     async def all_ended(self, calls: int) -> None:
-        """Wait until this many further tool calls (`calls`) have ended. The outcome of the last one may not be stored
-        yet when this returns. The model can be asked nevertheless, but the next tool with effects waits until that
-        outcome is stored."""
+        """Wait until `calls` more tool calls have ended. The outcome of the last one may not be stored yet when this
+        returns. The model can be asked nevertheless, but the next tool with effects waits until that outcome is stored.
+        """
         for _ in range(calls):
             await self._ended.acquire()
         self._journal.count_since(self._last_ended)
@@ -230,8 +230,8 @@ class _Settlement:
 
 
 def _check_approval(call: Call) -> ToolResult | None:
-    """Look up a person's answer to whether this call may be run. Return None if it may, or the refusal as the result of
-    the call. Raises `_Ask` if there is no answer yet."""
+    """Look up a person's answer to whether this call may be run. Return None if the person allowed it, or the refusal
+    as the result of the call. Raises `_Ask`, which makes the run ask the person, if there is no answer yet."""
     if _APPROVAL not in call.steps:
         text = f"May {call.call.name} be run with these arguments? Answer True, False, or the reason why not."
         raise _Ask(_question(call, "approval", text, _APPROVAL))

@@ -1,5 +1,5 @@
-"""Trajectories: what a session has done so far, prompt by prompt. They are read from the store, so every process gets
-the same."""
+"""Trajectories: what a session has done so far, prompt by prompt. They are read from the store, so every process reads
+the same trajectory."""
 
 from __future__ import annotations
 

@@ -3,12 +3,13 @@ thread's agent: tools, MCP commands, folder, permissions, system prompt.
 
 A setup is stored in the thread's log, so everybody who can write to the store can write one. What the log says about its
 author proves nothing. So the digests of the setups that this user agreed to are kept in a file of the user's own, outside
-of every store:
+of every store. Each line of this file has two digests, that of the random id of a thread's log and that of the whole
+setup:
 
     LOG SETUP
 
-are two digests on one line: that of the random id of a thread's log, and that of the whole setup. An archive that is
-imported gets a new log, so a setup is agreed to for one thread and never for a copy that somebody else made of it.
+An archive that is imported gets a new log, so a setup is agreed to for one thread and never for a copy that somebody else
+made of it.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ def remember_setups(log_id: str, setups: Collection[Setup]) -> None:
 
 
 def carry_trust(logs: Iterable[tuple[str, str]]) -> None:
-    """Trust in a new log the setups that are trusted in the old log of which it is a fork or copy, made by this user on
-    this machine. A setup is the options with which the command line makes a thread's agent. `logs` has pairs of random
-    log ids: that of the old log and that of the new one. Raises `OSError` if the file of trusted setups cannot be
-    written."""
+    """Record that this user trusts the same setups for a new log as for the old log, after the user made a fork or a
+    copy of the old log on this machine. A setup is the options with which the command line makes a thread's agent.
+    `logs` has pairs of random log ids: that of the old log and that of the new one. Raises `OSError` if the file of
+    trusted setups cannot be written."""
     kept = _kept()
     by_log: dict[str, list[str]] = {}
     for log, setup in kept:

@@ -97,9 +97,10 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def answer(self, questions: Sequence[Question]) -> str:
-        """Return a suggested answer to these questions of the thread, as text for the option `--answer`: `yes` to
-        approve a call, `run` to run a call in doubt again, and a placeholder for any other question. If the thread has
-        several questions, the text is a JSON object from question ids to answers."""
+        """Return a suggested answer to these questions of the thread, as text for the option `--answer`. The answer is
+        `yes` to approve a call, `run` to run a call again that was begun and has no recorded outcome, and a placeholder
+        for any other question. If the thread has several questions, the text is a JSON object from question ids to
+        answers."""
         found = _answer(questions, by_id=len(self.questions) > 1)
         return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 
@@ -122,16 +123,17 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         return advice.resume(self.thread_id, answer=self.answer([question]), store=store)
 
     def words(self, store: str = "") -> str:
-        """Return the text to print after `To go on`. It is the shell command. If only a Python program can go on with
-        the thread, it names that program and the call in Python. `store` is the store's URL for the command."""
+        """Return a text that says how to go on with the thread, to be printed right after the words `To go on`. It is a
+        colon and the shell command. If only a Python program can go on with the thread, the text names that program and
+        the call in Python. `store` is the store's URL for the command."""
         if not self.is_program:
             return f": {self.command(store)}"
         return f" in {self.program}: {self.command()}"
 
     @property
     def program(self) -> str:
-        """Words that say where to make the call in Python: in the program that made the thread. If the thread's budget
-        is used up, they add the larger budget that the program must give its agent."""
+        """Words that say where to make the Python call with which the thread goes on: in the program that made the
+        thread. If the thread's budget is used up, they add the larger budget that the program must give its agent."""
         more = "" if self.budget is None else f", with {advice.budget_in_program(**self.budget.limits)}"
         return f"the program that made it{more}"
 
@@ -185,17 +187,17 @@ def with_prompt(way: Way, prompt: str) -> Way:
 
 
 def at_provider(way: Way, provider: str, model: str) -> Way:
-    """Return a copy of `way` whose command goes on at this provider with this model. A `Way` says what a user has to
-    give to go on with a thread.
+    """Return a copy of `way` whose command goes on with the thread through `provider`, an outside coding program, with
+    this model. A `Way` says what a user has to give to go on with a thread.
 
-    This is for a thread that was to move to the provider, and on which nothing was done there yet. The copy asks
+    This is for a thread that was to move to the provider, and on which the provider has done nothing yet. The copy asks
     neither for a higher `max_turns` nor for tools of the Python program that made the thread.
     """
     return msgspec.structs.replace(way, provider=provider, model=model, max_turns=None, is_program=False, tools=())
 
 
 def shown_prompt(prompt: str) -> str:
-    """Return the prompt for use in a command; the placeholder `advice.PROMPT` if it is long or has several lines."""
+    """Return the prompt for use in a command, or a placeholder in its place if the prompt is long or has several lines."""
     return prompt if len(prompt) <= _LONGEST and "\n" not in prompt else advice.PROMPT
 
 
@@ -224,7 +226,7 @@ def _names_agent(state: Checkpoint) -> bool:
 
 
 def _is_at_its_end(state: Checkpoint) -> bool:
-    """Return whether a resume without a prompt would find nothing to do."""
+    """Return whether a thread in this state needs a new prompt to go on: a resume without one would find nothing to do."""
     if state.calls or prompts_waiting(state):
         return False
     if state.status == "done" or not state.messages:

@@ -43,11 +43,12 @@ def unkept(state: Checkpoint | Present) -> str:
 
 
 class Files:
-    """Restores and snapshots the workspace of a thread during a run. Does nothing if there is no workspace.
+    """Restores and snapshots the workspace (the folder that tools work in) during a run on a thread. Does nothing if
+    there is no workspace.
 
-    Before tools run that may change files, an entry `WorkspaceChanging` is recorded. It counts until the next snapshot
-    is recorded. So if the process stops in between, the next process knows that the files on record may be older than
-    the conversation.
+    Before tools run that may change files, an entry `WorkspaceChanging` is recorded. It is valid until the next
+    snapshot is recorded. So if the process stops in between, the next process knows that the files on record may be
+    older than the conversation.
     """
 
     def __init__(self, journal: Journal, workspace: Workspace | None, emit: Emit, *, every: int = 1) -> None:
@@ -100,9 +101,9 @@ class Files:
         return {"files": (recorded.digest, now.digest)}
 
     async def _restore(self, workspace: Workspace, state: Checkpoint) -> None:
-        """Restore the recorded files. While the restore is under way, a value in the log says so. If the process is
-        killed meanwhile, the next run restores again, and does not take the files restored so far for files of the
-        user."""
+        """Restore the recorded files into the workspace. While this is under way, a value in the log says so. If the
+        process is killed meanwhile, the next run finds that value and restores again. Without it, that run would take a
+        half restored folder for the user's own files."""
         recorded = state.workspace
         assert recorded is not None  # noqa: S101 - the caller has checked
         await self._journal.record(StateSet(_RESTORING, _name_of(workspace.path)))
@@ -114,8 +115,9 @@ class Files:
             await self._journal.record(restored.before_restore.entry(), recorded)
 
     def may_change(self, state: Checkpoint | Present, turn: int) -> None:
-        """Prepare a log entry that says that tool calls from this turn on may change files. It is recorded together
-        with the next entries. Does nothing if the log says so already. `state` is the thread's present state.
+        """Prepare a log entry that says that tool calls from turn number `turn` on may change files. The entry is
+        recorded together with the next entries. Does nothing if the log says so already. `state` is the thread's
+        present state.
 
         The calls must begin only after those entries are stored.
         """
@@ -123,7 +125,8 @@ class Files:
             self._journal.hold(WorkspaceChanging(turn, _empty_folder(self._workspace.path)))
 
     def count_turn(self) -> None:
-        """Count one more turn whose tool calls all have a result. The number decides when the next snapshot is due."""
+        """Count one more turn whose tool calls all have a result. A snapshot of the files is taken after a fixed number
+        of such turns."""
         self._turns += 1
 
     def begin(self) -> None:
@@ -187,8 +190,8 @@ class Files:
         """Record the snapshot `taken` if it differs from the last recorded one, and return whether it differs. With
         `tell`, also emit the event `SnapshotSaved` for a recorded snapshot. `state` is the thread's present state.
 
-        If the snapshot does not differ, hold an entry which says that the files on record are up to date. It is
-        recorded with the next entries.
+        If the snapshot does not differ, prepare an entry which says that the files on record are up to date. That entry
+        is stored with the next entries.
         """
         if state.workspace is not None and state.workspace.digest == taken.digest:
             if state.changing is not None:

@@ -123,10 +123,10 @@ class Checkpointer(ABC):
         - A thread that exists and matches during the whole listing is yielded, even if it is written meanwhile.
         - Each head that is yielded was written by an append, and matches the query. If the thread is written during the
           listing, its head may be the one from before or the one from after.
-        - **With a limit**, all heads are in order. So `query.after(last)` goes on exactly below the page: no thread is
-          in two pages, and a thread that is not written meanwhile is in one. A thread that is written between two pages
-          moves to the front in the order `updated`, and may then be in neither page; in the order `created`, no thread
-          is missed.
+        - **With a limit**, all heads are in order. So `query.after(last)`, where `last` is the last head of a page,
+          goes on right after that page: no thread is in two pages, and a thread that is not written meanwhile is in
+          one. A thread that is written between two pages moves to the front in the order `updated`, and may then be in
+          neither page; in the order `created`, no thread is missed.
         - **Without a limit**, a store may read the heads in parts, each of 500 or more and each in order. A thread that
           is written meanwhile may come in a later part than its new time would put it. All other heads are in order.
 
@@ -171,9 +171,9 @@ class Checkpointer(ABC):
 
     @abstractmethod
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        """Delete these blobs, except those that were touched within this time. A blob is touched when it is put, given
-        as a ref to an append, or asked for with `missing_blobs`. So a blob that is touched after `blobs` has listed it
-        stays."""
+        """Delete these blobs, except those that were touched within the time `untouched_for`, counted back from now. A
+        blob is touched when it is put, given as a ref to an append, or asked for with `missing_blobs`. So a blob that
+        is touched after the method `blobs` has listed it stays."""
 
     @abstractmethod
     async def close(self) -> None:

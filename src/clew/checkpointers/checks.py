@@ -52,15 +52,15 @@ def _lacked_memory(error: BaseException | None) -> bool:
 
 
 def check_wanted(ask: Callable[[], bool] | None = None) -> None:
-    """Raise `Unavailable` if nobody waits any more for the append or the deletion that is about to be written. `ask` is
-    what `is_abandoned` held when the call began; by default, what it holds now."""
+    """Raise `Unavailable` if nobody waits any more for the append or the deletion that is about to be written. `ask`
+    returns whether that is so; by default, the function is taken from the context variable `is_abandoned`."""
     ask = ask or is_abandoned.get()
     if ask is not None and ask():
         raise Unavailable(GIVEN_UP)
 
 
 def too_large(thread_id: str) -> Unavailable:
-    """Return the error for a thread that cannot be read because this process gets too little memory."""
+    """Return the error `Unavailable` for a thread that cannot be read because this process gets too little memory."""
     return Unavailable(
         f"thread {thread_id!r} does not fit into the memory that this process gets; nothing stored was harmed. Give the "
         "process more memory, or read the thread in parts: a range of frames, a page of turns."
@@ -69,8 +69,8 @@ def too_large(thread_id: str) -> Unavailable:
 
 @contextmanager
 def fitting(thread_id: str) -> Iterator[None]:
-    """Raise `too_large(thread_id)` if the `with` block, which reads this thread, fails for lack of memory. Any other
-    error passes unchanged."""
+    """Raise `Unavailable`, with a text about memory, if the `with` block, which reads this thread, fails for lack of
+    memory. Any other error passes unchanged."""
     try:
         yield
     except (MemoryError, Unavailable) as error:

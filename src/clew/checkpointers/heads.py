@@ -133,8 +133,9 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
         return micros(head.created_at if self.order == "created" else head.updated_at), thread_key(head.thread_id)
 
     def start(self) -> tuple[int, str] | None:
-        """Return the sort key that `cursor` holds (see `position`), or None without a cursor. A listing with this
-        cursor yields only heads with a lower sort key. Raises `InvalidInput` if the cursor is malformed."""
+        """Return the sort key that `cursor` holds, or None without a cursor. A sort key is a time in microseconds since
+        1970, and a thread's key (the blake3 of its id). A listing with this cursor yields only heads with a lower sort
+        key. Raises `InvalidInput` if the cursor is malformed."""
         if self.cursor is None:
             return None
         if not _CURSOR.fullmatch(self.cursor):

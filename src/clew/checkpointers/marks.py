@@ -56,8 +56,11 @@ class Marks:
             return self._compare(path, head)
 
     def _compare(self, path: Path, head: Head) -> bool:
-        """Do what `see` does, for the mark in the file `path`. The caller holds the lock, so that a process that read
-        an older head cannot put back a mark that another process has moved on meanwhile."""
+        """Compare a thread's head with the mark in the file `path`, which says what this machine has seen of the
+        thread. If the head is at least as new, bring the mark up to date and return True. If it is older, return False.
+
+        The caller holds a lock on the marks, so that no other process changes the mark between reading and writing.
+        """
         logs = self._read(path)
         if head.log_id in logs:
             frames, digest = logs[head.log_id]
@@ -74,8 +77,8 @@ class Marks:
 
     @contextmanager
     def _alone(self, folder: Path) -> Iterator[None]:
-        """Keep all other processes and threads from changing the marks in this folder. Raises `Unavailable` if the lock
-        cannot be had."""
+        """Lock this folder during the `with` block, so that no other process or OS thread changes the marks in it.
+        Raises `Unavailable` if the folder cannot be locked."""
         try:
             files.make_private_folder(folder)
             fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -101,9 +104,10 @@ class Marks:
         return self.folder / blake3(place.encode()).hexdigest()[:16] / key[:2] / f"{key}.mark"
 
     def _read(self, path: Path) -> dict[str, tuple[int, str]]:
-        """Return the logs of the mark in this file; none if the file does not exist. Raises `Unavailable` if the file
-        cannot be read, and `Corrupt` if it is damaged: without the mark, an older copy of the thread would not be
-        noticed."""
+        """Read a thread's mark from this file. Returns a dict with an item for each log that this machine has seen of
+        the thread: the log's id, with the number of its frames and the digest of the last one. The dict is empty if the
+        file does not exist. Raises `Unavailable` if the file cannot be read, and `Corrupt` if it is damaged: without
+        the mark, an older copy of the thread would not be noticed."""
         try:
             data = path.read_bytes()
         except FileNotFoundError:

@@ -35,7 +35,7 @@ class _Log:
 
 
 class _Space:
-    """The threads and blobs of one namespace of a memory store."""
+    """The threads and blobs of one namespace (a separate part) of a memory store."""
 
     def __init__(self) -> None:
         self.logs: dict[str, _Log] = {}

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Waiting:
-    """A call that a `Patience` watches: when it began, and the function that ends it."""
+    """A call to a server that is ended if it makes no progress: when it began, and the function that ends it."""
 
     __slots__ = ("expire", "expired", "since")
 
@@ -85,13 +85,14 @@ class Patience:
         self._due = 0.0
 
     def part(self, sign: Callable[[], object] | None = None) -> Patience:
-        """Return a new `Patience` for one connection of this store. It ends the calls on that connection that make no
-        progress for the same time as this one, and what moves on the connection counts as progress for this one too.
-        `sign` is a function without arguments whose result changes while bytes move on the connection."""
+        """Return a new `Patience` for one connection of the store to which this `Patience` belongs. The new one ends
+        calls on that connection that make no progress for `seconds`, the same time as here. Bytes that move on the
+        connection count as progress of the whole store too. `sign` is a function without arguments whose result changes
+        while bytes move on the connection."""
         return Patience(self.where, self.seconds, whole=self, sign=sign)
 
     def error(self) -> Unavailable:
-        """Return the `Unavailable` error that an ended call raises."""
+        """Return the `Unavailable` error for a call that was ended because the server made no progress."""
         return Unavailable(
             f"{self.where}: no answer for {self.seconds:g} s. It is overloaded, frozen or cut off. The call may or may not "
             "have taken effect; the same call may be made again."
@@ -120,9 +121,10 @@ class Patience:
         return result
 
     async def finish(self, job: Job) -> Any:
-        """Await a job, which cannot be cancelled, and return its outcome. If there is no progress for too long, raises
-        `Unavailable`, although the work of the job may go on; its result is then ignored. If the caller is cancelled,
-        its cancellation is raised when the job has ended, with the error of the job as its `__cause__`."""
+        """Await a job (work done elsewhere, which cannot be cancelled), and return its result. If there is no progress
+        for too long, raises `Unavailable`, although the work of the job may go on; its result is then ignored. If the
+        caller is cancelled, its cancellation is raised when the job has ended, with the error of the job as its
+        `__cause__`."""
 
         def give_up() -> None:
             job.error = self.error()
@@ -185,14 +187,15 @@ class Patience:
             self._arm(asyncio.get_running_loop(), since + self.seconds + self._extra)
 
     def _arm(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
-        """Set the timer for the next check: at the time `due`, or, with a `sign`, at most a quarter of `seconds` from
-        now. Only a check looks at `sign`, and frequent checks tell more exactly when the bytes have stopped."""
+        """Set the timer for the next check whether calls still make progress. The check is made at the time `due` of
+        the event loop's clock. If there is a `sign`, a function whose result changes while bytes move, the check is
+        made after at most a quarter of `seconds`: only checks call `sign`, so it has to be called often."""
         now = loop.time()
         self._due = due if self._sign is None else min(due, now + self.seconds / 4)
         self._timer = loop.call_later(self._due - now, self._check)
 
     def _check(self) -> None:
-        """End the calls that have made no progress for too long, and set the timer for the next one."""
+        """End the calls that have made no progress for too long, and set the timer for the next check."""
         self._timer = None
         if not self._waiting:
             return

@@ -56,8 +56,9 @@ def open_checkpointer(
     allow_plain: bool | None = None,
     marks: str | Path | None = None,
 ) -> Checkpointer:
-    """Open the checkpointer that a URL names; without a URL, the default store (see `default_url`). It connects when it
-    is first used. `namespace` selects a part of the store that shares nothing with its other namespaces.
+    """Open the checkpointer that a URL names. Without a URL, open the one that the environment variable `CLEW_STORE`
+    names, or else a SQLite file in the user's data folder. The checkpointer connects when it is first used. `namespace`
+    selects a part of the store that shares nothing with its other namespaces.
 
     URLs are, for example, `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`,
     `file:relative/dir` and `memory://`. Servers and object storage have schemes of their own, and installed packages
@@ -66,8 +67,8 @@ def open_checkpointer(
     With `key`, or else the environment variable `CLEW_KEY`, all that is written is encrypted, and reading anything
     unencrypted raises an error. A key is 32 bytes, or these bytes as hex or base64 text. Of several keys the first
     encrypts and all decrypt. With `allow_plain`, or `CLEW_ALLOW_PLAIN=1`, data that was written without a key is read
-    too. `marks`, or `CLEW_MARKS`, is a folder outside the store that remembers how long each thread was, so that an older
-    copy is recognised. `allow_plain` and `marks` can only be used with a key.
+    too. `marks`, or `CLEW_MARKS`, is a folder outside the store that remembers how long each thread was, so that an
+    older copy is recognised. `allow_plain` and `marks` can only be used with a key.
     """
     url = default_url() if url is None else url
     scheme, colon, rest = url.partition(":")

@@ -39,8 +39,8 @@ def without_password(url: str) -> str:
 
 def without_options(url: str) -> str:
     """Return the URL of a local file or folder in a form that is safe to show in an error: in quotes and without
-    options. A URL that seems to have a server, a user or a password is cut as `without_password` does, because it was
-    not meant for a file."""
+    options. A URL that seems to have a server, a user or a password was not meant for a file: from it, everything
+    between the scheme and the last @ is removed too."""
     scheme, _, rest = url.partition(":")
     is_path = rest.startswith("///") or not rest.startswith("/")
     path = _OPTIONS.split(rest)[0]

@@ -181,8 +181,8 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 
 def own_tools(permissions: str) -> list[AnyTool]:
     """Return the built-in tools that these permissions allow: `read` looks at files, `edit` also changes them, `full`
-    also runs commands. Empty permissions mean `edit`. Raises `InvalidInput` for any other value; the record of a thread
-    may contain one."""
+    also runs commands. Empty permissions mean `edit`. Raises `InvalidInput` for any other value, which the record of a
+    thread may contain."""
     own: list[AnyTool] = [read_file, list_files, write_file, edit_file, run_command]
     if (permissions or "edit") not in _OWN:
         raise InvalidInput(f"{permissions!r} are no permissions. Choose with --permissions: {', '.join(_OWN)}.")
@@ -191,15 +191,15 @@ def own_tools(permissions: str) -> list[AnyTool]:
 
 def importing_from(folder: str) -> None:
     """Put this folder in front of `sys.path`, so that modules named with --tool are found in it. The current folder is
-    not searched: whose code runs must not depend on where the command is given."""
+    not searched, so that the same code runs wherever the command is given."""
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
 
 
 def find_tools(where: str, folder: str = "") -> list[Any]:
     """Import the object that `where` names, written `module:function`. Returns it as a list with one element; it may be
-    a function, a tool or an agent. If the object is itself a list or a tuple of these, returns its elements. `folder` is
-    where modules are looked for besides the installed packages; only errors need it.
+    a function, a tool or an agent. If the object is itself a list or a tuple of these, returns its elements. `folder`
+    is the folder that errors name as the place where modules are looked for, besides the installed packages.
 
     Raises `InvalidInput` with the reason if the object cannot be imported.
     """
@@ -307,8 +307,8 @@ def _pairs_of_command(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _expanded(text: str) -> str:
-    """Return the text with $NAME and ${NAME} replaced by environment variables. Raises `InvalidInput` if one is not
-    set."""
+    """Return the text with $NAME and ${NAME} replaced by environment variables. Raises `InvalidInput` if a variable is
+    not set."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]

@@ -78,8 +78,9 @@ async def review_of(store: Checkpointer, head: Head, state: Checkpoint, setup: S
     agent would be made: those in the thread's record, changed by the options that the user gave now. `state` is the
     thread's present state.
 
-    Returns None if there is nothing to agree to: this user made or agreed to `setup` on this machine, or to the recorded
-    setup and nothing of that runs in another folder now; or the record has neither a setup nor an unfinished tool call.
+    Returns None if there is nothing to agree to. That is so in three cases: this user made `setup` or agreed to it on
+    this machine; or did so with the setup in the record, and nothing in that would now run in another folder; or the
+    record has neither a setup nor an unfinished tool call.
     """
     recorded = agent_settings.setup_of(state)
     calls = tuple((call.call.name, json_text(call.call.arguments)) for call in state.calls if call.result is None)
@@ -102,8 +103,8 @@ async def review_of(store: Checkpointer, head: Head, state: Checkpoint, setup: S
 
 def _runs_elsewhere(recorded: Setup, setup: Setup) -> bool:
     """Return True if something that a user agreed to in the setup `recorded` would run in another folder with `setup`,
-    the options that are used now. There the same names can stand for other code: the modules of tools, commands of MCP
-    servers, and the files on which a provider works."""
+    the options that are used now. In another folder the same names can stand for other code: the modules of tools,
+    commands of MCP servers, and the files on which a provider works."""
     if setup.folder == recorded.folder:
         return False
     is_kept = any(kept and kept == now for kept, now in ((recorded.tools, setup.tools), (recorded.mcp, setup.mcp)))

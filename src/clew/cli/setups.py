@@ -147,9 +147,9 @@ def merged(before: Setup, asked: Asked) -> Setup:
 
 
 def _folder(before: Setup, asked: Asked) -> str:
-    """Return the folder in which the tools' modules are looked for and MCP commands are started. It is the folder of
-    `before`, the options that are stored with the thread; the current one if that does not exist, or if the user names
-    tools now, and so means those at hand."""
+    """Return the folder in which the tools' modules are looked for and MCP commands are started. It is the folder that
+    `before`, the options stored with the thread, names. If that folder does not exist, or if the user names tools now
+    (in `asked`), it is the current folder."""
     return before.folder if asked.tool is None and os.path.isdir(before.folder) else os.getcwd()
 
 

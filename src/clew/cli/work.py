@@ -100,7 +100,7 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
     `url` is the URL of the store.
 
     Raises the error with which the run fails. A note on the error has the command that goes on afterwards, unless the
-    input or the use was wrong, or another process holds the thread.
+    input was wrong, the command was used wrongly, or another process holds the thread.
     """
     watched = _Watched(view, job, url)
     async with AsyncExitStack() as stack:

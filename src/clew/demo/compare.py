@@ -37,8 +37,9 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A line of the report about one kind of thing, such as payments: how many there are in the undisturbed run, how
-    many came before and how many after the kill in the other run, and how many were lost or repeated."""
+    """A line of the demo's report about one kind of thing, such as payments. Says how many there are in the run that
+    was not disturbed, how many came before and how many after the kill in the run that was killed and resumed, and how
+    many were lost or repeated there."""
 
     what: str
     undisturbed: int
@@ -49,7 +50,8 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """How the killed and resumed run compares with the undisturbed one, and how much time the writing to disk cost."""
+    """How the run of the demo that was killed and resumed compares with the run that was not disturbed, and how much
+    time the writing to disk cost."""
 
     rows: tuple[Row, ...]
     extra_model_calls: int
@@ -101,8 +103,8 @@ async def look(places: Places) -> Seen:
 def compare(
     undisturbed: Process, wanted: Seen, killed: Process, at_kill: Seen, resumed: Process, found: Seen
 ) -> Report:
-    """Compare the run that was killed and resumed with the undisturbed one. `undisturbed`, `killed` and `resumed` are
-    the three processes of the demo.
+    """Compare the run of the demo that was killed and resumed with the run that was not disturbed. `undisturbed`,
+    `killed` and `resumed` are the three processes of the demo.
 
     `wanted` is what the undisturbed process left behind, `at_kill` what the killed process left, and `found` what the
     resumed process left.

@@ -63,8 +63,9 @@ def make_agent(places: Places, *, slow_at: int = 0, effect: Effect = "once") -> 
     """
 
     def was_paid(ctx: ToolContext, invoice: str, cents: int) -> str | NotDone:
-        """Look for a payment in the ledger by its idempotency key. Returns the tool's result if the payment was made,
-        else `NOT_DONE`. Called for a payment that is in doubt."""
+        """Look in the ledger, the bank's list of payments, for the payment of this invoice with the call's idempotency
+        key. Returns the tool's result if the payment was made, else `NOT_DONE`. Called for a payment that was begun and
+        whose outcome is not on record."""
         lines = places.ledger.read_text().splitlines() if places.ledger.exists() else []
         return _paid(invoice, cents) if f"{invoice} {cents} {ctx.idempotency_key}" in lines else NOT_DONE
 
@@ -102,8 +103,8 @@ def make_agent(places: Places, *, slow_at: int = 0, effect: Effect = "once") -> 
 
 
 class Model(ScriptedModel):
-    """A scripted model that prints an event for each request, so that the requests of a process that is killed are
-    counted too."""
+    """The model of the demo, which gives prepared responses. It prints an event for each request, so that the requests
+    of a process that is killed are counted too."""
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         say(Asked(turns_in(request) + 1))
@@ -111,7 +112,7 @@ class Model(ScriptedModel):
 
 
 def script() -> list[Response]:
-    """Return the responses of the scripted model: two tool calls in every turn but the last, which has the final
+    """Return the prepared responses of the demo's model: two tool calls in every turn but the last, which has the final
     answer."""
     turns: list[Response] = []
     for number in range(1, TURNS):
@@ -131,21 +132,21 @@ def _paid(invoice: str, cents: int) -> str:
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked"):
-    """Event: the model is asked for the response of this turn."""
+    """Event that the demo prints: the model is asked for the response of this turn."""
 
     turn: int
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):
-    """Event: a tool has started to run."""
+    """Event that the demo prints: a tool has started to run for this invoice."""
 
     tool: str
     invoice: str
 
 
 class InBank(msgspec.Struct, frozen=True, tag="in-bank"):
-    """Event: the payment is made, but the tool still waits for the bank's answer, so the outcome of the call is not
-    stored."""
+    """Event that the demo prints: the payment is made, but the tool still waits for the bank's answer, so the outcome
+    of the call is not stored."""
 
     turn: int
     tool: str
@@ -153,7 +154,8 @@ class InBank(msgspec.Struct, frozen=True, tag="in-bank"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """Event: the run has ended. Has its status, and what was measured."""
+    """Event that the demo prints: the run has ended. Has the run's status, its number of turns, how many seconds it
+    took, and how many of them it waited for writes to disk."""
 
     status: str
     turns: int

@@ -22,7 +22,7 @@ _COLOURS: dict[Role, str] = {"undisturbed": "cyan", "killed": "red", "resumed": 
 
 
 class PrettyView:
-    """Shows the demo on a terminal: the same text as `PlainView`, with colours and moving bars."""
+    """Shows the demo on a terminal, with colours and a moving progress bar for each process."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -86,8 +86,8 @@ class _Bar:
 
 
 def _style(row: Row, heading: str) -> str:
-    """Return the style of the cell of `row` in the column `heading`, in the table of the result. In the columns `lost`
-    and `repeated`, 0 is green and any other number red; other columns have no style."""
+    """Return the style of one cell in the table of the demo's result: the cell of `row` in the column `heading`. In the
+    columns `lost` and `repeated`, 0 is green and any other number red; other columns have no style."""
     if heading not in ("lost", "repeated"):
         return ""
     return "bold red" if (row.lost if heading == "lost" else row.repeated) else "green"

@@ -36,7 +36,7 @@ class Process(msgspec.Struct, frozen=True):
 
     @property
     def result(self) -> Ended | None:
-        """The event `Ended`, which is the last one; None if the process was stopped before."""
+        """The event `Ended`, the last one that a process of the demo prints; None if the process was stopped before."""
         last = self.lines[-1] if self.lines else None
         return last if isinstance(last, Ended) else None
 

@@ -1,4 +1,4 @@
-"""What the demo shows: its texts, and the view that prints them as plain lines."""
+"""What the demo shows: its texts, and the class that prints them as plain lines."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ HEADINGS = ("", "undisturbed", "before kill", "after", "lost", "repeated")
 
 
 class View(Protocol):
-    """Shows the demo. Its methods are called as things happen, from `open` at the start to `show` with the report at
-    the end."""
+    """Shows the demo to the user. `open` is called at the start, `began`, `heard` and `ended` as the processes of the
+    demo run, then `close`, and at the end `show` with the report."""
 
     def open(self) -> None: ...
     def began(self, role: Role, pid: int) -> None: ...
@@ -86,7 +86,8 @@ def outcome(role: Role, process: Process) -> str:
 
 
 def cells(report: Report) -> list[tuple[str, ...]]:
-    """Return the rows of the report's table, each as the texts of its cells in the order of `HEADINGS`."""
+    """Return the rows of the demo's report as a table. Each row is a tuple with the texts of its cells, in the order of
+    `HEADINGS`."""
     return [
         (row.what, *(f"{n:,}" for n in (row.undisturbed, row.before, row.after, row.lost, row.repeated)))
         for row in report.rows
@@ -110,7 +111,7 @@ def costs(report: Report) -> list[tuple[str, str]]:
 
 
 def verdict(report: Report) -> str:
-    """Sum up the report in a sentence: whether anything was lost or repeated."""
+    """Return a sentence that sums up the demo's report: whether anything was lost or repeated."""
     if report.is_whole:
         return "Nothing was lost, nothing was repeated, and no model call was made beyond those of an undisturbed run."
     wrong = [row for row in report.rows if row.lost or row.repeated]

@@ -1,6 +1,6 @@
 """`python -m clew.demo.worker FOLDER`: the agent of the demo, in a process of its own.
 
-The process that starts the work and the one that resumes it both run this.
+Both the process that starts the work and the process that resumes it run this module.
 """
 
 from __future__ import annotations

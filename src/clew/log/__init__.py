@@ -1,5 +1,5 @@
-"""The entries of a thread's log, the frames (byte strings) that store them, and the fold, which computes the thread's
-state (a checkpoint) from them. Pure: no I/O."""
+"""The entries of a thread's log; the frames (byte strings), in which entries are stored; and folding: computing the
+thread's state (a checkpoint) from its entries. Pure: no I/O."""
 
 from __future__ import annotations
 

@@ -51,18 +51,20 @@ too often."""
 
 
 def decode_ordinary(frames: Sequence[bytes], keys: Keyring | None = None) -> Decoded | None:
-    """Return the time and the entries of each of these frames, decoded together in half the time that `decode_frame`
-    takes.
+    """Decode these frames together, in half the time that `decode_frame` takes for them one by one. Returns a pair for
+    each frame, in order: the time recorded in the frame, in microseconds since 1970, and the frame's entries.
 
-    Returns None if there are `keys`, or if a frame is damaged, large, encrypted or refers to blobs. Then decode each
-    frame with `decode_frame`, which can decrypt, and raises an error that says what is wrong.
+    Returns None if there are `keys`, or if a frame is damaged, large, encrypted or refers to blobs. Then the caller has
+    to decode each frame with `decode_frame`, which can decrypt, and raises an error that says what is wrong.
     """
     return None if keys is not None else _decode_checked(frames, lambda: _bodies(frames))
 
 
 def decode_in_parts(frames: list[bytes], keys: Keyring | None = None) -> Iterator[tuple[list[bytes], Decoded | None]]:
-    """Decode a long list of frames in parts. Takes the frames of each part out of `frames`, until that is empty, and
-    yields them together with the result of `decode_ordinary` for them.
+    """Decode a long list of frames in parts. Moves the frames of each part out of `frames`, until that list is empty.
+    Yields a pair for each part: its frames, and a list with the time and the entries of each frame. In place of that
+    list comes None if the frames cannot be decoded together, because there are `keys`, or because a frame is damaged,
+    large, encrypted or refers to blobs.
 
     If a processor is free, another OS thread decompresses the next part meanwhile.
     """
@@ -82,17 +84,17 @@ def decode_in_parts(frames: list[bytes], keys: Keyring | None = None) -> Iterato
 
 
 def _taken(frames: list[bytes], count: int) -> list[bytes]:
-    """Remove the first `count` frames from the list and return them. Because the list no longer holds them, their
-    memory is freed soon after they are decoded."""
+    """Remove the first `count` frames from the list and return them. The list must not hold them any longer, so that
+    their memory can be freed as soon as they are decoded."""
     part = frames[:count]
     del frames[:count]
     return part
 
 
 def _decode_checked(frames: Sequence[bytes], bodies: Callable[[], Iterable[Any]]) -> Decoded | None:
-    """Check the digests of these frames, decode them, and return the time and the entries of each. `bodies` is a
-    function that returns the decompressed bodies (encoded entries) of the frames. Returns None if a frame is damaged or
-    is not an ordinary one (small, not encrypted, without blobs)."""
+    """Check the digests of these frames, decode them, and return a pair for each: the time recorded in the frame, in
+    microseconds since 1970, and its entries. `bodies` is a function that returns the decompressed bodies (encoded
+    entries) of the frames. Returns None if a frame is damaged, large, encrypted or refers to blobs."""
     if (
         not {data[:2] for data in frames} <= _ORDINARY
         or min(map(len, frames), default=SMALLEST) < SMALLEST

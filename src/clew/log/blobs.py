@@ -65,11 +65,13 @@ def pack_blob(data: bytes, keys: Keyring | None = None, least: int = 0) -> tuple
 def pack_tree(
     data: bytes, trees: Sequence[str] = (), leaves: Sequence[str] = (), keys: Keyring | None = None
 ) -> tuple[str, bytes]:
-    """Return the digest and the stored bytes of a tree: a value that points at other blobs.
+    """Return the digest and the stored bytes of a tree: a blob that has a value of its own, `data`, and points at other
+    blobs.
 
-    `trees` and `leaves` are the digests of these blobs: trees may point at further blobs, leaves may not. The digests
-    come first, in this order and never encrypted. The value follows, encrypted if there are `keys`. So gc can find the
-    blobs below a tree without a key, and code that knows nothing about the value can encrypt the tree with another key.
+    `trees` and `leaves` are the digests of these other blobs: trees may point at further blobs, leaves may not. In the
+    stored bytes, these digests come first, in this order and never encrypted. The value follows, encrypted if there are
+    `keys`. So the cleanup of unused blobs (gc) finds the blobs below a tree without a key, and the value can be
+    encrypted with another key without being understood.
     """
     digests = map(bytes.fromhex, (*trees, *leaves))
     packed = b"".join([_TREE, _COUNTS.pack(len(trees), len(leaves)), *digests, pack_blob(data, keys)[1]])
@@ -113,9 +115,12 @@ def blob_key(packed: bytes) -> str | None:
 
 
 def unpack_blob(digest: str, packed: bytes, keys: Keyring | None = None) -> bytes:
-    """Return the value of a stored blob, decrypted with one of `keys` if it is encrypted. Raises `WrongKey` if it
-    cannot be decrypted, `Corrupt` if it is damaged, and `NotSealed` if there are keys that do not allow plain data and
-    the blob is plain."""
+    """Return the value of a stored blob, decrypted with one of `keys` if it is encrypted. `packed` is the blob as it is
+    stored, and `digest` is its name, for error messages.
+
+    Raises `WrongKey` if the blob cannot be decrypted, and `Corrupt` if it is damaged. Raises `NotSealed` if the blob is
+    not encrypted although there are `keys`, unless these allow plain data.
+    """
     packed = packed[_tree_end(packed) :]
     if packed[:1] == _SEALED:
         if keys is None:
@@ -149,11 +154,12 @@ def spill(
     body: bytes, places: Iterable[Place], blobs: dict[str, bytes], keys: Keyring | None = None
 ) -> tuple[bytes, int]:
     """Move texts and bytes of more than 65,535 bytes (`SPILL_OVER`) out of a frame's body, and leave references to
-    them.
+    blobs in their places.
 
-    The body is the frame's entries in msgpack. `places` are the positions of large values in it, as `weigh` returns
-    them. Each moved value is added to `blobs` as a blob: its digest, and the bytes to store, encrypted if there are
-    `keys`. Returns the shorter body, and an estimate of the memory that the moved values take, in bytes.
+    The body is the frame's entries in msgpack. `places` are the positions of large values in it, each as three offsets:
+    of the value's first byte, of its content, and of its end. Each moved value is added to `blobs`: the bytes to store,
+    by their digest, encrypted if there are `keys`. Returns the shorter body, and an estimate of the memory in bytes
+    that the moved values take when decoded.
     """
     parts: list[bytes] = []
     done = weight = 0
@@ -169,11 +175,12 @@ def spill(
 
 
 def find_refs(body: bytes, places: Iterable[Place]) -> dict[Place, str]:
-    """Return the references to blobs that `spill` put into a body: the digest of each blob, by the position of the
-    reference.
+    """Return the references to blobs in a frame's body (its entries in msgpack): the digest of each blob, by the
+    position of the reference. Such a reference stands for a large value that was moved from the frame to a blob.
 
-    `places` are the positions that `weigh` returned for this body. Raises `Corrupt` if a reference is cut short or of
-    an unknown kind.
+    `places` are the positions at which references may stand, as `weigh` returns them for this body: each is three
+    offsets, of the value's first byte, of its content, and of its end. Raises `Corrupt` if a reference is cut short or
+    of an unknown kind.
     """
     refs: dict[Place, str] = {}
     for place in places:
@@ -191,11 +198,12 @@ def find_refs(body: bytes, places: Iterable[Place]) -> dict[Place, str]:
 def restore(
     body: bytes, weight: int, refs: Mapping[Place, str], blobs: Mapping[str, bytes], keys: Keyring | None, most: int
 ) -> bytes:
-    """Undo `spill`: return the body with the values from `blobs` in place of the references `refs`.
+    """Return a frame's body (its entries in msgpack) with large values put back in place of the references to blobs
+    that stand for them. This undoes `spill`.
 
-    `blobs` has the stored bytes of each blob, by digest; `keys` decrypt them. `weight` is the number of bytes of memory
-    that the body takes without these values. Raises `TooHeavy` if body and values together would take more than `most`
-    bytes of memory.
+    `refs` has the digest of the blob for each position of a reference in the body. `blobs` has the stored bytes of each
+    blob, by digest; `keys` decrypt them. `weight` is the number of bytes of memory that the body takes without these
+    values. Raises `TooHeavy` if body and values together would take more than `most` bytes of memory.
     """
     values: dict[str, bytes] = {}
     parts: list[bytes] = []

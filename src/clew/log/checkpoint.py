@@ -1,4 +1,5 @@
-"""`Checkpoint`, the state that the entries of a thread's log add up to, and the values it consists of."""
+"""`Checkpoint`, the complete state of a thread, which is computed from the entries of the thread's log, and the types
+of the values in it."""
 
 from __future__ import annotations
 
@@ -47,9 +48,9 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def first_of(ranges: Ranges, count: int) -> Ranges:
-    """Return the first `count` of the messages that `ranges` name, as ranges again. A range is a pair of indices in the
-    thread's history: of its first message, and of the message after its last. If there are fewer messages, return all
-    of them."""
+    """Return the first `count` of the messages that `ranges` name, as ranges again. If there are fewer messages, return
+    all of them. A range is a pair of indices in the thread's history: that of its first message, and that of the
+    message after its last."""
     kept: list[tuple[int, int]] = []
     for start, stop in ranges:
         if count <= 0:
@@ -60,9 +61,9 @@ def first_of(ranges: Ranges, count: int) -> Ranges:
 
 
 def last_of(ranges: Ranges, count: int) -> Ranges:
-    """Return the last `count` of the messages that `ranges` name, as ranges again. A range is a pair of indices in the
-    thread's history: of its first message, and of the message after its last. If there are fewer messages, return all
-    of them."""
+    """Return the last `count` of the messages that `ranges` name, as ranges again. If there are fewer messages, return
+    all of them. A range is a pair of indices in the thread's history: that of its first message, and that of the
+    message after its last."""
     kept: list[tuple[int, int]] = []
     for start, stop in reversed(ranges):
         if count <= 0:
@@ -92,9 +93,10 @@ Kind = Literal["state", "turn", "workspace", "provider", "changing"]
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A value that holds from turn `turn` on, until a later fact with the same kind and key replaces it.
+    """A value in a thread's state that holds from turn `turn` on, until a later fact with the same kind and key
+    replaces it. An example is a value that a tool set in the thread's state, or the newest snapshot of the files.
 
-    A rewind to before that turn removes the fact.
+    If the thread is rewound to the end of an earlier turn than `turn`, the fact is removed.
     """
 
     turn: int
@@ -104,10 +106,10 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A tool call of the open turn (the turn whose calls are not all done), and how far it got.
+    """A tool call of the open turn (the turn whose calls are not all done), and how far the call got.
 
-    Its status is "in_doubt" if the log says that the call was about to run, and not how it ended: its effect may or may
-    not have happened.
+    Its status is "in_doubt" if the log says that the call was about to run, and does not say how the call ended: its
+    effect may or may not have happened.
     """
 
     message: int
@@ -129,11 +131,13 @@ def open_calls(
     steps: Mapping[int, Mapping[str, Any]],
     open_steps: Mapping[int, tuple[str, ...]],
 ) -> tuple[Call, ...]:
-    """Return the tool calls of the message at index `place` of the history, in order. Empty if `place` is -1, which
-    means that no call is open.
+    """Return the tool calls of the message at index `place` of the history, in order, with what is known about each.
+    Empty if `place` is -1, which means that no call is open.
 
-    The other arguments say what is known about the calls, by their indices in the message. They are the fields of
-    `Checkpoint` with the same names.
+    The other arguments have an item for each call about which something is known, by the call's index in the message.
+    `intents` has the idempotency key and the number of the latest attempt of a call that may have started, and
+    `results` the result of a call that is done. `steps` has the recorded values of the call's steps (sections of a
+    tool's code), by key, and `open_steps` the keys of the steps that began and have no recorded value.
     """
     if place < 0:
         return ()
@@ -222,19 +226,20 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     def calls(self) -> tuple[Call, ...]:
         """The tool calls of the turn whose calls are not all done, in order.
 
-        Empty once all are done and their results have become a message.
+        Empty if there is no such turn. A turn's calls leave this list once all of them are done, and their results have
+        become a message.
         """
         return open_calls(self.history, self.open_message, self.intents, self.results, self.steps, self.open_steps)
 
     @property
     def state(self) -> dict[str, Any]:
-        """The values that were set on the thread by `StateSet` entries, by key."""
+        """The values that are set in the thread's state, for example by tools, by key."""
         return {fact.key: fact.value for fact in self.facts if fact.kind == "state"}
 
     @property
     def metadata(self) -> dict[int, dict[str, Any]]:
-        """For each turn, by its number, the metadata that its tools recorded. What Clew itself records about prompts is
-        left out."""
+        """For each turn, by its number, the metadata that tools recorded in that turn, as a dict. What Clew itself
+        records about prompts is left out."""
         found: dict[int, dict[str, Any]] = {}
         for fact in self.facts:
             if fact.kind == "turn" and not fact.key.startswith(TURN_MARK):
@@ -243,15 +248,16 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def workspace(self) -> WorkspaceSnapshot | None:
-        """The newest snapshot of the workspace's files, or None."""
+        """The entry in the log that names the newest snapshot of the workspace's files, or None if there is no
+        snapshot."""
         return snapshot_in(self._newest("workspace"))
 
     @property
     def changing(self) -> WorkspaceChanging | None:
-        """The `WorkspaceChanging` entry that says since which turn tool calls may have changed files that no snapshot
-        holds yet.
+        """The log's entry which says that tool calls may have changed files that are in no snapshot yet, and since
+        which turn.
 
-        None if the newest snapshot is as new as the conversation.
+        None if the newest snapshot holds all changes.
         """
         return changing_in(self._newest("changing"))
 
@@ -260,25 +266,26 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def files_turn(self) -> int:
-        """Number of the turn at whose end the workspace had the files of the newest snapshot. 0 stands for the time
-        before the first turn."""
+        """Number of the turn at whose end the workspace's files were as the newest snapshot holds them. 0 stands for
+        the time before the first turn."""
         return _files_turn(self.turns, self.changing)
 
     @property
     def provider_keys(self) -> dict[str, str]:
-        """For each outside agent (such as Claude Code), by its name, the id under which it knows this conversation."""
+        """For each outside agent (such as Claude Code) that ever had this conversation, by its name: the id under which
+        the outside agent knows this conversation."""
         return {name: known.key for name, known in self.providers.items()}
 
     @property
     def providers(self) -> dict[str, ProviderKey]:
-        """For each outside agent that ever had this conversation, its newest `ProviderKey`: the entry with the agent's
-        own id for the conversation."""
+        """For each outside agent (such as Claude Code) that ever had this conversation, by its name: the newest log
+        entry with the id under which the agent knows the conversation."""
         return {fact.key: provider_key(fact) for fact in self.facts if fact.kind == "provider"}
 
 
 class Present(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a thread's state that the next step of a run needs. The fields are those of `Checkpoint` with the
-    same names.
+    """The part of a thread's state that a run needs for its next model or tool call. Each field means the same as the
+    field or property of `Checkpoint` (the complete state) with the same name.
 
     A checkpoint holds every message ever recorded, so making a checkpoint takes longer the longer the log is. A
     `Present` holds only the messages that the model sees.
@@ -295,20 +302,22 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def files_turn(self) -> int:
-        """Number of the turn at whose end the workspace had the files of the newest snapshot. 0 stands for the time
-        before the first turn."""
+        """Number of the turn at whose end the workspace's files were as the newest snapshot holds them. 0 stands for
+        the time before the first turn."""
         return _files_turn(self.turns, self.changing)
 
 
 def snapshot_in(value: Any) -> WorkspaceSnapshot | None:
-    """Return the `WorkspaceSnapshot` entry (which names the newest snapshot of the files) that these values were taken
-    from. Returns None if there are none."""
+    """Return the `WorkspaceSnapshot` entry (which names a snapshot of the workspace's files) that has these fields.
+    `value` is the list of the entry's fields in order, as a thread's state holds it. Returns None if `value` is None.
+    """
     return WorkspaceSnapshot(*value) if value else None
 
 
 def changing_in(value: Any) -> WorkspaceChanging | None:
-    """Return the `WorkspaceChanging` entry (which says that tools may have changed files since a turn) that these values
-    were taken from. Returns None if there are none: then no files have changed since the newest snapshot."""
+    """Return the `WorkspaceChanging` entry (which says since which turn tool calls may have changed files) that has
+    these fields. `value` is the list of the entry's fields in order, as a thread's state holds it. Returns None if
+    `value` is None: then no files have changed since the newest snapshot."""
     return WorkspaceChanging(*value) if value else None
 
 
@@ -317,10 +326,12 @@ def _files_turn(turns: int, changing: WorkspaceChanging | None) -> int:
 
 
 def provider_key(fact: Fact) -> ProviderKey:
-    """Return the `ProviderKey` entry that a fact (a value of the thread's state that holds from a turn on) of kind
-    "provider" was made from. The entry says under which key a provider's program knows the conversation.
+    """Return the `ProviderKey` entry that a fact of kind "provider" was made from. A fact is a value of the thread's
+    state that holds from a turn on. The entry names an outside program, such as Claude Code, and the id under which
+    that program knows the conversation.
 
-    The fact's value is a text if the entry has a key and no further fields, else a list of its fields.
+    The fact's key is the name of the program. Its value is the id alone if the entry's other fields are empty, else a
+    list of the id and the other fields.
     """
     return (
         ProviderKey(fact.key, *fact.value)
@@ -333,15 +344,16 @@ EMPTY = Checkpoint()
 
 
 class FoldedState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="folded"):
-    """A thread's complete state, stored in its log like an entry. Loading can start here instead of at the log's
-    beginning."""
+    """A thread's complete state, stored as an entry in the thread's log. Code that loads the thread can start here
+    instead of at the log's beginning."""
 
     state: Checkpoint
 
 
 def count_kept(entries: Iterable[object]) -> int:
-    """Return how many of these entries have content that a thread's state keeps, such as a message or a tool's result.
-    Other entries, such as intents, do not count. Used to estimate how large the state is."""
+    """Return how many of these entries have content that becomes part of a thread's state, such as a message or a
+    tool's result. Entries that only note an event, such as that a tool is about to run, do not count. The number is
+    used to estimate how large the state is."""
     return sum(map(_KEPT.__contains__, map(type, entries)))
 
 

@@ -1,8 +1,8 @@
-"""Encode entries as frames, the byte strings that stores append, and decode them again.
+"""Encode entries as frames, the byte strings that stores append to a thread's log, and decode them again.
 
-docs/format.md describes the layout byte by byte:
+docs/format.md describes the layout of a frame byte by byte. The parts of a frame and their sizes in bytes are:
 
-    version 1 | flags 1 | nonce 12 | predecessor's digest 16 | payload … | own digest 16
+    version 1 | flags 1 | random nonce 12 | digest of the frame before this one 16 | payload … | digest of this frame 16
 """
 
 from __future__ import annotations
@@ -80,20 +80,22 @@ _decode_raw = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]]).decode
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
-    """Entries encoded as the body of a frame: a msgpack array of two items, the time of encoding and the array of
-    entries."""
+    """Entries encoded as the body of a frame: a msgpack array of two items, the time of encoding (in microseconds since
+    1970) and the array of entries."""
 
     count: int
     body: bytes
 
     @property
     def entries(self) -> bytes:
-        """The entries as msgpack values one after the other: the body without its time and its array headers."""
+        """The entries in msgpack, one after the other: the encoded body without its time and without the bytes that
+        begin its arrays."""
         return self.body[1 + weights.NUMBERS.get(self.body[1], 1) + len(_array_header(self.count)) :]
 
 
 class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
-    """A frame in `data`, ready to be appended, its digest, and the blobs that must be stored before it."""
+    """A frame, ready to be appended to a log. `data` is the frame's bytes, `digest` is its digest, and `blobs` are the
+    blobs that must be stored before the frame: their bytes by digest."""
 
     data: bytes
     digest: bytes
@@ -104,10 +106,11 @@ class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A decoded frame whose digest was checked.
+    """A frame of a log after decoding; its digest was found right.
 
-    `refs` are the digests of the blobs that it refers to. If some of them were not given, they are in `missing`, and
-    `entries` is still empty.
+    `refs` are the digests of the blobs that the frame refers to. The blobs among these that were not given to the
+    decoder are in `missing`. If there are any, `entries` is empty, because the frame cannot be decoded without its
+    blobs.
     """
 
     previous: bytes
@@ -128,7 +131,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_entries(entries: Sequence[Logged]) -> Encoded:
-    """Encode entries as msgpack, for `encode_frame`. Raises `InvalidInput` if one holds a value that cannot be stored."""
+    """Encode entries as msgpack, so that `encode_frame` can make a frame of them. Raises `InvalidInput` if an entry
+    holds a value that cannot be stored."""
     try:
         if UnknownEntry in map(type, entries):
             raws = [msgspec.Raw(entry.raw) if type(entry) is UnknownEntry else entry for entry in entries]
@@ -141,8 +145,8 @@ def encode_entries(entries: Sequence[Logged]) -> Encoded:
 def check_readable(entries: Sequence[Logged], encoded: Encoded) -> None:
     """Raise `InvalidInput` if an entry has a field of a wrong type, such as a tag that is a number.
 
-    Such entries can be encoded but not decoded, so the log could never be read again. `encoded` is what
-    `encode_entries` made of them.
+    Such an entry can be encoded but not decoded, so a log that holds it could never be read again. `encoded` is what
+    `encode_entries` returned for these entries.
     """
     try:
         _decode_entries(encoded.body)
@@ -155,7 +159,8 @@ _SHORT_ARRAYS = [bytes([0x90 | length]) for length in range(16)]
 
 
 def _culprit(entries: Sequence[Logged]) -> str:
-    """Return the name of the kind of the first entry that cannot be encoded, for an error message."""
+    """Return the class name of the first of these entries that cannot be encoded, for an error message; "an entry" if
+    each can."""
     for entry in entries:
         try:
             _encode(entry)
@@ -181,13 +186,14 @@ def encode_frame(
     now: int | None = None,
     is_quick: bool = False,
 ) -> EncodedFrame:
-    """Encode these groups of entries, each made by `encode_entries`, as one frame. Large values move to blobs, which
-    the result holds too.
+    """Encode these groups of entries, each encoded by `encode_entries` before, as one frame. Large values of the
+    entries are moved to blobs, which the returned object holds too.
 
-    `previous` is the digest of the preceding frame, and `number` is the number of the new frame. A random nonce makes
-    every frame different. With `keys` the frame is encrypted for this thread and number, so that it cannot be decrypted
-    in another place. `now` is the time to record in the frame, in microseconds since 1970; by default it is the current
-    time. With `is_quick` the frame is compressed in a third of the time, to 6 % more bytes.
+    `previous` is the digest of the preceding frame in the log, and `number` is the number of the new frame. Every frame
+    differs from all others, because it contains random bytes. With `keys` the frame is encrypted for this thread and
+    number, so that it cannot be decrypted in another place. `now` is the time to record in the frame, in microseconds
+    since 1970; by default it is the current time. With `is_quick` the frame is compressed in a third of the time, to 6
+    % more bytes.
     """
     body = groups[0].body if len(groups) == 1 and now is None else _joined_body(groups, now)
     if len(body) > compression.ALWAYS:
@@ -210,7 +216,8 @@ def encode_frame(
 
 
 def new_nonce() -> bytes:
-    """Return 12 random bytes. For speed, the bytes of 512 nonces are requested from the system at once."""
+    """Return 12 random bytes, which no other frame has: the nonce of a new frame. For speed, the bytes of 512 nonces
+    are requested from the system at once."""
     while True:
         try:
             return _nonces.pop()
@@ -225,11 +232,12 @@ def _joined_body(groups: Sequence[Encoded], now: int | None) -> bytes:
 
 
 def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str, bytes]]:
-    """Return the flags, the payload and the blobs of a frame whose body (its encoded entries) has more than 64 KiB.
+    """Encode a frame's body (its entries in msgpack) of more than 64 KiB. Returns the frame's flags, its payload (the
+    bytes between the frame's header and its digest) and the blobs that it needs: their bytes by digest.
 
-    Texts and bytes of more than 65,535 bytes move to blobs. If the rest is still too large for a frame, it moves to a
-    blob too. Readers refuse a payload that is too short for the memory that it takes when decoded, so such a payload is
-    padded with zeros.
+    Texts and bytes of more than 65,535 bytes are moved from the body to blobs. If the rest is still too large for a
+    frame, it becomes a blob too, and the payload is that blob's digest. Readers refuse a payload that is too short for
+    the memory that it takes when decoded, so such a payload is padded with zeros.
     """
     flags, small = 0, body
     blobs: dict[str, bytes] = {}
@@ -261,11 +269,12 @@ def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str
 def decode_frame(
     data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] = {}, keys: Keyring | None = None
 ) -> Frame:
-    """Check and decode frame `number` of a thread, given as bytes. `keys` decrypt it. Raises `Corrupt`, `NewerFormat` or
-    `WrongKey` if that fails, and `NotSealed` if there are keys that do not allow plain data and the frame is plain.
+    """Check and decode `data`, the bytes of frame `number` of a thread. `keys` decrypt it. Raises `Corrupt`,
+    `NewerFormat` or `WrongKey` if that fails. Raises `NotSealed` if the frame is not encrypted although there are
+    `keys`, unless these allow plain data.
 
-    If the returned frame has `missing` blobs, fetch them. Then call again with all blobs that the frame's `refs` name
-    in `blobs`.
+    If the returned frame names `missing` blobs, fetch them, and call this again with all blobs that the frame's `refs`
+    name: `blobs` has the stored bytes of each, by digest.
     """
     own = data[DIGEST]
     if len(data) < SMALLEST or data[0] != VERSION or (flags := data[1]) & ~_KNOWN_FLAGS or not is_sound(data):
@@ -303,7 +312,8 @@ def sealed_with(data: bytes) -> str | None:
 
 
 def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> bytes:
-    """Return the decrypted payload of an encrypted frame. Raises `WrongKey` if that fails."""
+    """Return the decrypted payload (the content between header and digest) of frame `number` of a thread. `data` is the
+    whole frame, which is encrypted. Raises `WrongKey` if `keys` cannot decrypt it."""
     sealed, what = data[PAYLOAD], f"thread {thread_id!r}, frame {number}"
     if keys is None:
         raise WrongKey(what, sealed[:KEY_ID_SIZE].hex())
@@ -313,12 +323,12 @@ def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> byt
 def _with_blobs(
     flags: int, body: bytes, blobs: Mapping[str, bytes], keys: Keyring | None, stored: int
 ) -> tuple[bytes, set[str], set[str]]:
-    """Return a frame's body (its encoded entries) with the values of blobs in place of references.
+    """Put the values of blobs into a frame's body (its encoded entries), in place of references to these blobs.
 
-    Returns also the digests of all blobs that the frame refers to, and those of them that are not in `blobs`. If any is
-    missing, the returned body is empty. `flags` is the frame's second byte, which says whether the body or values of it
-    are in blobs. `stored` is the size of the frame in bytes. Raises `TooHeavy` if the body would take far more memory
-    than the size of the frame and its blobs allows.
+    Returns three things: the whole body, the digests of all blobs that the frame refers to, and those of them that are
+    not in `blobs`. If any is missing, the returned body is empty. `flags` is the frame's second byte, which says
+    whether the body or values of it are in blobs. `stored` is the size of the frame in bytes. Raises `TooHeavy` if the
+    body would take far more memory than the size of the frame and its blobs allows.
     """
     refs: set[str] = set()
     if flags & _BODY_IN_BLOB:
@@ -344,10 +354,10 @@ def _with_blobs(
 
 
 def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
-    """Return the error to raise for a frame that cannot be decoded. `what` names the frame in the error.
+    """Return the error to raise for a frame that cannot be decoded. `what` names the frame in the error message.
 
-    A frame whose digest is right but whose version or flags are unknown comes from a newer Clew: `NewerFormat`. Any
-    other is `Corrupt`.
+    If the frame's digest is right but its version or its flags are unknown, a newer Clew has written it: the error is
+    `NewerFormat`. In all other cases it is `Corrupt`.
     """
     whole = len(data) > DIGEST_SIZE and blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) == data[DIGEST]
     if whole and data[0] > VERSION:
@@ -358,7 +368,8 @@ def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
 
 
 def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
-    """Return the time and the entries of a frame's body, which is the frame's content in msgpack.
+    """Return the time and the entries in a frame's body, which is a msgpack array of both. The time is in microseconds
+    since 1970.
 
     Decodes all entries at once. Only if an entry or block is of an unknown kind are they decoded one by one.
     """
@@ -371,10 +382,8 @@ def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
 
 
 def _each(decode: Callable[[msgspec.Raw], T], raws: list[msgspec.Raw]) -> list[T]:
-    """Decode the items of `raws` in order, and remove each from `raws` when it is decoded.
-
-    So the raw and the decoded items are not all in memory at once.
-    """
+    """Decode the items of `raws` in order with the function `decode`, and return the results. Each item is removed from
+    `raws` before it is decoded, so that the encoded and the decoded items are not all in memory at once."""
     raws.reverse()
     found: list[T] = []
     while raws:
@@ -383,13 +392,14 @@ def _each(decode: Callable[[msgspec.Raw], T], raws: list[msgspec.Raw]) -> list[T
 
 
 class _Kind(msgspec.Struct, array_like=True, gc=False):
-    """The kind of an entry, message or block, which is the first of its fields. Used to decode nothing but the kind."""
+    """The first field of an encoded entry, message or block, which names its kind. Decoding this class instead of the
+    whole value tells the kind without decoding the rest."""
 
     kind: str
 
 
 class _Parts(msgspec.Struct, array_like=True, gc=False):
-    """The first two fields of an entry or a message: its kind, and `content`, which is not decoded.
+    """The first two fields of an encoded entry or message: its kind, and `content`. Neither is decoded.
 
     The content of an entry is its message. The content of a message is the list of its blocks.
     """
@@ -409,7 +419,7 @@ _WITH_MESSAGE = (MessageAdded.__struct_config__.tag, Compacted.__struct_config__
 
 
 def _decode_one(raw: msgspec.Raw) -> Logged:
-    """Decode one entry.
+    """Decode one entry from its msgpack bytes.
 
     An entry of an unknown kind becomes an `UnknownEntry`. An invalid entry of a known kind raises
     `msgspec.ValidationError`.
@@ -430,9 +440,10 @@ def _decode_one(raw: msgspec.Raw) -> Logged:
 
 
 def _decode_with_message(raw: memoryview) -> Logged:
-    """Decode an entry whose message contains blocks of an unknown kind.
+    """Decode an entry whose message contains blocks of an unknown kind, from its msgpack bytes.
 
-    Those blocks become `Opaque`; the rest of the message is decoded as usual.
+    The blocks of an unknown kind become `Opaque` blocks, which keep the content as it is; the rest of the message is
+    decoded as usual.
     """
     parts = _decode_parts(raw)
     message = memoryview(parts.content)
@@ -455,9 +466,7 @@ def _decode_any_block(raw: msgspec.Raw) -> Block:
 
 
 def _replaced(whole: memoryview, parts: _Parts, content: bytes) -> bytes:
-    """Return the bytes in `whole`, which are an entry or a message, with its second field replaced by `content`.
-
-    `parts` are the first two fields of `whole`.
-    """
+    """Return the msgpack bytes of an entry or a message with its second field replaced by `content`. `whole` is the
+    bytes before the replacement, and `parts` are the first two fields in them."""
     start = {0xDC: 3, 0xDD: 5}.get(whole[0], 1) + len(memoryview(parts.kind))
     return b"".join([whole[:start], content, whole[start + len(memoryview(parts.content)) :]])

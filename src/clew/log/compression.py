@@ -1,8 +1,8 @@
-"""zstd compression, without a dictionary and with the dictionary that frames share.
+"""zstd compression, with and without a dictionary. The dictionary holds text that logs of agents have in common.
 
-Frames have a few hundred bytes to a few kilobytes, which is too short for zstd to learn anything from. The dictionary
-holds text that logs of agents have in common. Measured on frames of 2.5 KB of real prose, code and documents:
-compressed to 0.51 of the size without it and to 0.43 with it, at the same speed. On frames of 140 bytes: 0.97 and 0.75.
+Frames are compressed with the dictionary, because they have only a few hundred bytes to a few kilobytes, which is too
+little for zstd to learn anything from. Measured on frames of 2.5 KB of real prose, code and documents: compressed to
+0.51 of the size without the dictionary and to 0.43 with it, at the same speed. On frames of 140 bytes: 0.97 and 0.75.
 `tools/make_dictionary.py` made the dictionary.
 """
 
@@ -67,8 +67,8 @@ _HAS_MANY = "multi_decompress_to_buffer" in zstandard.backend_features
 
 
 class NotCompressed(Exception):
-    """The bytes are not valid zstd data, or would unpack to too much: more than 64 KiB (`ALWAYS`) and more than 40
-    times their size (`MAX_RATIO`)."""
+    """Raised if bytes cannot be decompressed, because they are not valid zstd data, or would unpack to too much: more
+    than 64 KiB (`ALWAYS`) and more than 40 times their size (`MAX_RATIO`)."""
 
 
 class Zstd:
@@ -91,7 +91,8 @@ class Zstd:
         return small.ljust(len(data) // MAX_RATIO, b"\0") if len(data) > ALWAYS else small
 
     def compress_well(self, data: bytes) -> bytes:
-        """Compress at most 64 KiB (`ALWAYS`) to fewer bytes than `compress` does, in three times the time."""
+        """Compress at most 64 KiB (`ALWAYS`) and return the result, which has fewer bytes than `compress` gives. Takes
+        three times as long as `compress`."""
         try:
             compressor: zstandard.ZstdCompressor = self._local.thrifty
         except AttributeError:
@@ -99,8 +100,8 @@ class Zstd:
         return compressor.compress(data)
 
     def decompress(self, data: bytes) -> bytes:
-        """Undo `compress`. Raises `NotCompressed` if the data is not valid, or would unpack to more than 64 KiB and
-        more than 40 times its size."""
+        """Decompress what `compress` or `compress_well` returned. Raises `NotCompressed` if the data is not valid, or
+        would unpack to more than 64 KiB and more than 40 times its size."""
         try:
             _check_size(data)
             return self._decompressor().decompress(data)
@@ -122,9 +123,11 @@ class Zstd:
         return found
 
     def start(self, data: list[bytes]) -> Callable[[], Iterable[Any]]:
-        """Start `decompress_many` on another OS thread. Returns a function that waits for the results and returns them.
+        """Start to decompress each item of `data` on another OS thread. Returns a function that waits for the results
+        and returns them: the decompressed items, in order. That function raises `NotCompressed` if an item is not
+        valid, or unpacks to more than 64 KiB.
 
-        Returns only when that OS thread has begun to work, for which it needs the interpreter lock. If this call
+        Returns only when the other OS thread has begun to work, for which it needs the interpreter lock. If this call
         returned at once, the caller could keep the lock for up to 5 ms, in which time a small log is decoded already.
         """
         begun = threading.Event()
@@ -164,9 +167,9 @@ def _check_size(data: bytes) -> None:
 
 
 def has_processors() -> bool:
-    """Return whether it saves time to decompress on another OS thread (`Zstd.start`). That is so if there is more than
-    one processor, and the machine is not too busy: at most two OS threads run or wait for each processor. Measured:
-    with two it still saves a little time, with four it saves none."""
+    """Return whether it saves time to decompress on another OS thread. That is so if there is more than one processor,
+    and the machine is not too busy: at most two OS threads run or wait for each processor. Measured: with two for each
+    processor, another OS thread still saves a little time; with four, it saves none."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return usable > 1 and _wanted_processors() <= 2 * usable
 

@@ -1,4 +1,5 @@
-"""The kinds of entries in a thread's log. An entry is a small, immutable fact and never changes once it is written."""
+"""The kinds of entries in a thread's log. An entry is a small record of something that happened, and never changes once
+it is written."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ __all__ = [
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Token counts as vendors report them. Cached tokens are part of the input, reasoning tokens part of the output."""
+    """The numbers of tokens that model calls used. Cached tokens are included in the input tokens, and reasoning tokens
+    in the output tokens."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -53,9 +55,9 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ThreadStarted(_Entry, tag="started", frozen=True):
-    """The agent, model, system prompt, tools and limits with which this thread is worked on.
+    """The agent, model, system prompt, tools and limits that the thread's runs use from here on.
 
-    Written again when a resume changes any of them.
+    The entry is written when the thread begins, and again when a resumed run uses another value for any of them.
     """
 
     agent: str = ""
@@ -74,7 +76,8 @@ class ThreadStarted(_Entry, tag="started", frozen=True):
 
 
 class MessageAdded(_Entry, tag="message", frozen=True):
-    """A message of the conversation. For a model's response, its usage and cost come with it."""
+    """A message was added to the conversation. If the message is a model's response, the entry also has the tokens and
+    the money that the response cost."""
 
     message: Message
     usage: Usage | None = None
@@ -88,8 +91,8 @@ class MessageAdded(_Entry, tag="message", frozen=True):
 class ModelCallStarted(_Entry, tag="model-call", frozen=True):
     """A request is about to be sent to a model.
 
-    If neither a response nor a `ModelCallRefused` follows, the request counts as `unaccounted`: it may have been
-    charged.
+    If the log has neither a response nor a `ModelCallRefused` after this entry, the request may have been charged. The
+    thread's state counts such requests as `unaccounted`.
     """
 
     model: str = ""
@@ -99,8 +102,8 @@ class ModelCallStarted(_Entry, tag="model-call", frozen=True):
 class ModelCallRefused(_Entry, tag="refused", frozen=True):
     """The vendor did not run the last request that was sent to a model.
 
-    The request cost nothing, so it does not count as `unaccounted`, the number of requests that may have been charged
-    although no response is on record.
+    The request cost nothing, so it is not counted as `unaccounted`. That is the number of requests that may have been
+    charged although the log has no response to them.
     """
 
     reason: str = ""
@@ -122,7 +125,9 @@ class ToolIntent(_Entry, tag="intent", frozen=True):
 
 
 class ToolOutcome(_Entry, tag="outcome", frozen=True):
-    """The result of a tool call. Once it is on record, the call is done and is never run again."""
+    """The result of a tool call. Once this entry is in the log, the call is done and is never run again. `message` is
+    the index, in the history, of the message with the call, and `index` the index of the call among that message's
+    calls."""
 
     message: int
     index: int
@@ -130,9 +135,11 @@ class ToolOutcome(_Entry, tag="outcome", frozen=True):
 
 
 class StepIntent(_Entry, tag="step-intent", frozen=True):
-    """A step is about to run: a section of a tool's code whose outcome is recorded under a key of its own.
+    """A step is about to run. A step is a section of a tool's code whose result is recorded, so that the section is not
+    run again if the tool is. `key` is the name of the step.
 
-    `message` and `index` say to which tool call it belongs.
+    `message` and `index` say to which tool call the step belongs: the index of the message in the history, and the
+    index of the call among the calls of that message.
     """
 
     message: int
@@ -141,9 +148,9 @@ class StepIntent(_Entry, tag="step-intent", frozen=True):
 
 
 class StepOutcome(_Entry, tag="step", frozen=True):
-    """The value that a step inside a tool returned.
+    """The value that a step returned. A step is a section of a tool's code whose result is recorded under a key.
 
-    If the tool runs again, the step is not run again and gives this value.
+    If the tool runs again, the step is not run again: it returns this value.
     """
 
     message: int
@@ -155,7 +162,8 @@ class StepOutcome(_Entry, tag="step", frozen=True):
 class WorkspaceSnapshot(_Entry, tag="workspace", frozen=True):
     """A snapshot of the files in the workspace, taken when all calls of the current turn were done.
 
-    `digest` names its root blob.
+    The snapshot is a tree of blobs, and `digest` names the blob at its root. `files` is the number of files, and `size`
+    their total size in bytes.
     """
 
     digest: str
@@ -164,11 +172,11 @@ class WorkspaceSnapshot(_Entry, tag="workspace", frozen=True):
 
 
 class WorkspaceChanging(_Entry, tag="changing", frozen=True):
-    """From here on, tool calls may change files in the workspace, and no snapshot holds those changes yet.
+    """From this entry on, tool calls may change files in the workspace, and no snapshot holds those changes yet.
 
-    Written once, before the first such call. It holds until the next snapshot, or until an entry with `since=0`, which
-    is written when the folder was checked and found equal to the newest snapshot. If a crash comes first, it tells a
-    resume that the newest snapshot is older than the conversation.
+    The entry is written once, before the first such call. It counts until the next snapshot, or until another entry of
+    this kind with `since=0`, which is written when the folder was checked and found equal to the newest snapshot. If a
+    crash comes first, the entry tells the resumed run that the newest snapshot is older than the conversation.
     """
 
     since: int = 0
@@ -183,8 +191,8 @@ class WorkspaceChanging(_Entry, tag="changing", frozen=True):
 
 
 class ProviderKey(_Entry, tag="provider", frozen=True):
-    """The id under which an outside agent (such as Claude Code) knows this conversation. Resuming it there needs this
-    id."""
+    """The id under which an outside agent (such as Claude Code) knows this conversation. To continue the conversation
+    in that agent, this id is needed."""
 
     provider: str
     key: str
@@ -197,7 +205,8 @@ class ProviderKey(_Entry, tag="provider", frozen=True):
 
 
 class Streamed(_Entry, tag="streamed", frozen=True):
-    """Blocks of a response that is still arriving. They are kept until the complete response replaces them."""
+    """Blocks of a model's response that is still arriving. The thread's state holds them until the complete response
+    replaces them."""
 
     blocks: tuple[Block, ...]
     call: str = ""
@@ -215,10 +224,10 @@ class StatusChanged(_Entry, tag="status", frozen=True):
 
 
 class LeaseTaken(_Entry, tag="lease", frozen=True):
-    """A process took the lease (the right to append to the thread) and began to write. This entry moves the end of the
-    log, so that appends of former holders fail.
+    """A process took the lease (the right to append to the thread) and began to write. An append must name the position
+    of the log's end. This entry moves the end, so that appends of earlier holders fail.
 
-    A holder that did not renew its lease in time takes it again, with the same token, before it goes on.
+    A holder that did not renew its lease in time takes the lease again, with the same token, before it goes on.
     """
 
     owner: str
@@ -228,8 +237,8 @@ class LeaseTaken(_Entry, tag="lease", frozen=True):
 class Rewound(_Entry, tag="rewound", frozen=True):
     """The conversation continues from an earlier point.
 
-    If `turn` is set, it continues from the end of this turn. Otherwise the model from now on sees only the first
-    `messages` of the messages that it saw so far.
+    If `turn` is set, that point is the end of the turn with this number. Otherwise the model from now on sees only the
+    first `messages` of the messages that it saw so far.
     """
 
     turn: int | None = None
@@ -237,8 +246,8 @@ class Rewound(_Entry, tag="rewound", frozen=True):
 
 
 class Compacted(_Entry, tag="compacted", frozen=True):
-    """For the model, `summary` replaces all messages except the newest `keep` ones. The history still holds every
-    message."""
+    """The conversation was made shorter for the model: from here on the model sees `summary` in place of all messages
+    except the newest `keep` ones. The history still holds every message."""
 
     summary: Message
     keep: int = 0
@@ -249,7 +258,7 @@ class Compacted(_Entry, tag="compacted", frozen=True):
 class StateSet(_Entry, tag="state", frozen=True):
     """Sets a value in the thread's state or, if `scope` is "turn", in the metadata of the current turn.
 
-    A rewind to before the turn undoes it.
+    If the thread is rewound to the end of an earlier turn, the value that held at that time holds again.
     """
 
     key: str
@@ -258,14 +267,14 @@ class StateSet(_Entry, tag="state", frozen=True):
 
 
 class Described(_Entry, tag="described", frozen=True):
-    """Sets a new title or new tags of the thread. None keeps the current value."""
+    """Sets a new title or new tags of the thread. A field that is None leaves the current title or tags as they are."""
 
     title: str | None = None
     tags: dict[str, str] | None = None
 
 
 class Spend(_Entry, tag="spend", frozen=True):
-    """Adds tokens and money that no recorded message accounts for, and seconds of work, to the thread's totals."""
+    """Adds to the thread's totals: tokens and money that belong to no recorded message, and seconds of work."""
 
     usage: Usage = Usage()
     cost_usd: float | None = None
@@ -273,8 +282,8 @@ class Spend(_Entry, tag="spend", frozen=True):
 
 
 class UnknownEntry(msgspec.Struct, frozen=True):
-    """An entry of a kind that this version does not know. It does not change the thread's state, and a copy of the
-    thread holds it unchanged."""
+    """An entry of a kind that this version of Clew does not know. It does not change the thread's state. If the thread
+    is copied, the copy's log has the entry unchanged."""
 
     raw: bytes
     """The entry as it is stored, in msgpack."""

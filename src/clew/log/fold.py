@@ -1,4 +1,4 @@
-"""Fold the entries of a log: compute the state of the thread that they add up to. Pure: no clock, no I/O."""
+"""Fold the entries of a log: compute from them the state that the thread is in. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -55,14 +55,15 @@ NewOutline = Callable[[Iterable[Message]], MessageRoles]
 
 
 def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> Checkpoint:
-    """Return the state to which these entries lead from the state `start`. Pure: equal entries give equal states."""
+    """Return the state that a thread is in after these entries, if its state before them was `start`. Pure: equal
+    arguments give equal states."""
     running = Fold(start)
     running.push(entries)
     return running.checkpoint()
 
 
 class Fold:
-    """The state of a thread while entries are added to it. Adding one takes equally long, however long the log is."""
+    """The state of a thread, to which entries can be added. That takes equally long however long the log is."""
 
     __slots__ = (  # faster than a dictionary for this many attributes
         "_cache_read",
@@ -105,7 +106,7 @@ class Fold:
 
     def __init__(self, start: Checkpoint = EMPTY, outline: NewOutline | None = None) -> None:
         """Begin with the state `start`. To save memory, give as `outline` a class such as `MessageOutline`: a list that
-        keeps an empty message in place of each message. Then `checkpoint` returns these empty messages."""
+        keeps an empty message in place of each. The states that `checkpoint` returns then have these too."""
         self._new_history = outline
         self._reset(start)
 
@@ -150,7 +151,7 @@ class Fold:
 
     @property
     def messages(self) -> int:
-        """Number of messages in the history, which holds every message ever recorded."""
+        """Number of messages in the thread's history, which holds every message ever recorded."""
         return len(self._history)
 
     @property
@@ -158,7 +159,7 @@ class Fold:
         return Usage(self.input_tokens, self.output_tokens, self._cache_read, self._cache_write, self._reasoning)
 
     def push(self, entries: Iterable[Entry | FoldedState]) -> None:
-        """Add more entries: change the state as they say, in order."""
+        """Add entries: change this object's state as each of them says, in order."""
         for kind, run in groupby(entries, type):
             if kind is MessageAdded:
                 self._messages(run)
@@ -167,18 +168,18 @@ class Fold:
                 _HANDLERS[kind](self, entry)
 
     def checkpoint(self) -> Checkpoint:
-        """Return the current state as an immutable `Checkpoint`."""
+        """Return the current state of the thread as an immutable `Checkpoint`."""
         return self._checkpoint(tuple(self._history), tuple(self._marked()), self._facts.all())
 
     def outline(self) -> tuple[Checkpoint, bytes]:
-        """Return the state without `history`, `marks` and `facts`, and a digest of these. Needs a `MessageOutline`."""
+        """Return the state without its fields `history`, `marks`, `facts`, and a digest of these. Needs an outline."""
         parts: list[Any] = [self._history, self._marked(), self._facts]
         return self._checkpoint((), (), ()), b"".join(part.digest() for part in parts)
 
     def sketch(self, *, all_facts: bool = False) -> Checkpoint:
-        """Return the state in little memory: with empty messages, and with `marks` (what the model saw at the end of
-        each turn) that can only be counted and read one by one. Without `all_facts`, the state has only the facts that
-        hold now, and none about single turns. If this fold was made without `outline`, return the complete state."""
+        """Return the current state in a form that takes little memory: with empty messages, and with `marks` (what the
+        model saw at the end of each turn) that can only be counted and read one by one. Without `all_facts`, it has only
+        the facts (values that hold from a turn on) that hold now. Returns the complete state if there is no outline."""
         marks, facts = self._marked(), self._facts
         if isinstance(marks, list) or isinstance(facts, Facts):
             return self.checkpoint()
@@ -218,8 +219,8 @@ class Fold:
         )
 
     def present(self) -> Present:
-        """Return the part of the current state that the next step of a run needs. The time that this takes depends on
-        the number of messages that the model sees, not on the length of the log."""
+        """Return the part of the current state that a run needs for its next model or tool call, in a time that depends
+        on the number of messages that the model sees, not on the length of the log."""
         history = self._history
         return Present(
             messages=tuple([message for start, stop in self._view() for message in history[start:stop]]),
@@ -275,7 +276,7 @@ class Fold:
                 self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
     def _add(self, message: Message) -> None:
-        """Append the message to the history (every message ever recorded) and to the view (those that the model sees)."""
+        """Append the message to the history (all messages ever recorded) and to the view (what the model sees)."""
         place = len(self._history)
         self._history.append(message)
         if self._view_end != place:
@@ -283,7 +284,7 @@ class Fold:
         self._view_end = place + 1
 
     def _view(self) -> Ranges:
-        """Return the view: the messages that the model sees, as ranges (start, stop) of history indices."""
+        """Return which messages the model sees, as ranges (start, stop) of indices in the history."""
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
     def _set_view(self, view: Ranges) -> None:
@@ -291,8 +292,8 @@ class Fold:
         self._view_start, self._view_end = view[-1] if view else (0, -1)
 
     def _marked(self) -> list[Ranges] | ViewOutline:
-        """Return, for each turn, the view at its end: the messages that the model saw then. The view of the current
-        turn grows with every result, so it is computed here and not with every entry."""
+        """Return, for each turn, which messages the model saw at its end, as ranges (start, stop) of indices in the
+        history. Those of the current turn change with every tool result, so they are computed only here."""
         if self._turn_grows:
             one_range = not self._older and self._view_end >= 0
             self._marks[-1] = ((self._view_start, self._view_end),) if one_range else self._view()
@@ -300,7 +301,7 @@ class Fold:
         return self._marks
 
     def _add_results(self, message: Tool) -> None:
-        """Add a tool message to the turn whose calls it answers, and close that turn: none of its calls is open then."""
+        """Add a tool message, the results of tool calls, to the turn with these calls. Then none of them is open."""
         self._add(message)
         self._turn_grows = True
         self._settle()
@@ -313,8 +314,8 @@ class Fold:
                 known.clear()
 
     def _answer(self, message: Tool) -> None:
-        """Add a tool message. If it answers every open call, or if no call is open, it becomes part of the conversation
-        unchanged. Otherwise each of its results is recorded for the call that has the same id."""
+        """Add a tool message, the results of tool calls. If it answers every open call, or none is open, it becomes part
+        of the conversation unchanged. Otherwise each result is recorded for the open call that has the same id."""
         if self._open < 0:
             self._add(message)
             self._turn_grows = True
@@ -341,7 +342,7 @@ class Fold:
             self._close_turn()
 
     def _close_turn(self) -> None:
-        """Close the open turn: join the results that its calls have so far, in order, to one tool message."""
+        """If a turn has calls without a result, end it: join the results so far, if any, to one tool message."""
         if self._open < 0:
             return
         if self._results:
@@ -370,7 +371,7 @@ class Fold:
         self.seconds += entry.seconds
 
     def _is_open(self, entry: ToolIntent | ToolOutcome | StepIntent | StepOutcome) -> bool:
-        """Return whether this entry is about a call of the open turn, which is the turn whose calls are not all done."""
+        """Return whether this entry is about the newest response with tool calls, and not all of them are done."""
         return entry.message == self._open >= 0 <= entry.index < self._waiting + len(self._results)
 
     def _intent(self, entry: ToolIntent) -> None:
@@ -405,7 +406,7 @@ class Fold:
         self._fact("provider", entry.provider, value)
 
     def _streamed(self, entry: Streamed) -> None:
-        """Keep the blocks of a response that is still arriving. Blocks from a sub-agent's response are ignored."""
+        """Keep the blocks of a response that is still arriving. If a sub-agent said them, ignore them."""
         if not entry.call:
             self._partial += entry.blocks
 
@@ -426,8 +427,8 @@ class Fold:
             self.done_at = len(self._history)
 
     def _rewound(self, entry: Rewound) -> None:
-        """Go back to an earlier point: restore what the model saw there, and drop open calls and the facts of later
-        turns."""
+        """Go back to an earlier point of the conversation: restore what the model saw at that point, and drop the open
+        tool calls and the facts (values that hold from a turn on) of later turns."""
         self.in_flight = False
         self._partial = []
         self._marked()
@@ -442,8 +443,7 @@ class Fold:
         self._facts.cut(self.turns)
 
     def _cut(self, messages: int) -> None:
-        """Shorten the view (what the model sees) to its first `messages` messages. A turn still counts if its response
-        is among them."""
+        """Keep the first `messages` of the messages that the model sees, and the turns whose responses are in them."""
         before = [place for start, stop in self._view() for place in range(start, stop)]
         if messages >= len(before):
             return
@@ -457,8 +457,8 @@ class Fold:
             self._marks[-1] = self._view()
 
     def _compacted(self, entry: Compacted) -> None:
-        """Replace the view (what the model sees) by the summary and the newest `entry.keep` messages of the view. The
-        views at the ends of earlier turns do not change, so that a rewind brings them back."""
+        """Replace the messages that the model sees by a summary and the newest `entry.keep` of them. What the model saw
+        at the ends of earlier turns stays recorded, so that a rewind to such a turn restores it."""
         if entry.usage is not None:
             self._spend(entry.usage, entry.cost_usd)
             self.in_flight = False

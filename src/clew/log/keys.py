@@ -1,10 +1,11 @@
 """The keys with which a store's frames and blobs are encrypted and its heads are signed.
 
 The cipher is AES-256-GCM: without the key no content can be read, and none can be added or changed unnoticed. A frame
-is encrypted with a random nonce and a key derived for its thread. Its header, thread and number are authenticated too,
-so it cannot be decrypted in another place or after another frame. A blob's nonce is derived from its content, so that
-equal values under one key are the same blob and are stored once. A head is not encrypted. It carries a code that only
-the key can make (a keyed blake3), so that nobody without the key can cut off the end of a log unnoticed.
+is encrypted with random bytes (a nonce) and a key derived for its thread. The frame's header, thread and number are
+authenticated too, so the frame cannot be decrypted in another place or after another frame. The nonce of a blob is
+derived from its content, so that equal values under one key are the same blob and are stored once. A head is not
+encrypted. It carries a code that only the key can make (a keyed blake3), so that nobody without the key can cut off the
+end of a log unnoticed.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ _TAG_SIZE = 16
 
 
 class Keyring:
-    """One or several encryption keys. The first encrypts; all of them decrypt. Its repr shows key ids, never keys.
+    """One or several encryption keys. The first encrypts; all of them decrypt. `repr` of a keyring shows the ids of its
+    keys, never the keys.
 
-    With a keyring, only data that is encrypted with one of its keys is accepted. Plain data is refused, because anybody
-    who can write to the store could have written it. `allow_plain` accepts plain data too: use it for a store that has
-    data from the time before it had a key.
+    A store with a keyring accepts only data that is encrypted with one of the keys. It refuses plain data, because
+    anybody who can write to the store could have written that. With `allow_plain`, plain data is accepted too: use this
+    for a store that has data from the time before it had a key.
     """
 
     def __init__(self, keys: str | bytes | Iterable[str | bytes], *, allow_plain: bool = False) -> None:
@@ -57,52 +59,55 @@ class Keyring:
 
     @property
     def current(self) -> str:
-        """The id of the key that encrypts."""
+        """The id of the key that encrypts: the first key of the keyring."""
         return self._current.hex()
 
     def __repr__(self) -> str:
         return f"Keyring({', '.join(key_id.hex() for key_id in self._keys)})"
 
     def seal_frame(self, data: bytes, nonce: bytes, thread_id: str, bound: bytes) -> bytes:
-        """Encrypt a frame's payload with a key derived for this thread.
+        """Encrypt a frame's payload (its content) with a key derived for this thread, and return the result.
 
-        `nonce` must be random and never used again. `bound` is not encrypted, but decryption fails unless exactly the
-        same `bound` is given.
+        `nonce` must be random and never used again. `bound` is not encrypted and not part of the result, but decryption
+        fails unless exactly the same `bound` is given: so the frame cannot be decrypted in another place.
         """
         return self._current + _frame_cipher(self._keys[self._current], thread_id).encrypt(nonce, data, bound)
 
     def open_frame(self, sealed: bytes, nonce: bytes, thread_id: str, bound: bytes, what: str) -> bytes:
-        """Undo `seal_frame`: decrypt. Raises `WrongKey` if the keyring lacks the key, or if `nonce`, `thread_id` or
-        `bound` is not the same as when the frame was encrypted.
+        """Decrypt what `seal_frame` returned, and return the frame's payload (its content). Raises `WrongKey` if the
+        keyring lacks the key, or if `nonce`, `thread_id` or `bound` is not the same as when the frame was encrypted.
 
-        `what` names the frame in the error.
+        `what` names the frame in the error message.
         """
         key = self._find(sealed[:KEY_ID_SIZE], what)
         return _decrypt(_frame_cipher(key, thread_id), nonce, sealed[KEY_ID_SIZE:], bound, what)
 
     def seal_blob(self, data: bytes) -> bytes:
-        """Encrypt a blob. Equal data under the same key gives equal bytes."""
+        """Encrypt a blob and return the result. Equal data under the same key gives equal bytes, so that equal blobs
+        are stored once."""
         key = self._keys[self._current]
         nonce = blake3(data, key=_derived(key, "nonce of a blob")).digest(_NONCE_SIZE)
         return self._current + nonce + _blob_cipher(key).encrypt(nonce, data, self._current)
 
     def open_blob(self, sealed: bytes, what: str) -> bytes:
-        """Undo `seal_blob`: decrypt. Raises `WrongKey` if the keyring lacks the key or the blob was changed.
+        """Decrypt what `seal_blob` returned, and return the blob. Raises `WrongKey` if the keyring lacks the key or the
+        encrypted bytes were changed.
 
-        `what` names the blob in the error.
+        `what` names the blob in the error message.
         """
         key_id = sealed[:KEY_ID_SIZE]
         nonce, data = sealed[KEY_ID_SIZE : KEY_ID_SIZE + _NONCE_SIZE], sealed[KEY_ID_SIZE + _NONCE_SIZE :]
         return _decrypt(_blob_cipher(self._find(key_id, what)), nonce, data, key_id, what)
 
     def sign_head(self, data: bytes) -> str:
-        """Return the seal of a head, given its bytes: the id of the current key, and a code that only this key can make
-        for these bytes. In hex."""
+        """Return a signature of a thread's head, given the head's bytes, in hex. It consists of the id of the current
+        key, and a code that only this key can make for these bytes."""
         return self.current + _head_code(self._keys[self._current], data).hex()
 
     def has_signed_head(self, data: bytes, seal: str, what: str) -> bool:
-        """Return whether `seal` is what `sign_head` returns for these bytes with one of the keys. Raises `WrongKey` if the
-        keyring lacks the key that the seal names. `what` names the head in the error."""
+        """Return whether `seal` is a right signature of a thread's head, as `sign_head` makes it. `data` is the head's
+        bytes. Raises `WrongKey` if the keyring lacks the key that made the signature. `what` names the head in the
+        error message."""
         try:
             given = bytes.fromhex(seal)
         except ValueError:
@@ -118,9 +123,10 @@ class Keyring:
 
 
 def _key(given: str | bytes) -> bytes:
-    """Return a key as 32 bytes. It may be given as bytes, or as text in hex or base64.
+    """Return a key as 32 bytes. `given` is the key as bytes, or as text in hex or base64.
 
-    Raises `InvalidInput` for anything else. The error reveals only the length of what was given.
+    Raises `InvalidInput` for anything else. The error message says only the length of `given`, because it may be a
+    mistyped key.
     """
     if isinstance(given, bytes):
         key = given

@@ -1,8 +1,8 @@
-"""Stand-ins for the parts of a thread's state that grow with its log, for folding a log of any length in little memory.
+"""Small replacements for the parts of a thread's state that grow with its log, so that the state can be computed from a
+log of any length in little memory.
 
-A `Fold` that uses these stand-ins keeps a few bytes for each message and turn instead of the messages. The stand-ins
-have digests, by which two states can be compared: they are the same if these digests and the other parts of the state
-are equal.
+A `Fold` that uses these classes keeps a few bytes for each message and turn instead of the messages. Each replacement
+has a digest of what it replaces. Two states are equal if these digests and the other parts of the states are equal.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _NOTE = user(NOTE_MARK)
 
 
 def _stand_in(message: Message) -> Message:
-    """Return an empty message of the same role, to be kept instead of this one. It still shows, for a response, whether
-    it called tools or was cut off, and for a user's message, whether it is a note from Clew."""
+    """Return an empty message of the same role, which is kept in place of this message to save memory. The empty
+    message still shows whether a response called tools or was cut off, and whether a user's message is a note from
+    Clew."""
     if type(message) is Assistant:
         if tool_calls(message):
             return _CALLING
@@ -47,8 +48,8 @@ class MessageRoles(list[Message]):
     """A thread's history in little memory: a list that holds, in place of each message, an empty message of the same
     role.
 
-    The newest response is kept whole, because its calls may still be open. So is every message for which the function
-    `keep`, if given, returns True.
+    The newest response is kept whole, because its calls may still be open. A message for which the function `keep`
+    returns True is kept whole too.
     """
 
     __slots__ = ("_keep", "_open")
@@ -73,8 +74,8 @@ class MessageRoles(list[Message]):
 
 
 class MessageOutline(MessageRoles):
-    """A thread's history in little memory, like `MessageRoles`: empty messages in place of the real ones. It also
-    computes a digest of the real messages, by which two histories can be compared."""
+    """A thread's history in little memory: a list of empty messages in place of the real ones, except for the newest
+    response. It also computes a digest of the real messages, by which two histories can be compared."""
 
     __slots__ = ("_hash",)
 
@@ -87,16 +88,17 @@ class MessageOutline(MessageRoles):
         super().append(message)
 
     def digest(self) -> bytes:
-        """Return a digest of all messages, in order."""
+        """Return a digest of all messages of the history, in order. It is of the real messages, not of the empty ones
+        that this object keeps."""
         return self._hash.digest()
 
 
 class ViewOutline:
-    """The view of each turn of a thread, in little memory. The view is what the model saw at the end of the turn:
-    ranges (start, stop) of indices of messages in the history.
+    """For each turn of a thread, which messages the model saw at its end, in little memory. This is called the turn's
+    view: ranges (start, stop) of indices of messages in the history.
 
-    Takes 24 bytes for each turn. Mostly only the last range of a view differs from turn to turn, so the ranges before
-    it are stored once for all turns that have the same.
+    Takes 24 bytes for each turn. Mostly only the last range of a view differs from turn to turn, so equal ranges before
+    the last one are stored once for many turns.
     """
 
     __slots__ = ("_older", "_shared", "_starts", "_stops")
@@ -114,7 +116,7 @@ class ViewOutline:
         return (self[turn] for turn in range(len(self)))
 
     def copy(self) -> ViewOutline:
-        """Return a copy. Later changes of this object do not change the copy."""
+        """Return a copy of this object. Later changes of this object do not change the copy."""
         made = ViewOutline(())
         made._shared = list(self._shared)
         made._older, made._starts, made._stops = self._older[:], self._starts[:], self._stops[:]
@@ -127,8 +129,9 @@ class ViewOutline:
         self._stops.append(stop)
 
     def _packed(self, view: Ranges) -> tuple[int, tuple[int, int]]:
-        """Return a view in two parts: the index in `_shared` of its ranges without the last one, and its last range.
-        For an empty view, the index is -1 and the range is (0, 0)."""
+        """Store all ranges of a view but the last one in the list `_shared`, unless they are its last item already.
+        Return their index in that list, and the last range. A view is the messages that the model saw at the end of a
+        turn, as ranges of indices. For an empty view, the index is -1 and the range is (0, 0)."""
         if not view:
             return -1, (0, 0)
         older = view[:-1]
@@ -147,7 +150,8 @@ class ViewOutline:
         del self._older[turns], self._starts[turns], self._stops[turns]
 
     def digest(self) -> bytes:
-        """Return a digest of all views, in order."""
+        """Return a digest of the views of all turns, in order. A view is the messages that the model saw at the end of
+        a turn."""
         found = blake3()
         for start in range(0, len(self), _AT_ONCE):
             found.update(_encode([self[turn] for turn in range(start, min(start + _AT_ONCE, len(self)))]))
@@ -155,7 +159,7 @@ class ViewOutline:
 
 
 class FactOutline:
-    """The facts of a thread, like `log.facts.Facts`, but in a quarter of the memory, because they are kept encoded. A
+    """The facts of a thread in a quarter of the memory that the class `Facts` takes, because they are kept encoded. A
     fact is a value that holds from a turn on, until a newer fact of the same kind and key replaces it."""
 
     __slots__ = ("_data", "_newest", "_of_turn", "_starts", "_turn")
@@ -172,8 +176,9 @@ class FactOutline:
             self.add(fact)
 
     def add(self, fact: Fact) -> None:
-        """Add a fact. It replaces a fact of the same turn, kind and key. The replaced fact is never needed again,
-        because a rewind goes to the end of a turn, where the newer fact holds."""
+        """Add a fact (a value of the thread's state that holds from a turn on). It replaces a fact of the same turn,
+        kind and key. The replaced fact is never needed again, because a rewind goes to the end of a turn, and at that
+        end the newer fact holds."""
         last = self._place(fact.kind, fact.key, fact.turn)
         if last is not None and self._at(last).turn == fact.turn:
             after = [self._at(place) for place in range(last + 1, len(self._starts))]
@@ -204,14 +209,14 @@ class FactOutline:
         self._data += _encode(fact)
 
     def _shorten(self, count: int) -> None:
-        """Forget all facts (values that hold from a turn on) but the first `count`."""
+        """Remove all facts (values that hold from a turn on) except the first `count` of them."""
         if count < len(self._starts):
             del self._data[self._starts[count] :]
             del self._starts[count:]
 
     def cut(self, turn: int) -> None:
-        """Forget the facts (values that hold from a turn on) of all turns after this one, in memory. Called when the
-        thread is taken back to that turn."""
+        """Remove the facts (values that hold from a turn on) of all turns after turn `turn`. Called when the thread is
+        rewound to the end of that turn. Only this object changes, nothing that is stored."""
         count = len(self._starts)
         while count and self._at(count - 1).turn > turn:
             count -= 1
@@ -227,24 +232,27 @@ class FactOutline:
                 self._of_turn[fact.key] = place
 
     def value(self, kind: Kind, key: str = "") -> Any:
-        """Return the value that holds now under this kind and key, or None if there is none."""
+        """Return the value of the newest fact with this kind and key, or None if there is none. A fact is a value in
+        the thread's state that holds from a turn on. Always None for the kind "turn" (metadata of single turns)."""
         place = self._newest.get((kind, key))
         return None if place is None else self._at(place).value
 
     def has(self, kind: Kind, key: str = "") -> bool:
-        """Return whether a value is kept under exactly this kind and key. Always False for the kind "turn" (metadata of
-        single turns)."""
+        """Return whether there is a fact (a value in the thread's state that holds from a turn on) with this kind and
+        key. Always False for the kind "turn" (metadata of single turns)."""
         return (kind, key) in self._newest
 
     def all(self) -> tuple[Fact, ...]:
-        """Return all facts (values that hold from a turn on, such as tags), oldest first."""
+        """Return all facts of the thread, oldest first. A fact is a value in the thread's state that holds from a turn
+        on."""
         return tuple(self._at(place) for place in range(len(self._starts)))
 
     def newest(self) -> tuple[Fact, ...]:
-        """Return the facts (values with a kind and a key) that hold now, oldest first: those that no newer fact has
-        replaced. Facts of kind "turn", the metadata of single turns, are left out."""
+        """Return the facts (values in the thread's state) that hold now, oldest first: those that no newer fact of the
+        same kind and key has replaced. Facts of kind "turn", the metadata of single turns, are left out."""
         return tuple(self._at(place) for place in sorted(self._newest.values()))
 
     def digest(self) -> bytes:
-        """Return a digest of all facts (values that hold from a turn on), in order."""
+        """Return a digest of all facts of the thread, in order. A fact is a value in the thread's state that holds from
+        a turn on."""
         return blake3(self._data).digest()

@@ -1,7 +1,7 @@
-"""Find and replace the digests of file snapshots that a log names. Pure: no I/O.
+"""Find and replace the digests of file snapshots that the entries of a log name. Pure: no I/O.
 
-A snapshot is the root of a tree of blobs. The thread must list it among the blobs that it needs (its refs), so that gc
-keeps the whole tree.
+A snapshot is a tree of blobs, named by the digest of its root. The thread must list that digest among the blobs that it
+needs (its refs), so that the cleanup of unused blobs (gc) keeps the whole tree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ Entries of other kinds are not searched for trees.
 
 
 def named_trees(entries: Iterable[Logged]) -> set[str]:
-    """Return the digests of all snapshots that these entries name, also of those that only a rewind would restore."""
+    """Return the digests of all snapshots that these entries name, also of older ones, which are needed only if the
+    thread is rewound. A snapshot is of the workspace's files, or of an outside agent's own record of the conversation.
+    """
     found: set[str] = set()
     for entry in entries:
         if type(entry) is WorkspaceSnapshot:
@@ -37,16 +39,17 @@ def named_trees(entries: Iterable[Logged]) -> set[str]:
 
 
 def _tree(fact: Fact) -> str:
-    """Return the digest of the file snapshot, or of another tree of blobs, that this fact names. "" if it names none."""
+    """Return the digest of the file snapshot, or of another tree of blobs, that this fact names. Returns "" if it names
+    none. A fact is a value of the thread's state."""
     if fact.kind == "workspace":
         return str(fact.value[0])
     return provider_key(fact).native if fact.kind == "provider" else ""
 
 
 def rename_trees(entries: Iterable[Logged], names: Mapping[str, str]) -> list[Logged]:
-    """Return the entries with each snapshot's digest replaced by `names[digest]`.
+    """Return these entries with the digest of each snapshot replaced. `names` has the new digest for each old one.
 
-    Needed because the same files encrypted with another key have another digest.
+    A copy of a thread needs this if it is encrypted with another key, because the same files then have another digest.
     """
     return [_renamed(entry, names) for entry in entries]
 

@@ -1,9 +1,10 @@
-"""Estimate how much memory msgpack data takes when it is decoded, before that is done, so that hostile data is refused.
+"""Estimate how much memory msgpack data will take when it is decoded, before it is decoded, so that hostile data can be
+refused.
 
 One byte of msgpack can become ninety bytes of Python objects (an empty list, an empty map), and zstd can make thousands
 of such bytes from one. So a reader refuses data whose stored size is too small for the memory that it would take, and a
-writer pads such data with zeros. Both use `weigh`. In this module, a weight is a number of bytes of memory, and a body
-is the encoded entries of a frame.
+writer pads such data with zeros. Both use the function `weigh`. In this module, a weight is a number of bytes of
+memory, and a body is the encoded entries of a frame.
 """
 
 from __future__ import annotations
@@ -65,22 +66,24 @@ value."""
 
 
 class TooHeavy(Exception):
-    """Raised if data would take more memory when decoded than `allowed` permits for its stored size."""
+    """Raised if data would take too much memory when decoded: more than 48 times (`TIMES`) its stored size plus 8 MiB
+    (`FLOOR`)."""
 
     def __init__(self) -> None:
         super().__init__(f"it would take more than {TIMES} times its own size in memory")
 
 
 def allowed(stored: int) -> int:
-    """Return how many bytes of memory a value may take when decoded, if its stored size is `stored` bytes."""
+    """Return how many bytes of memory a value may take when decoded, if its stored size is `stored` bytes. Readers
+    refuse a value that would take more."""
     return TIMES * stored + FLOOR
 
 
 def check(body: bytes, stored: int) -> None:
     """Raise `TooHeavy` if a frame's body (its encoded entries) would take too much memory when decoded.
 
-    `stored` is its stored size in bytes, which decides how much is allowed. Uses the fast estimate of `bound` first,
-    and the closer one of `weigh` only if `bound` gives too much.
+    `stored` is the size in bytes in which the body is stored; it decides how much memory is allowed. A fast estimate is
+    made first, and a closer one only if the fast estimate is too high.
     """
     most = allowed(stored)
     if bound(body) > most and weigh(body, most)[0] > most:
@@ -88,7 +91,8 @@ def check(body: bytes, stored: int) -> None:
 
 
 def lacking(body: bytes, stored: int) -> int:
-    """Return how many bytes of padding must be added to this body's stored form, so that the body passes `check`.
+    """Return how many bytes of padding must be added to the stored form of a frame's body (its encoded entries), so
+    that readers accept it. They refuse data that takes far more memory when decoded than its stored size.
 
     `stored` is the size of the stored form without padding, in bytes.
     """
@@ -104,11 +108,11 @@ def missing(weight: int, stored: int) -> int:
 
 
 def weigh(body: bytes, most: int | None = None) -> tuple[int, list[Place]]:
-    """Return an upper estimate of the bytes of memory that a body and its decoded objects take, and where large values
-    are.
+    """Return an upper estimate of the memory that a frame's body (its entries in msgpack) and its decoded objects take,
+    in bytes, and the positions of large values in the body.
 
-    The returned places are those of msgpack extensions (such as references to blobs), and of texts and bytes of at
-    least 65,536 bytes. A place is three offsets in the body: of the value's first byte, of its content, and of the byte
+    The positions are those of msgpack extensions (such as references to blobs), and of texts and bytes of at least
+    65,536 bytes. A position is three offsets in the body: of the value's first byte, of its content, and of the byte
     after it. Counting stops once the total exceeds `most` bytes, so that refusing takes no longer than decoding would.
     """
     at, end = 0, len(body)
@@ -171,11 +175,11 @@ def weigh_leaf(data: bytes, text: bool) -> int:
 
 
 def bound(body: bytes) -> int:
-    """Return an upper estimate of the bytes of memory that a body takes when decoded. Coarser than `weigh`, ten times
-    faster.
+    """Return an upper estimate of the memory that a frame's body (its entries in msgpack) takes when decoded, in bytes.
+    It is coarser than the estimate of `weigh`, and made ten times faster.
 
-    It does not follow the structure of the data. Every byte is counted as if it began a value, also bytes inside texts.
-    So the estimate may be far too high, but never too low.
+    Every byte is counted as if a value began with it, also bytes inside texts. So the estimate may be far too high, but
+    never too low.
     """
     total = len(body) + _beside_tokens(body)
     may_have_large_maps = b"\xde" in body or b"\xdf" in body
@@ -191,18 +195,21 @@ def bound(body: bytes) -> int:
 
 
 def _weigh_map(items: int) -> int:
-    """Return the bytes of memory that a map of this many items takes, without its keys and values."""
+    """Return the bytes of memory that a decoded map (a Python dict) of this many items takes, without its keys and
+    values."""
     return _MAP + _TABLE + _ITEM * max(0, items - _IN_TABLE) if items else _MAP
 
 
 def _beside_tokens(body: bytes) -> int:
-    """Return the bytes of memory that a body takes in addition to the values in it: for the Python object that each
-    entry becomes, and for the fields of each folded state (an entry that holds the thread's whole state)."""
+    """Return the bytes of memory that a frame's body (its entries in msgpack) takes when decoded, beside the memory of
+    the single values in it. That is the memory of the Python object that each entry becomes, and of the fields of each
+    folded state (an entry that holds the thread's whole state)."""
     return ENTRY * _count_entries(body) + _STATE * body.count(b"folded")
 
 
 def _count_entries(body: bytes) -> int:
-    """Return the number of entries in a body, which is an array of two items: a time, and the array of entries."""
+    """Return the number of entries in a frame's body, which is a msgpack array of two items: a time, and the array of
+    entries. Returns 0 if the body does not have this form."""
     at = 1 + _WIDTHS.get(body[0], 0) if body else 0
     at += NUMBERS.get(body[at], 1) if at < len(body) else 0
     token = body[at] if at < len(body) else 0
@@ -214,9 +221,10 @@ def _count_entries(body: bytes) -> int:
 
 
 def _weigh_alone(token: int) -> int:
-    """Return the bytes of memory for a msgpack value that is only one byte long, or 0 if this byte begins a longer one.
+    """Return the bytes of memory that a decoded msgpack value takes, if the value is only the one byte `token`. Returns
+    0 if this byte begins a longer value.
 
-    Small integers from -5 on cost little, because CPython has them preallocated.
+    Small integers from -5 on take little, because CPython has them preallocated.
     """
     if token < 0x80 or 0xC0 <= token <= 0xC3 or token >= 0xFB:
         return _SCALAR

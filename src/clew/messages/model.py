@@ -1,6 +1,6 @@
 """The messages of a conversation and the blocks they consist of, the same for all vendors.
 
-The dialects translate them to and from the vendors' own formats.
+The dialects translate these messages to and from the vendors' own formats.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class File(_Block, tag="file", frozen=True):
 
 
 class Opaque(_Block, tag="opaque", frozen=True):
-    """A block of a kind that this version does not know.
+    """A block of a kind that this version of Clew does not know.
 
-    `value` holds it unchanged, in the format of the vendor that `dialect` names.
+    `value` is the block's JSON, unchanged, in the format of the vendor that `dialect` names.
     """
 
     dialect: str
@@ -137,7 +137,8 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class System(_Message, tag="system", frozen=True):
-    """Instructions within the conversation. The thread's system prompt is not one of them; `ThreadStarted` holds it."""
+    """A message with instructions, within the conversation. The thread's system prompt is not such a message; the log
+    entry `ThreadStarted` holds it."""
 
     content: tuple[Block, ...]
 

@@ -1,4 +1,5 @@
-"""The protocol by which the agent calls a model, the clients for the vendors' APIs, and the prices of models."""
+"""The interface by which the agent calls a model, the classes that call models through the vendors' APIs, and the
+prices of models."""
 
 from __future__ import annotations
 

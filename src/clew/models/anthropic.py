@@ -29,12 +29,12 @@ _HOLD_PARTS = ("tools", "system", "messages", "content")
 
 
 class AnthropicModel:
-    """A model of Anthropic, or of any endpoint that speaks its Messages API.
+    """A model of Anthropic, or of any endpoint that speaks Anthropic's Messages API.
 
     The SDK reads `ANTHROPIC_API_KEY`, `ANTHROPIC_BASE_URL` and its other environment variables. `settings` are passed
-    to its class `AsyncAnthropic`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`,
-    it is used instead, and you have to close it. With `cache`, the unchanging beginning of each request is marked for
-    the vendor's cache, which makes it cheaper.
+    to the SDK's class `AsyncAnthropic`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own
+    `client`, it is used instead, and you have to close it. With `cache`, the unchanging beginning of each request is
+    marked for the vendor's cache, which makes these tokens cheaper.
     """
 
     def __init__(
@@ -75,7 +75,8 @@ class AnthropicModel:
         )
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. A later call opens new ones."""
+        """Close the connections to the vendor that were opened on the running event loop. A later call of the model
+        opens new ones."""
         await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:
@@ -96,9 +97,10 @@ class AnthropicModel:
         return _with_cache_hints(body) if self._cache else body
 
     def _most_output(self, options: Mapping[str, Any]) -> int:
-        """Return the limit of tokens to send with a request for which the user sets none, because the API requires one.
-        Usually this is a fixed number, or the model's own limit if that is lower. If `options` give the model a
-        thinking budget of at least that number, the result is that budget and some tokens for an answer."""
+        """Return the limit of output tokens to send with a request for which the user sets none, because Anthropic's
+        API requires a limit. Usually this is 32,000 (`_USUAL_OUTPUT`), or the model's own limit if that is lower. If
+        `options` give the model a thinking budget of at least that many tokens, the result is the budget and 8,192
+        tokens more for an answer."""
         usual = min(_USUAL_OUTPUT, output_limit(self._model) or _LEAST_OUTPUT)
         thinking = options.get("thinking")
         budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
@@ -106,11 +108,11 @@ class AnthropicModel:
 
 
 def _with_cache_hints(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the request body with marks that tell the vendor what to cache because it stays the same: the tools, the
-    system prompt, and the conversation so far.
+    """Return the request body with marks that tell the vendor which parts to cache: the tools, the system prompt, and
+    the conversation so far. The next request begins with the same parts.
 
-    If the caller's options already have such marks, nothing is added: the caller knows better where they belong, and
-    the API accepts at most four.
+    If the user's options already have such marks, nothing is added: the user knows better where they belong, and the
+    API accepts at most four.
     """
     if _is_marked(body):
         return body
@@ -132,8 +134,8 @@ def _is_marked(value: Any) -> bool:
 
 
 def _fitted(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON schema reduced to what the API can enforce, by the SDK's own rules. Raises `InvalidInput` if the
-    API does not accept it."""
+    """Return a JSON schema for the model's output, reduced by the vendor's SDK to what Anthropic's API can enforce.
+    Raises `InvalidInput` if the API does not accept the schema at all."""
     from anthropic import transform_schema
 
     try:
@@ -149,7 +151,8 @@ def _advice(status: int | None) -> str:
 
 
 class _Builder:
-    """Builds a response from the events of its stream. Fields that Clew does not know are kept."""
+    """Builds a model's response from the events in which Anthropic's API streams it. Fields that Clew does not know are
+    kept."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
@@ -176,8 +179,8 @@ class _Builder:
         return []
 
     def _count(self, usage: Any) -> None:
-        """Update the token counts of the response. `usage` holds totals so far: each replaces the earlier total. A
-        total that is missing in `usage` stays as it was."""
+        """Update the token counts of the response that is being received. `usage` holds totals up to now, each of which
+        replaces the earlier total. A total that is missing in `usage` stays as it was."""
         self._usage.update({key: value for key, value in (usage or {}).items() if value is not None})
 
     def _add(self, index: int, delta: Mapping[str, Any]) -> TextDelta | ThinkingDelta | None:
@@ -223,8 +226,8 @@ class _Builder:
 
 
 def _input(written: str) -> tuple[Any, bool]:
-    """Decode the arguments of a tool call. Returns them and False. If the text is cut off or not a JSON object, returns
-    an empty dict and True; the caller then keeps the text itself as the arguments."""
+    """Decode the JSON text of a tool call's arguments. Returns the arguments and False. If the text is cut off or is
+    not a JSON object, returns an empty dict and True; the caller then uses the text itself as the arguments."""
     try:
         value = json.loads(written)
     except ValueError:
@@ -233,8 +236,8 @@ def _input(written: str) -> tuple[Any, bool]:
 
 
 def _usage(counts: Mapping[str, Any]) -> Usage:
-    """Convert the vendor's token counts. The API counts cached tokens apart from the input; in the result they are part
-    of it."""
+    """Convert the token counts in a response of Anthropic's API to a `Usage`. The API does not include cached tokens in
+    the input tokens; the returned `Usage` does."""
     read, written = counts.get("cache_read_input_tokens") or 0, counts.get("cache_creation_input_tokens") or 0
     details = counts.get("output_tokens_details") or {}
     return Usage(

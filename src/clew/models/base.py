@@ -1,5 +1,5 @@
-"""The protocol of a model: what the agent asks, and what comes back. To support a vendor, write one class with one
-method, `stream`."""
+"""The interface of a model: the request that the agent makes, and the events that the model answers with. To support
+another vendor, write a class with the method `stream` and two properties, `name` and `context_window`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Model", "ModelEvent", "ModelRequest", "ModelResponse", "Retrying", "
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as it is described to a model."""
+    """What a model is told about a tool: its name, its description and the schema of its arguments."""
 
     name: str
     description: str = ""
@@ -24,7 +24,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is sent in one call of a model."""
+    """Everything that is sent to a model in one call: the conversation, the system prompt, the tools and the options."""
 
     messages: tuple[Message, ...]
     system: str = ""
@@ -43,20 +43,20 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text"):
-    """A piece of the response's text, as it is streamed."""
+    """An event of a model call: a piece of the response's text, as it is streamed."""
 
     text: str
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True, tag="thinking"):
-    """A piece of the model's thinking, as it is streamed."""
+    """An event of a model call: a piece of the model's thinking, as it is streamed."""
 
     text: str
 
 
 class Retrying(msgspec.Struct, frozen=True, tag="retrying"):
-    """Reports that the call failed and is made again after a pause. Pieces of text that were streamed before belong to
-    the failed attempt and must be dropped."""
+    """The event which reports that a model call failed and will be made again after a pause. The pieces of text that
+    came before this event belong to the failed attempt and must be dropped."""
 
     attempt: int
     """The number of the next attempt; the first was 1."""
@@ -67,7 +67,7 @@ class Retrying(msgspec.Struct, frozen=True, tag="retrying"):
 
 
 class ModelResponse(msgspec.Struct, frozen=True, tag="response"):
-    """The complete response. It is the last event of every call that succeeds."""
+    """The complete response of a model. It is the last event of every model call that succeeds."""
 
     message: Assistant
     usage: Usage
@@ -83,20 +83,20 @@ ModelEvent = TextDelta | ThinkingDelta | Retrying | ModelResponse
 
 
 class Model(Protocol):
-    """Anything that can answer a conversation. An implementation needs a name, a context window and the method
-    `stream`."""
+    """The interface of an object that can answer a conversation. An implementation needs a name, a context window and
+    the method `stream`."""
 
     @property
     def name(self) -> str:
-        """The name by which a user chooses the model, for example `openai:gpt-5`. It is recorded in the thread, and
-        compared when the thread is resumed."""
+        """The name by which a user chooses the model, for example `openai:gpt-5`. The thread records it, so that a
+        resumed run can notice if it uses another model."""
 
     @property
     def context_window(self) -> int | None:
-        """The most tokens of a request and its response together; None if unknown."""
+        """The most tokens that a request and its response may have together; None if unknown."""
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Call the model. Yields pieces of text and thinking as they come, and the complete response as the last event.
 
-        An error of the vendor is raised as `ModelError`. Closing the iterator ends the request.
+        An error that the vendor reports is raised as `ModelError`. Closing the iterator ends the request.
         """

@@ -24,13 +24,13 @@ __all__ = ["Clients", "Vendor", "arguments", "is_installed", "is_strict", "merge
 
 
 class Client(Protocol):
-    """What Clew needs of the async client in a vendor's SDK: that it can be closed."""
+    """The part of a vendor's async SDK client that Clew needs for every vendor: the method that closes the client."""
 
     def close(self) -> Awaitable[None]: ...
 
 
 class AdjustableClient(Client, Protocol):
-    """A client of an SDK whose own retries can be turned off."""
+    """A vendor's SDK client with a method that turns off the SDK's own retries, because Clew retries calls itself."""
 
     def with_options(self, *, max_retries: int) -> Any: ...
 
@@ -40,19 +40,21 @@ _A = TypeVar("_A", bound=AdjustableClient)
 
 
 class ResponseBuilder(Protocol):
-    """Builds one response from the events of its stream."""
+    """The interface of an object that builds one response of a model from the events in which a vendor streams it."""
 
     def take(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
-        """Add one event of the stream to the response, and return the pieces of text and thinking in it."""
+        """Add one event of the stream to the response that is being built, and return the pieces of text and thinking
+        in that event."""
 
     def response(self, asked: str) -> ModelResponse:
-        """Return the complete response, after the last event. `asked` is the model's name to record if the vendor does
-        not say which model answered. Raises `StreamBroken` if the stream ended too early."""
+        """Return the complete response. Called after the last event of the stream. `asked` is the model's name in the
+        request, which is recorded if the vendor does not say which model answered. Raises `StreamBroken` if the stream
+        ended too early."""
 
 
 class Vendor(Generic[_A]):
-    """Makes calls to one vendor's API for one model. It keeps one SDK client for each event loop, and retries calls
-    that fail."""
+    """Makes calls to one vendor's API for one model, and retries calls that fail. Uses an SDK client of its own for
+    each event loop, because connections belong to the loop in which they were opened."""
 
     def __init__(
         self,
@@ -72,7 +74,9 @@ class Vendor(Generic[_A]):
         imported SDK and returns a client. A client is made with `settings`, unless the user gives one as `client`;
         giving both raises `InvalidInput`. `model` is the vendor's name of the model, and `name` is how the user names
         it, for error messages. A call is retried at most `max_retries` times. `advice` takes the HTTP status of a
-        failed call, and returns what the user should check. `prepare` and `extra` are explained at `Clients`."""
+        failed call (None if there was no answer), and returns what the user should check. `prepare` is called on
+        another OS thread before a client is made, for work that may take long. `extra` is the extra of Clew that
+        installs the SDK; by default it has the name of the package."""
         if client is not None and settings:
             raise InvalidInput(
                 f"give these settings to your own client, not to the model: {', '.join(sorted(settings))}"
@@ -104,11 +108,11 @@ class Vendor(Generic[_A]):
         request: ModelRequest,
         ask: Callable[[_A, bool], tuple[Callable[..., Any], dict[str, Any], ResponseBuilder]],
     ) -> AsyncGenerator[ModelEvent, None]:
-        """Make a call with retries, and yield its events.
+        """Make a model call with retries, and yield its events.
 
         The function `ask` is called for each attempt with two arguments: an SDK client, and whether to send the
-        thinking of earlier turns. It returns the SDK method to call, the request body, and an object that reads the
-        response's stream.
+        thinking of earlier turns. `ask` returns three things: the SDK method to call, the request body, and an object
+        that builds the response from the events of its stream.
         """
 
         async def attempt(thinking: bool) -> AsyncGenerator[ModelEvent, None]:
@@ -129,7 +133,8 @@ class Vendor(Generic[_A]):
         )
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. A later call opens new ones."""
+        """Close the connections to the vendor that were opened on the running event loop. A later call of the model
+        opens new ones."""
         await self._clients.aclose()
 
 
@@ -138,10 +143,10 @@ class Clients(Generic[_C]):
     opened.
 
     `package` is the SDK, and `make` makes a client from the imported package. If the user gives a client (`given`),
-    that one is used in all loops instead, and the user closes it. `prepare` is called before a client is made, in
-    another OS thread, for what may take long. `what` says in error messages what needs the SDK, and `extra` is the extra
-    of Clew that installs it; by default it has the name of the package. `Clients(…)` raises `MissingExtra` if the SDK is
-    not installed.
+    that one is used in all loops instead, and the user has to close it. `prepare` is called on another OS thread before
+    a client is made, for work that may take long. For the error message if the SDK is not installed, `what` names the
+    thing that needs the SDK, and `extra` is the extra of Clew that installs the SDK; by default it has the name of the
+    package. `Clients(…)` raises `MissingExtra` in that case.
     """
 
     def __init__(
@@ -167,8 +172,9 @@ class Clients(Generic[_C]):
         """The API key of the client that was used last. It is kept so that it can be removed from error messages."""
 
     async def get(self) -> _C:
-        """Return the client for the running event loop, and make one if there is none. The SDK is imported in another
-        OS thread if necessary, because that takes a second or more. Raises `MissingExtra` if it cannot be imported."""
+        """Return the SDK client for the running event loop, and make one if there is none. If necessary, imports the
+        SDK in another OS thread, because that takes a second or more. Raises `MissingExtra` if the SDK cannot be
+        imported."""
         loop = asyncio.get_running_loop()
         client = self._given or self._made.get(loop)
         if client is None:
@@ -187,8 +193,8 @@ class Clients(Generic[_C]):
         return client
 
     async def aclose(self) -> None:
-        """Close the client that was made for the running event loop. A later call makes another. A client that the user
-        gave stays open."""
+        """Close the SDK client that was made for the running event loop. A later call of `get` makes another. A client
+        that the user gave stays open."""
         client = self._made.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
@@ -203,8 +209,9 @@ def is_installed(package: str) -> bool:
 
 
 def arguments(create: Callable[..., Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request body as keyword arguments for `create`, a method of the SDK. Fields for which it
-    has no parameter are passed in its `extra_body`."""
+    """Return the fields of a request body as keyword arguments for `create`, a method of a vendor's SDK. Fields for
+    which `create` has no parameter go into the argument `extra_body`, whose content the SDK adds to the request's body.
+    """
     known = inspect.signature(create).parameters
     named = {key: value for key, value in body.items() if key in known}
     other = {key: value for key, value in body.items() if key not in known}
@@ -223,9 +230,9 @@ They are removed when the reasoning is removed."""
 
 
 def merged(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request body with the user's options added. Where both have a mapping or a list, they are joined; any
-    other option replaces Clew's value. Raises `InvalidInput` for an option that only Clew may set, such as `messages`.
-    """
+    """Return the request body with the user's options added. If the body and the options have a mapping or a list under
+    the same key, the two are joined. Any other option replaces the value in the body. Raises `InvalidInput` for an
+    option that only Clew may set, such as `messages`."""
     for key in options:
         if key in _OURS:
             raise InvalidInput(f"the option {key!r} cannot be set: Clew sets it itself")
@@ -246,8 +253,9 @@ def parameters(tool: ToolSpec) -> dict[str, Any]:
 
 
 def without_thinking(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages without the model's thinking. OpenAI's Responses API gives other blocks ids that tie them to
-    the thinking before them, and Gemini's API gives them signatures; these are removed too."""
+    """Return the messages without the model's thinking. OpenAI's Responses API gives an id, and Gemini's API a
+    signature, to other blocks that came after the thinking; these ids and signatures are removed too, because they are
+    not valid without the thinking."""
     return [
         Assistant(tuple(_loose(block) for block in message.content if not _is_thinking(block)))
         if isinstance(message, Assistant)
@@ -275,10 +283,10 @@ def _loose(block: Block) -> Block:
 
 
 def is_strict(schema: Any) -> bool:
-    """Return whether OpenAI can enforce this JSON schema: its objects allow no additional properties, and all
-    properties are required.
+    """Return whether OpenAI can enforce this JSON schema for the model's output. That is so if its objects allow no
+    additional properties, and all their properties are required.
 
-    A schema that cannot be enforced is sent to the model as a hint.
+    A schema that cannot be enforced is still sent to the model, as a hint.
     """
     if isinstance(schema, list):
         return all(is_strict(one) for one in schema)

@@ -1,5 +1,6 @@
 """Calls models of vendors that speak OpenAI's Chat Completions API at addresses of their own: Azure, Ollama and
-OpenRouter. It is OpenAI's SDK that calls them, but nothing that is meant for OpenAI is sent there."""
+OpenRouter. OpenAI's SDK makes the calls, but keys and settings that are meant for OpenAI are not sent to these vendors.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +44,9 @@ def _azure_client(sdk: Any, **settings: Any) -> AsyncOpenAI:
 
 
 def _token_of(provider: Callable[[], str | Awaitable[str]]) -> Callable[[], Awaitable[str]]:
-    """Return an async function that returns the token of `provider`, which may block or be async. If that fails, the
-    user is told that there are no credentials."""
+    """Return an async function that gets an access token from the user's function `provider`, which may be async or
+    not, and returns the token. The returned function raises `NoCredentials` if `provider` raises an error or returns no
+    token."""
     if not callable(provider):
         raise InvalidInput("azure_ad_token_provider is a function without arguments that returns a token")
 
@@ -79,8 +81,9 @@ def _ollama_client(sdk: Any, **settings: Any) -> AsyncOpenAI:
 
 
 def _ollama_url(host: str) -> str:
-    """Return the base URL for a value of `OLLAMA_HOST`, which Ollama's own programs read too: a host, a port after a
-    colon, both, or a URL. A host that stands for all of a machine's addresses stands for this machine here."""
+    """Return the base URL for a value of the environment variable `OLLAMA_HOST`, which says where Ollama runs: a host,
+    a port after a colon, both, or a URL. Ollama's own programs read this variable too. A host such as `0.0.0.0`, which
+    means all addresses of a machine, becomes `127.0.0.1`."""
     said = host.strip().strip("\"'")
     has_scheme = "://" in said
     parts = urlsplit(said if has_scheme else f"http://{said}")
@@ -129,8 +132,8 @@ def _redirected(status: int | None) -> str:
 
 
 class _CompatibleModel(ChatModel):
-    """A model of a vendor whose endpoint speaks OpenAI's Chat Completions API. Each vendor's class says how a client for
-    the endpoint is made, and what the user should check if a call fails."""
+    """A model of a vendor whose endpoint speaks OpenAI's Chat Completions API. A subclass for each vendor says how an
+    SDK client for the vendor's endpoint is made, and what the user should check if a call fails."""
 
     _maker: Callable[..., AsyncOpenAI]
     """Takes the imported SDK and the user's settings, and returns a client."""
@@ -156,13 +159,13 @@ class _CompatibleModel(ChatModel):
 
 
 class AzureModel(_CompatibleModel):
-    """A model in Azure OpenAI. Its name is that of the deployment.
+    """A model in Azure OpenAI. The model's name is the name of its deployment in Azure.
 
-    The SDK's class `AsyncAzureOpenAI` reads `AZURE_OPENAI_ENDPOINT`, `OPENAI_API_VERSION`, and `AZURE_OPENAI_API_KEY` or
-    `AZURE_OPENAI_AD_TOKEN`. `settings` are passed to it: `azure_endpoint`, `api_version`, `api_key`, `azure_ad_token`,
-    `azure_ad_token_provider`, `timeout` … The token provider is a function that returns a token of Entra ID, sync or
-    async, and is called for each request; a sync one runs in another OS thread. If you give your own `client`, it is
-    used instead, and you have to close it.
+    The class `AsyncAzureOpenAI` of OpenAI's SDK reads `AZURE_OPENAI_ENDPOINT`, `OPENAI_API_VERSION`, and
+    `AZURE_OPENAI_API_KEY` or `AZURE_OPENAI_AD_TOKEN`. `settings` are passed to this class: `azure_endpoint`,
+    `api_version`, `api_key`, `azure_ad_token`, `timeout` … `azure_ad_token_provider` is a function that returns a token
+    of Entra ID, sync or async, and is called for each request; a sync one runs in another OS thread. If you give your
+    own `client`, it is used instead, and you have to close it.
     """
 
     _prefix = "azure"
@@ -187,10 +190,11 @@ class AzureModel(_CompatibleModel):
 class OllamaModel(_CompatibleModel):
     """A model that Ollama runs, on this machine unless `OLLAMA_HOST` or `base_url` says otherwise.
 
-    Ollama needs no key; `api_key` is for a proxy before it. It must be running, and the model must have been pulled:
-    Clew starts and pulls nothing. `settings` are passed to the SDK's class `AsyncOpenAI`: `timeout`, `default_headers` …
-    If you give your own `client`, it is used instead, and you have to close it. The context window is not known, because
-    whoever runs Ollama sets it; a longer conversation is cut there without an error. So give it as `context_window`.
+    Ollama needs no key; give `api_key` only if a proxy in front of Ollama asks for one. Ollama must be running, and the
+    model must have been pulled: Clew starts and pulls nothing. `settings` are passed to the class `AsyncOpenAI` of
+    OpenAI's SDK: `timeout`, `default_headers` … If you give your own `client`, it is used instead, and you have to
+    close it. Clew does not know the context window, because it is set in Ollama, and Ollama cuts a longer conversation
+    off without an error. So give the window as `context_window`.
     """
 
     _prefix = "ollama"
@@ -203,11 +207,12 @@ class OllamaModel(_CompatibleModel):
 
 
 class OpenRouterModel(_CompatibleModel):
-    """A model of any vendor, through OpenRouter. Its name has the vendor before a slash, such as `openai/gpt-5`.
+    """A model of any vendor, called through OpenRouter. The model's name has the vendor before a slash, such as
+    `openai/gpt-5`.
 
-    The key is `api_key` or `OPENROUTER_API_KEY`. `settings` are passed to the SDK's class `AsyncOpenAI`: `base_url`,
-    `timeout`, `default_headers` … If you give your own `client`, it is used instead, and you have to close it.
-    OpenRouter says in each response what it charges, and that is its cost here.
+    The key is `api_key` or the environment variable `OPENROUTER_API_KEY`. `settings` are passed to the class
+    `AsyncOpenAI` of OpenAI's SDK: `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
+    instead, and you have to close it. The cost of a response is what OpenRouter says in it that it charges.
     """
 
     _prefix = "openrouter"
@@ -220,8 +225,9 @@ class OpenRouterModel(_CompatibleModel):
         return self._window or context_window([bare, bare.replace(".", "-")])
 
     def _cost(self, usage: Mapping[str, Any]) -> float | None:
-        """Return what OpenRouter charges for a response. If the user has brought a key of the model's vendor
-        (`is_byok`), what that vendor charges is added."""
+        """Return what a response cost, in US dollars, by the token counts and charges that OpenRouter sends with it. If
+        the user's own key for the model's vendor was used (`is_byok`), what that vendor charges is included. Returns
+        None if OpenRouter does not say what it charges."""
         details = usage.get("cost_details")
         upstream = details.get("upstream_inference_cost") if isinstance(details, Mapping) else None
         charged = [usage.get("cost")] + ([upstream] if usage.get("is_byok") else [])

@@ -44,12 +44,13 @@ _UPPER = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 
 class GeminiModel:
-    """A model behind the Gemini API: Google's, also on Vertex AI, or any endpoint that speaks it.
+    """A model behind the Gemini API: Google's, also on Vertex AI, or any endpoint that speaks this API.
 
     The SDK reads `GEMINI_API_KEY` or `GOOGLE_API_KEY`, `GOOGLE_GEMINI_BASE_URL` and its other environment variables.
-    `settings` are passed to its class `Client`: `api_key`, `vertexai`, `project`, `location`, `http_options` … As with
-    the other vendors, `base_url`, `timeout` in seconds, `default_headers` and `http_client` (an `httpx.AsyncClient`) are
-    settings too. If you give your own `client`, it is used instead, and you have to close it.
+    `settings` are passed to the SDK's class `Client`: `api_key`, `vertexai`, `project`, `location`, `http_options` …
+    Four more settings can be given, which the SDK has inside its `http_options`: `base_url`, `timeout` in seconds,
+    `default_headers` and `http_client` (an `httpx.AsyncClient`). If you give your own `client`, it is used instead, and
+    you have to close it.
 
     With `streaming=False` each response is requested in one piece, for endpoints that cannot stream.
     """
@@ -113,7 +114,8 @@ class GeminiModel:
         )
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. A later call opens new ones."""
+        """Close the connections to the vendor that were opened on the running event loop. A later call of the model
+        opens new ones."""
         await self._clients.aclose()
 
     def _secrets(self) -> list[str]:
@@ -121,7 +123,8 @@ class GeminiModel:
         return [key for key in keys if isinstance(key, str)]
 
     def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:
-        """Return the arguments of the SDK's method: `contents` and `config`, as JSON values."""
+        """Return the arguments for the SDK's method that makes a model call: `contents` (the conversation) and `config`
+        (everything else), as JSON values. `thinking` says whether to send the model's thinking of earlier turns."""
         messages = request.messages if thinking else without_thinking(request.messages)
         head = [System((Text(request.system),))] if request.system else []
         payload = to_dialect([*head, *messages], "gemini")
@@ -148,8 +151,9 @@ class GeminiModel:
 
 
 def _signed(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the contents with a stand-in for the signature of each response's first function call, if it has none:
-    models since Gemini 3 refuse calls without one, and those of another vendor's model have none."""
+    """Return `contents` (a conversation in the form of Gemini's API) with a signature for the first function call of
+    each response. Gemini models since version 3 refuse a function call without one, and a call that another vendor's
+    model made has none. Such a call gets a fixed value that Google accepts in place of a signature."""
     for content in contents:
         first = next((part for part in content["parts"] if "functionCall" in part), None)
         if first is not None:
@@ -169,7 +173,8 @@ async def _note_opened(response: httpx.Response) -> None:
 
 
 class _Client:
-    """A client of the SDK, for one event loop. `http` is its HTTP client if Clew made it and has to close it."""
+    """A client of Google's SDK, for one event loop. `http` is the client's HTTP client if Clew made it and has to close
+    it, else None."""
 
     def __init__(self, client: genai.Client, http: Any = None) -> None:
         self._client = client
@@ -182,8 +187,9 @@ class _Client:
         self._client.close()
 
     async def chunks(self, model: str, body: dict[str, Any], streaming: bool) -> AsyncGenerator[dict[str, Any], None]:
-        """Make one request, and yield the pieces of its response as the API's JSON. `body` has the contents and the
-        configuration. Closing the iterator ends the request."""
+        """Make one request for a response of the model, and yield the pieces of the response as the API's JSON. `body`
+        has the contents (the conversation) and the configuration of the request. If `streaming` is False, the response
+        comes in one piece. Closing the iterator ends the request."""
         from google.genai import types
 
         contents = _checked(types.Content, body["contents"])
@@ -214,7 +220,8 @@ class _Client:
 
 @contextmanager
 def _understood() -> Iterator[None]:
-    """Turn an error that the SDK raises about a request or a response that it cannot convert into one of Clew's."""
+    """Run the `with` block, and turn certain errors of Google's SDK in it into Clew's. If the SDK cannot convert the
+    response, raise `StreamBroken`; if it cannot convert the request, raise `InvalidInput`."""
     try:
         yield
     except ValueError as error:
@@ -227,10 +234,12 @@ def _understood() -> Iterator[None]:
 
 
 def _made(sdk: Any, settings: Mapping[str, Any]) -> _Client:
-    """Return a client of the SDK with the user's settings.
+    """Return a client of Google's SDK with the user's settings. Raises `NoCredentials` if neither a key nor Google's
+    cloud platform is set.
 
-    Its HTTP client is one of httpx that Clew makes and closes. The SDK's own would be one of aiohttp if that happens to
-    be installed, which waits up to ten seconds before it reports a failed connection.
+    The client uses an HTTP client of the package httpx that Clew makes and closes, unless the user chose another one.
+    By itself the SDK would use the package aiohttp if that is installed, and aiohttp waits up to ten seconds before it
+    reports a failed connection.
     """
     import httpx
 
@@ -262,8 +271,9 @@ def _made(sdk: Any, settings: Mapping[str, Any]) -> _Client:
 
 @lru_cache(maxsize=4)
 def _trusted(file: str | None, folder: str | None) -> ssl.SSLContext:
-    """Return what httpx trusts, once for each pair of the environment variables that say so. It takes 20 ms to make, and
-    the SDK would make two more for clients that Clew does not use."""
+    """Return an SSL context with the certificates that httpx trusts. `file` and `folder` are the environment variables
+    that say where the certificates are; the context is made once for each pair of them. It takes 20 ms to make, and the
+    SDK would make two more for clients that Clew does not use."""
     import httpx
 
     return httpx.create_ssl_context()
@@ -274,7 +284,8 @@ def _has_key(settings: Mapping[str, Any]) -> bool:
 
 
 def _is_vertex(settings: Mapping[str, Any]) -> bool:
-    """Return whether the user chose Google's cloud platform, where a project takes the place of a key."""
+    """Return whether the user chose Vertex AI, the API on Google's cloud platform, where a project takes the place of a
+    key. The choice is in `settings` or in environment variables."""
     if any(settings.get(name) for name in ("vertexai", "enterprise", "credentials", "project")):
         return True
     chosen = (os.environ.get(name, "") for name in ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE"))
@@ -282,7 +293,8 @@ def _is_vertex(settings: Mapping[str, Any]) -> bool:
 
 
 def _checked(kind: type[types.Content], contents: list[dict[str, Any]]) -> list[Any]:
-    """Return the contents as objects of the SDK. Raises `InvalidInput` if the installed SDK does not know a part."""
+    """Return the contents of a request (the conversation, as JSON values) as objects of the class `kind` of Google's
+    SDK. Raises `InvalidInput` if the installed version of the SDK does not accept something in the contents."""
     return [_validated(kind, content, f"content {number}") for number, content in enumerate(contents)]
 
 
@@ -300,8 +312,9 @@ def _validated(kind: Any, value: Any, what: str) -> Any:
 
 
 def _config(types: Any, config: dict[str, Any]) -> Any:
-    """Return the configuration of a request as an object of the SDK. Options that it has no field for are sent in the
-    body of the request all the same. `extra_headers` and `extra_body` mean what they mean in the other vendors' SDKs."""
+    """Return the configuration of a request as an object of Google's SDK. Options for which this object has no field,
+    and the items of `extra_body`, are added to the body of the HTTP request; `extra_headers` are added to its headers.
+    Raises `InvalidInput` for options that the SDK does not accept. `types` is the SDK's module of that name."""
     known = types.GenerateContentConfig.model_fields
     ours = {key: value for key, value in config.items() if key in known and key not in ("http_options", "tools")}
     headers = config.get("extra_headers") or {}
@@ -333,7 +346,7 @@ def _advice(status: int | None) -> str:
 
 
 class _Builder:
-    """Builds a response from the pieces of its stream."""
+    """Builds a model's response from the pieces in which Gemini's API streams it."""
 
     def __init__(self) -> None:
         self._parts: list[dict[str, Any]] = []
@@ -365,9 +378,9 @@ class _Builder:
         return told
 
     def _add(self, part: dict[str, Any]) -> None:
-        """Add a part to the response. A text continues the text before it. A signature at the end of a text that came in
-        pieces goes beside an empty text of its own, as the vendor streams it too: it signs the whole text, and must not
-        cut it in two."""
+        """Add a streamed part to the response. A text is joined to the text before it. If the last piece of a text has
+        a signature, the signature is kept in a separate part with an empty text after the joined text, as the vendor
+        sometimes sends it too: the signature is for the whole text, and the text must stay one part."""
         last = self._parts[-1] if self._parts else {}
         if part.keys() == {"text", "thoughtSignature"} and part["text"] and last.keys() == {"text"}:
             last["text"] += part["text"]
@@ -396,8 +409,8 @@ class _Builder:
 
 
 def _usage(counts: Mapping[str, Any]) -> Usage:
-    """Convert the vendor's token counts. The API counts thoughts apart from the output, and what its own tools read
-    apart from the prompt; in the result they are part of output and input."""
+    """Convert the token counts in a response of Gemini's API to a `Usage`. The API does not include thoughts in the
+    output tokens, nor what its own tools read in the prompt tokens; the returned `Usage` includes both."""
     thoughts = counts.get("thoughtsTokenCount") or 0
     return Usage(
         input_tokens=(counts.get("promptTokenCount") or 0) + (counts.get("toolUsePromptTokenCount") or 0),

@@ -42,18 +42,20 @@ _NO_KEY = "oci-signs-each-request"
 
 
 class OCIModel(ChatModel):
-    """A model in OCI Generative AI, by the name that it has there, such as `openai.gpt-5.5` or `xai.grok-4`.
+    """A model in OCI Generative AI (Oracle's cloud), by the name that it has there, such as `openai.gpt-5.5` or
+    `xai.grok-4`.
 
-    `auth` selects what requests are signed with: `config` is the key in a `profile` of the SDK's configuration file, or
-    its session token if the profile has one; `session` is the session token; `instance` and `resource` are the principal
-    that OCI gives to the machine or the function in which this runs. A `signer` of the SDK can be given instead.
-    `compartment_id` is where the model is used: by default the tenancy, which is the root compartment. With `project`,
-    the OCID of a Generative AI project, that is used in place of a compartment.
+    `auth` selects the credentials with which requests are signed. `config`: the key in a `profile` of the configuration
+    file of Oracle's SDK, or the session token if the profile has one. `session`: the session token in that profile.
+    `instance` or `resource`: the identity that OCI gives to the machine or the function in which this program runs.
+    Instead of `auth`, a `signer` object of Oracle's SDK can be given. `compartment_id` is the compartment in which the
+    model is used; by default it is the tenancy, which is the root compartment. If you give `project`, the OCID of a
+    Generative AI project, that project is used instead of a compartment.
 
-    What is not given is read from the variables of OCI's command line: `OCI_CLI_AUTH`, `OCI_CLI_PROFILE`,
-    `OCI_CLI_CONFIG_FILE` and `OCI_CLI_REGION`, and from `OCI_COMPARTMENT_ID`. `base_url` replaces the endpoint of the
-    region. Other `settings` are passed to the class `AsyncOpenAI` of OpenAI's SDK: `timeout`, `default_headers` … If you
-    give a `client`, such as Oracle's own, it is used instead, and you have to close it.
+    Arguments that you leave out are read from the environment variables of OCI's command line: `OCI_CLI_AUTH`,
+    `OCI_CLI_PROFILE`, `OCI_CLI_CONFIG_FILE` and `OCI_CLI_REGION`, and from `OCI_COMPARTMENT_ID`. `base_url` replaces
+    the endpoint of the region. Other `settings` are passed to the class `AsyncOpenAI` of OpenAI's SDK: `timeout`,
+    `default_headers` … If you give a `client`, such as Oracle's own, it is used instead, and you have to close it.
     """
 
     _prefix = "oci"
@@ -123,15 +125,16 @@ class OCIModel(ChatModel):
         return self._window or context_window(self._model.partition(".")[2] or self._model)
 
     def _limit_name(self, base_url: str) -> str:
-        """Return the name of the request field that limits the output tokens. OpenAI's newer models refuse the old name;
-        the open ones, and those of other vendors, may not know the new one."""
+        """Return the name of the request field that limits the output tokens: `max_completion_tokens` for OpenAI's
+        newer models, which refuse the old name, and `max_tokens` for all other models, which may not know the new name.
+        """
         is_closed = self._model.startswith("openai.") and not self._model.startswith("openai.gpt-oss")
         return "max_completion_tokens" if is_closed else "max_tokens"
 
 
 class _Access:
-    """The credentials of a model: what signs its requests, and the region and tenancy that come with it. Its methods
-    block, so they are called in other OS threads than that of the event loop."""
+    """The credentials with which requests to OCI are signed, and the region and tenancy (the customer's account) that
+    belong to them. The methods block, so they are called on other OS threads than that of the event loop."""
 
     def __init__(
         self, auth: str | None, profile: str | None, config_file: str | None, region: str | None, signer: Any
@@ -155,7 +158,8 @@ class _Access:
         self.tenancy = ""
 
     def load(self) -> None:
-        """Get the credentials, once. Raises `NoCredentials` if there are none."""
+        """Load the credentials, and the region and tenancy if they are not known. Does nothing if they are loaded
+        already. Raises `NoCredentials` if there are none."""
         with self._loading:
             if self._is_loaded:
                 return
@@ -192,8 +196,9 @@ class _Access:
             raise InvalidInput(f"OCI_CLI_AUTH is {auth!r}, but Clew knows {', '.join(_CLI_AUTH)}")
 
     def _load_token(self) -> None:
-        """Make a signer from the session token and the key that the profile names, unless there is one with this token.
-        Another process renews the token in its file, so the file is read for each request."""
+        """Read the session token from the file that the profile in OCI's configuration names, and make a signer from
+        the token and the profile's key. Keeps the present signer if it was made with the token that is in the file.
+        Called for each request, because another process may renew the token in the file."""
         import oci
 
         named = self._config.get("security_token_file")
@@ -207,8 +212,9 @@ class _Access:
             self._token = file, token
 
     def sign(self, request: Any) -> None:
-        """Sign a request of OpenAI's SDK: the method, the address, the date and the body. Raises `NoCredentials` if that
-        cannot be done, and `ConnectionError` if OCI does not answer when the principal is to be renewed."""
+        """Sign a request of OpenAI's SDK: its method, address, date and body. Raises `NoCredentials` if the credentials
+        cannot sign it. Some credentials are renewed by a request to OCI; if OCI does not answer that request, raises
+        `ConnectionError`."""
         with self._loading:
             if self._token is not None:
                 self._explained("the session token", self._load_token)
@@ -225,9 +231,10 @@ class _Access:
             request.headers[name] = value
 
     def _explained(self, what: str, work: Callable[[], object], *, is_renewal: bool = False) -> None:
-        """Do something with Oracle's SDK, and turn its errors into Clew's. Their own texts are left out because they may
-        hold parts of keys. With `is_renewal`, an OSError means that the service which renews a principal cannot be
-        reached, and not that there is no principal here."""
+        """Call `work`, which uses Oracle's SDK, and turn the SDK's errors into `NoCredentials`, or `ConnectionError` if
+        OCI cannot be reached. The texts of the SDK's errors are left out because they may hold parts of keys. `what`
+        names the credentials in the error message. With `is_renewal`, `work` may renew credentials over the network:
+        then an `OSError` means that OCI cannot be reached, and not that there are no credentials."""
         import oci
 
         try:
@@ -253,7 +260,9 @@ def _client(
     project: str | None,
     settings: dict[str, Any],
 ) -> AsyncOpenAI:
-    """Return a client of OpenAI's SDK whose requests are signed with `access`, which has been loaded."""
+    """Return a client of OpenAI's SDK for OCI's endpoint. `access` holds the credentials that sign the client's
+    requests, and must have been loaded. `base_url` replaces the endpoint of the region. The model is used in `project`
+    or, if that is None, in the compartment. `settings` are passed to the SDK."""
     from openai import AsyncOpenAI
 
     class Signing(AsyncOpenAI):
@@ -289,8 +298,8 @@ def _endpoint(region: str) -> str:
 
 
 def _check_url(base_url: str) -> None:
-    """Raise `InvalidInput` for an address that is not encrypted, unless it is on this machine: the signature of a
-    session has its token in it."""
+    """Raise `InvalidInput` if an address is not encrypted (`https`), unless it is on this machine. The signature of a
+    request can contain a session token, which nobody on the network may read."""
     parts = urlsplit(base_url)
     host = parts.hostname or ""
     if parts.scheme != "https" and not (parts.scheme == "http" and host in ("localhost", "127.0.0.1", "::1")):

@@ -27,8 +27,8 @@ _THOUGHTS = ("reasoning_content", "reasoning")
 
 
 class ChatModel:
-    """A model behind a Chat Completions API: what the models of all vendors that speak it share. Each vendor has a class
-    of its own, which says how to reach it."""
+    """A model behind OpenAI's Chat Completions API, which many vendors speak: the base class of all such models. The
+    subclass for a vendor says how the vendor's endpoint is reached."""
 
     _prefix = ""
     """What stands before the colon in the model's name."""
@@ -36,8 +36,9 @@ class ChatModel:
     def __init__(
         self, model: str, vendor: Callable[[str], Vendor[AsyncOpenAI]], context_window: int | None = None
     ) -> None:
-        """`model` is the vendor's name of the model. `vendor` takes the name by which the user chooses the model, and
-        returns what makes the calls."""
+        """`model` is the vendor's name of the model. `vendor` is a function that takes the name by which the user
+        chooses the model, and returns the object that makes the calls. `context_window` is the most tokens of a request
+        and its response; if it is None, known models have the window in a built-in table."""
         self._model = model
         self._window = context_window
         self._vendor = vendor(self.name)
@@ -58,15 +59,18 @@ class ChatModel:
         return self._vendor.stream(request, ask)
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. A later call opens new ones."""
+        """Close the connections to the vendor that were opened on the running event loop. A later call of the model
+        opens new ones."""
         await self._vendor.aclose()
 
     def _limit_name(self, base_url: str) -> str:
-        """Return the name of the request field that limits the output tokens. Most vendors call it `max_tokens`."""
+        """Return the name of the request field that limits the output tokens. Most vendors call it `max_tokens`;
+        subclasses for other vendors override this method."""
         return "max_tokens"
 
     def _cost(self, usage: Mapping[str, Any]) -> float | None:
-        """Return the cost of a response in US dollars if the vendor says it beside the token counts `usage`."""
+        """Return the cost of a response in US dollars, if the vendor says it. `usage` is the object in the response
+        with the token counts. Most vendors do not say it, so this returns None unless a subclass overrides it."""
         return None
 
     def _body(self, request: ModelRequest, thinking: bool, base_url: str) -> dict[str, Any]:
@@ -97,11 +101,11 @@ class ChatModel:
 
 
 class OpenAIChatModel(ChatModel):
-    """A model behind the Chat Completions API: OpenAI's, or any endpoint that speaks it.
+    """A model behind the Chat Completions API: OpenAI's own endpoint, or any other one that speaks this API.
 
-    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to its
-    class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
-    instead, and you have to close it.
+    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to the
+    SDK's class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it
+    is used instead, and you have to close it.
     """
 
     _prefix = "openai"
@@ -143,8 +147,12 @@ def openai_vendor(
 
     `model` is the vendor's name of the model, and `name` is how the user names it, for error messages. The SDK's client
     is `client` if the user gave one. Otherwise it is made with `settings`, such as `api_key` and `base_url`. Raises
-    `InvalidInput` if there are both a client and settings. The rest is for other vendors than OpenAI, and explained at
-    `Vendor`.
+    `InvalidInput` if there are both a client and settings.
+
+    The other arguments are for vendors other than OpenAI. `maker` is the name of the SDK's client class, or a function
+    that makes a client. `advice` takes the HTTP status of a failed call and returns what the user should check.
+    `prepare` is called on another OS thread before a client is made. `extra` is the extra of Clew that installs the
+    SDK.
     """
     return Vendor(
         "openai",
@@ -161,11 +169,12 @@ def openai_vendor(
 
 
 def closed_client(sdk: Any, kind: type[AsyncOpenAI], settings: Mapping[str, Any]) -> AsyncOpenAI:
-    """Return a client of OpenAI's SDK for another vendor's endpoint. Nothing that is meant for OpenAI goes there: neither
-    the organization and project of the environment variables nor the key of an administrator. `settings` must have
-    everything else that the SDK would look up in variables of OpenAI's, above all the key and the address.
+    """Return a client of OpenAI's SDK for another vendor's endpoint. The client sends nothing there that is meant for
+    OpenAI: neither the organization and project in OpenAI's environment variables nor the key of an administrator.
+    `settings` must have everything else that the SDK would look up in OpenAI's environment variables, above all the key
+    and the address.
 
-    Redirects are not followed, so that the key and the conversation go to no other host. They are errors.
+    A redirect is an error and is not followed, so that the key and the conversation go to no other host.
     """
     given = dict(settings)
     if given.get("http_client") is None:
@@ -187,8 +196,9 @@ def _advice(status: int | None) -> str:
 
 
 class _Builder:
-    """Builds a response from the chunks of its stream. Fields that Clew does not know are kept. `cost` reads the cost of
-    the response from the vendor's token counts, if it is there."""
+    """Builds a model's response from the chunks in which the Chat Completions API streams it. Fields that Clew does not
+    know are kept. `cost` is a function that returns the cost of the response, given the vendor's object with the token
+    counts, or None if the vendor does not say it."""
 
     def __init__(self, cost: Callable[[Mapping[str, Any]], float | None]) -> None:
         self._cost = cost
@@ -220,8 +230,8 @@ class _Builder:
 
     def _add_call(self, delta: Mapping[str, Any]) -> None:
         """Add a streamed piece of a tool call to the call that it belongs to: the call with the same number, or the
-        last call if the server does not number its calls. A piece with another id begins a new call, because some
-        servers give several calls the same number."""
+        last call if the server does not number its calls. If the piece has another id than that call, it begins a new
+        call, because some servers give several calls the same number."""
         index = delta.get("index")
         call_id = delta.get("id")
         held = self._at.get(index) if isinstance(index, int) else (self._calls[-1] if self._calls else None)
@@ -258,9 +268,9 @@ class _Builder:
 
 
 def _add(held: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add the fields of a streamed piece, `delta`, to those received before, `held`, which is changed in place. Texts
-    and lists are continued, and objects are merged. Items of a list that have an `index` are merged with the item of
-    the same index."""
+    """Add the fields of a streamed piece of a response, `delta`, to the fields received so far, `held`, which is
+    changed in place. A text or a list is appended to the one in `held`, and an object is merged with it. Items of a
+    list that have an `index` are merged with the item that has the same index."""
     for key, value in delta.items():
         there = held.get(key)
         if value is None:

@@ -30,11 +30,11 @@ _DO_NOT_REASON = ("gpt-3.5", "gpt-4", "chatgpt-")
 
 
 class OpenAIResponsesModel:
-    """A model behind the Responses API: OpenAI's, or any endpoint that speaks it.
+    """A model behind the Responses API: OpenAI's own endpoint, or any other one that speaks this API.
 
-    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to its
-    class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
-    instead, and you have to close it.
+    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to the
+    SDK's class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it
+    is used instead, and you have to close it.
     """
 
     def __init__(
@@ -64,7 +64,8 @@ class OpenAIResponsesModel:
         )
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. A later call opens new ones."""
+        """Close the connections to the vendor that were opened on the running event loop. A later call of the model
+        opens new ones."""
         await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:
@@ -101,8 +102,8 @@ class OpenAIResponsesModel:
 
 
 class _Builder:
-    """Builds a response from the events of its stream. The last event usually holds the whole response; otherwise it is
-    put together from the items that were streamed."""
+    """Builds a model's response from the events in which OpenAI's Responses API streams it. The last event usually
+    holds the whole response. If it holds no content, the content is put together from the items that were streamed."""
 
     def __init__(self) -> None:
         self._items: dict[int, Any] = {}
@@ -137,8 +138,8 @@ class _Builder:
         return ModelResponse(Assistant(content, answered, self._stop()), _usage(self._response.get("usage")), answered)
 
     def _stop(self) -> str:
-        """Return why the response ended: the reason if it is incomplete, such as `max_output_tokens`, otherwise its
-        status, such as `completed`."""
+        """Return why the model's response ended. If the response is incomplete, that is the reason which the vendor
+        gives, such as `max_output_tokens`. Otherwise it is the response's status, such as `completed`."""
         response = self._response or {}
         details = response.get("incomplete_details") or {}
         return str(details.get("reason") or response.get("status") or "")

@@ -1,9 +1,9 @@
 """A table of what models cost: the vendors' list prices for standard processing, on the day `PRICED_ON`.
 
-Vendors change prices, and gateways have their own. If a budget depends on a price, give it to the agent as
-`prices={name: Price(…)}`. Faster and slower service tiers, batches, regional surcharges, caches kept longer than the
-default, sound that Gemini models hear, and tools that the vendors run themselves are not in the table. So a computed
-cost does not include them.
+Vendors change prices, and some gateways charge prices of their own. If a budget depends on a price, give that price to
+the agent as `prices={name: Price(…)}`. The table does not have: faster and slower service tiers, batches, regional
+surcharges, caches kept longer than the default, audio input of Gemini models, and tools that the vendors run
+themselves. So a computed cost does not include these.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _ELSEWHERE = ("-cloud", ":cloud")
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What a model costs, in US dollars for a million tokens. `long` is the price for requests with a long input, if
-    there is one."""
+    """What a model costs, in US dollars for a million tokens. Some models cost more for requests with a long input:
+    then `long` is the price of such a request, and `long_from` is the number of input tokens above which it counts."""
 
     input: float
     output: float
@@ -49,11 +49,11 @@ def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price
     never 0.
 
     `names` are the possible names of the model; the one that the vendor reported comes first. `prices` are the user's
-    own, by name, and are tried before the built-in table. The cost is also unknown if the usage has no tokens at all,
-    since some endpoints do not count them.
+    own prices, by name of the model, and go before the built-in table. The cost is also unknown if the usage has no
+    tokens at all, since some endpoints do not count them.
 
-    The table has the prices of the models' makers. A model that is reached through `oci:` or `openrouter:` has none,
-    because these sell at prices of their own. A model that Ollama runs on the user's machine is free.
+    The table has the prices of the models' makers. A model that is reached through `oci:` or `openrouter:` has no price
+    in it, because these two sell models at prices of their own. A model that Ollama runs on the user's machine is free.
     """
     known = [names] if isinstance(names, str) else list(names)
     price = find(known, prices or {})
@@ -74,8 +74,9 @@ def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price
 
 
 def has_price(name: str, prices: Mapping[str, Price] | None = None) -> bool:
-    """Return whether the cost of a model's responses will be known. `name` is how the user names the model. OpenRouter
-    says in each response what it charged."""
+    """Return whether the cost of a model's responses will be known. `name` is how the user names the model, and
+    `prices` are the user's own prices by name. Always True for a model that is called through OpenRouter, which says in
+    each response what it charged."""
     return name.startswith("openrouter:") or cost_of(name, Usage(1, 1), prices) is not None
 
 
@@ -104,8 +105,8 @@ def _long_gpt(input: float, output: float, cache_read: float | None = None, *, w
 
 def _gemini(input: float, output: float, cache_read: float) -> Price:  # noqa: A002
     """Make the price of a Gemini model. The arguments are dollars for a million tokens: of input, of output with
-    thoughts, and of input that is read from the vendor's cache. What is kept in the cache costs nothing more if the
-    vendor put it there by itself; caches that users make cost storage by the hour, which is not in the table."""
+    thoughts, and of input that is read from the vendor's cache. Input that the vendor caches by itself costs nothing
+    more. Caches that users make cost storage by the hour, which is not in this price."""
     return Price(input, output, cache_read)
 
 
@@ -208,9 +209,9 @@ _T = TypeVar("_T")
 
 
 def find(names: str | Iterable[str], table: Mapping[str, _T]) -> _T | None:
-    """Return the value in the table for the first of these names that the table has; None if it has none. Each name is
-    tried as it is, then without a date or `latest` at its end. After that, both forms are tried without a prefix such
-    as `openai:`.
+    """Return the value in the table for the first of these names that the table has; None if it has none of them. Each
+    name is tried as it is, then without a date or `latest` at its end. After that, both forms are tried without a
+    prefix such as `openai:`.
 
     Names that only begin alike do not match: `gpt-5-pro` is not `gpt-5`.
     """

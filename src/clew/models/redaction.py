@@ -1,4 +1,4 @@
-"""Makes the error messages of vendors safe to show: without keys, and without quotations from the conversation."""
+"""Makes the error messages of vendors safe to show, by removing keys and quotations from the conversation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|.)", re.DOTALL)
 
 def shown(message: str, request: ModelRequest, secrets: Iterable[str] = ()) -> str:
     """Return a vendor's error message made safe to show: shortened, without keys, and without quotations from the
-    request. `secrets` are keys to remove, beside everything that looks like a key."""
+    request. `secrets` are keys to remove; everything else that looks like a key is removed too."""
     text = " ".join(_ESCAPE.sub(_unescaped, message[: 2 * _LENGTH]).split())
     for secret in secrets:
         if secret:
@@ -72,7 +72,7 @@ def _without_echo(text: str, said: str) -> str:
 
 
 def _letters(text: str) -> str:
-    """Return only the letters and digits of a text, in lower case. An error message is compared with the request in
+    """Return only the letters and digits of a text, in lower case. An error message and the request are compared in
     this form, because a vendor may quote the request with other escapes or line breaks."""
     return _OTHER.sub("", text.lower())
 

@@ -1,5 +1,5 @@
-"""Makes a model object from a string like `anthropic:claude-opus-4-7`. Installed packages add further prefixes through
-the entry point group `clew.models`."""
+"""Makes a model object from a string such as `anthropic:claude-opus-4-7`, whose prefix names the vendor. Other
+installed packages can add prefixes through the entry point group `clew.models`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ _BUILT_IN = {
 
 
 def resolve_model(model: str | Model, **settings: Any) -> Model:
-    """Return the model that a string names, for example `openai:gpt-5`. A model object is returned as it is.
+    """Return the model that a string names, for example `openai:gpt-5`. If `model` is a model object already, return it
+    as it is.
 
     `settings` are passed to the model's class: `max_retries`, `context_window`, and what its SDK's client takes, such
-    as `api_key`, `base_url` and `timeout`. A model object takes none. No connection is made before the first call.
-    Raises `InvalidInput` if the string names no known prefix or no model.
+    as `api_key`, `base_url` and `timeout`. No connection is made before the first call. Raises `InvalidInput` if the
+    string names no known prefix or no model, or if settings are given for a model object, which has its own.
     """
     if not isinstance(model, str):
         return _checked(model, settings)
@@ -73,8 +74,8 @@ def _maker(prefix: str, name: str) -> Callable[..., Model]:
 
 def _write(text: str) -> str:
     """Return a sentence that tells the user what to write in place of `text`, a model's name that lacks a prefix such
-    as `openai:`. It names the known model whose name is closest, with its prefix. If no known name is close, it shows
-    the general form, such as `openai:NAME`."""
+    as `openai:`. The sentence names the known model whose name is closest, with its prefix. If no known name is close,
+    the sentence shows general forms, such as `openai:NAME`."""
     bare = text.strip().lower().rpartition("/")[2]
     close = [bare] if bare in WINDOWS else difflib.get_close_matches(bare, WINDOWS, n=1)
     if close:

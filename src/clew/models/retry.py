@@ -1,7 +1,8 @@
-"""Retries model calls, and turns the errors of the vendors' SDKs into Clew's own, with text that is safe to show.
+"""Makes model calls and repeats those that fail. Turns the errors of the vendors' SDKs into Clew's own, with text that
+is safe to show.
 
-This is the only place where calls are retried. The SDKs' own retries are turned off: they do not notice a stream that
-breaks off, report nothing while they wait, and would multiply the number of attempts.
+This is the only place where model calls are retried. The SDKs' own retries are turned off, because the SDKs do not
+notice a stream that breaks off, report nothing while they wait, and would multiply the number of attempts.
 """
 
 from __future__ import annotations
@@ -63,20 +64,21 @@ async def call(
 
     A call is retried, at most `max_retries` times, after the HTTP statuses 408, 409, 429 and 5xx, timeouts, failed
     connections, and streams that end without their end event. The pause before a retry is the one that the vendor asks
-    for in `Retry-After`. If it asks for more than `LONGEST_WAIT` seconds, the call is not retried. If it asks for none,
-    the pause doubles each time, with a random part so that many callers spread out. All other errors are raised at
-    once.
+    for in `Retry-After`. If the vendor asks for more than `LONGEST_WAIT` (600) seconds, the call is not retried. If the
+    vendor asks for none, the pause doubles each time, with a random part so that many callers spread out. All other
+    errors are raised at once.
 
-    A vendor may refuse thinking of earlier turns because the model, the account or the conversation before it changed.
-    Then the next attempt leaves the thinking out, which is reported as a `Retrying` but not counted as a retry.
+    A vendor may refuse the model's thinking of earlier turns because the model, the account or the conversation before
+    that thinking changed. Then the next attempt leaves the thinking out, which is reported as a `Retrying` but not
+    counted as a retry.
 
-    Each further attempt begins only after `request.before_retry` has returned. If that raises, the call ends with its
-    error.
+    Each further attempt begins only after `request.before_retry` has returned. If `before_retry` raises an error, the
+    call ends with this error.
 
-    Errors are raised as `ModelError`, which names the `model`. Its `is_free` is True only if every attempt was
-    certainly refused, so that none was charged. Its text has no quotations from the `request`, and none of the keys
-    that `secrets` returns. `advice` returns what the user should check after an HTTP status. The SDK's error is not
-    attached as the cause, because it holds the request with its key and its messages.
+    Errors are raised as `ModelError`, which names the `model`. The error's `is_free` is True only if every attempt was
+    certainly refused, so that none was charged. The error's text has no quotations from the `request`, and none of the
+    keys that `secrets` returns. `advice` returns what the user should check after an HTTP status. The SDK's error is
+    not attached as the cause, because it holds the request with its key and its messages.
     """
     number, retries, thinking, is_free = 1, 0, True, True
     while True:
@@ -122,9 +124,9 @@ def _error(
     """Return the error to raise for a call whose last attempt ended in this failure: `ContextTooLong`,
     `ModelUnavailable` or, for all other failures, `ModelRefused`.
 
-    Its message has the texts `model` and `reason`, and after them what `advice` returns for the HTTP status,
-    except for `ContextTooLong`. `attempts` is how many attempts were made in all. `is_free` says that
-    certainly none of them was charged.
+    The error's message has the texts `model` and `reason`, and after them what `advice` returns for the HTTP status,
+    except for `ContextTooLong`. `attempts` is how many attempts were made in all. `is_free` says that certainly none of
+    them was charged.
     """
     status = failure.status
     if failure.kind == "too-long":
@@ -136,17 +138,17 @@ def _error(
 
 
 def _pause(retries: int) -> float:
-    """Return the seconds to wait before the next attempt. `retries` is how many retries were made before. The result is
-    a random value between half of the longest pause and all of it. The longest pause doubles with each retry, up to
-    `LONGEST_PAUSE`."""
+    """Return the seconds to wait before the next attempt at a call. `retries` is how many retries were made so far. The
+    result is a random value between half of the longest pause and all of it. The longest pause is half a second before
+    the first retry, and doubles with each further one, up to `LONGEST_PAUSE` (30 seconds)."""
     longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**retries)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - nothing secret hangs on it
 
 
 def _reason(failure: Failure, request: ModelRequest, secrets: Iterable[str]) -> str:
     """Return the reason of a failure as a text, with the vendor's own words made safe to show: without keys and without
-    quotations from the request. For very long conversations this takes a second, so it is done only for the error that
-    is raised."""
+    quotations from the request. For very long conversations this takes a second, so the caller does it only for the
+    error that is raised in the end."""
     words = shown(failure.message, request, secrets).rstrip(".") if failure.message else ""
     waiting = "" if (failure.after or 0) <= LONGEST_WAIT else f"; it asks to wait {failure.after:.0f} s"
     return failure.what + (f": {words}" if words else "") + waiting
@@ -231,15 +233,17 @@ _SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 
 
 class StreamBroken(Exception):
-    """Raised if the stream ends, or becomes unreadable, before the vendor has said that the response is complete."""
+    """Raised if the stream of a model's response ends, or becomes unreadable, before the vendor has said that the
+    response is complete."""
 
 
 class NoCredentials(Exception):
-    """Raised if there is no key to send a request with."""
+    """Raised if there is no key or other credential with which a request to a vendor could be sent."""
 
 
 class StreamFailed(Exception):
-    """Raised if the vendor reports inside the stream that the response failed. `body` is that report."""
+    """Raised if the vendor reports, inside the stream of a response, that the response failed. `body` is the vendor's
+    error report, from JSON."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.body = dict(body)
@@ -247,8 +251,8 @@ class StreamFailed(Exception):
 
 
 class Failure(NamedTuple):
-    """What the error of one attempt at a call means: its kind, its texts, whether to try again, and whether it cost
-    anything."""
+    """What an error means that ended one attempt at a model call: its kind, its texts, whether to try again, and
+    whether the attempt cost anything."""
 
     kind: Literal["unavailable", "too-long", "thinking", "refused"]
     """`unavailable`: the vendor cannot be reached or does not work now. `too-long`: the conversation is too long for
@@ -268,8 +272,8 @@ class Failure(NamedTuple):
 
 
 def read_failure(error: Exception) -> Failure | None:
-    """Classify an error that an attempt at a call raised. Returns None if it is a programming error and not a failed
-    call."""
+    """Find out what an error means that an attempt at a model call raised. Returns None if the call did not fail: the
+    error then comes from a mistake in the code, and has to be raised as it is."""
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if isinstance(error, StreamBroken):
         return Failure("unavailable", str(error), again=True)
@@ -293,8 +297,8 @@ def _is_http(error: Exception) -> bool:
 
 
 def _read_sdk(error: Exception) -> Failure:
-    """Classify an error that the SDK raised without sending a request. It is about the SDK's settings, mostly a missing
-    key."""
+    """Return what an error means that the vendor's SDK raised without sending a request. Such an error is about the
+    SDK's settings, mostly a missing key."""
     said = f"{[cls.__name__ for cls in type(error).__mro__]} {error}".lower()
     about_keys = any(word in said for word in ("credential", "api_key", "authentication"))
     what = "no credentials were found" if about_keys else "the SDK did not make the request"
@@ -302,12 +306,13 @@ def _read_sdk(error: Exception) -> Failure:
 
 
 def _is_keyless(error: Exception) -> bool:
-    """Return whether this is the error that Anthropic's SDK raises when it has no key."""
+    """Return whether this is the `TypeError` that Anthropic's SDK raises when it has no key."""
     return isinstance(error, TypeError) and "authentication method" in str(error)
 
 
 def _read_said(error: Exception) -> Failure:
-    """Classify an error that the vendor reported, either in place of a response or inside its stream."""
+    """Return what an error means that the vendor reported, either in place of a response or inside the stream of a
+    response."""
     body: Any = getattr(error, "body", None)
     body = getattr(error, "details", None) if body is None else body
     codes, message = _said(body)
@@ -332,8 +337,8 @@ def _status_in(body: Any) -> int | None:
 
 
 def _http_status(error: Exception) -> int | None:
-    """Return the HTTP status with which the vendor refused a request; None for an error inside a stream. A redirect that
-    is not followed counts as a refusal."""
+    """Return the HTTP status with which the vendor refused a request, or None if the error came later, inside the
+    stream of a response. A redirect that was not followed counts as a refusal."""
     named: Any = getattr(error, "status_code", None)
     if named is None:
         named = getattr(getattr(error, "response", None), "status_code", None)
@@ -361,8 +366,8 @@ def _read_meaning(error: Exception, codes: list[str], message: str, status: int 
 
 
 def _said(body: Any) -> tuple[list[str], str]:
-    """Return the error codes in a vendor's error report, the most specific first, and its message. Both are empty if
-    `body` is not a JSON object, for example because it is a proxy's error page."""
+    """Return two things from a vendor's error report: a list of the error codes, the most specific first, and the
+    message. Both are empty if `body` is not a JSON object, for example because it is a proxy's error page."""
     if isinstance(body, Mapping) and isinstance(body.get("error"), Mapping):
         body = body["error"]
     if not isinstance(body, Mapping):
@@ -378,8 +383,8 @@ def _said(body: Any) -> tuple[list[str], str]:
 
 
 def _google_codes(details: list[Any]) -> list[Any]:
-    """Return the error codes in the details of Google's error report. If the quota of a whole day is used up, one of
-    them is `daily_quota`."""
+    """Return the error codes in `details`, a list in Google's error report. If the quota of a whole day is used up,
+    `daily_quota` is among the codes. Some of the returned items may be None."""
     found: list[Any] = []
     for detail in details:
         if isinstance(detail, Mapping):

@@ -109,13 +109,13 @@ WINDOWS: dict[str, Window] = {
 
 def context_window(names: str | Iterable[str]) -> int | None:
     """Return the most tokens that a request and its response may have together; None if unknown. `names` are possible
-    names of the model. The first of them that is known counts."""
+    names of the model, and the first known name decides."""
     found = find(names, WINDOWS)
     return found.context if found else None
 
 
 def output_limit(names: str | Iterable[str]) -> int | None:
-    """Return the most tokens that one response may have; None if unknown. `names` are possible names of the model. The
-    first of them that is known counts."""
+    """Return the most tokens that one response may have; None if unknown. `names` are possible names of the model, and
+    the first known name decides."""
     found = find(names, WINDOWS)
     return found.output if found else None

@@ -53,7 +53,7 @@ __all__ = ["ProviderAgent", "Ready"]
 
 
 class Ready(NamedTuple):
-    """A provider and its installed program, as `ProviderAgent.ready` returns them when the provider can be used."""
+    """A provider that can be used, and its installed program."""
 
     provider: Provider
     program: Program
@@ -161,16 +161,16 @@ class ProviderAgent(Agent):
         """Return a session on a new thread, or on the thread with this id, even if another agent worked on that thread
         before.
 
-        Nothing is written or started yet. The session's handle can be taken before the first prompt, but works only
-        once that prompt is on record.
+        Nothing is written or started yet. The session's handle, a string with which any process can continue the
+        session, can be taken before the first prompt, but works only once that prompt is on record.
         """
         name = self._first()
         key = self.provider(name).new_key()
         return ProviderSession(self, thread_id or self.new_id(), provider=name, key=key, origin=None)
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> ProviderSession:
-        """Return the session that a handle stands for, in any process. In place of a handle, the thread's id is enough
-        if this agent has the store in which the thread is.
+        """Return the session that a handle names, in any process. A handle is the string in `session.resume_handle`. If
+        this agent has the store in which the thread is, the thread's id can be given instead.
 
         If the store has the thread, the session has the whole history, and the provider's own copy of the conversation
         is brought to this machine with the next prompt. If the store does not have it, the provider's own copy is
@@ -198,9 +198,8 @@ class ProviderAgent(Agent):
         delete_when_done: bool = True,
         keep_when_stopped: bool = True,
     ) -> Session:
-        """Always raises `UsageError`. Only the built-in agent offers `session`: a Python script that uses it can be run
-        again, and its n-th prompt then gets the answer that is on record for the n-th prompt. Use `start_session`
-        instead."""
+        """Always raises `UsageError`. Only the built-in agent offers `session`, whose n-th prompt gets the recorded answer
+        of the n-th prompt when a script is run again. Use `start_session` instead."""
         raise UsageError(
             "agent.session(…) numbers the prompts of a script, which only the built-in agent does. With a provider use "
             "agent.start_session(thread_id=…), agent.resume_session(handle), and prompt_id= to ask a prompt once."
@@ -229,9 +228,10 @@ class ProviderAgent(Agent):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask a prompt on the thread with this id, or on a new thread if none is given. The same as
-        `start_session(thread_id=…).send(prompt, prompt_id=…, timeout=…)`. A `max_turns` raises `UsageError`: a
-        provider's program counts no turns."""
+        """Ask a prompt on the thread with this id, or on a new thread if none is given. Await the returned run for its
+        result, or iterate over it for its events. If the thread has an answer for the `prompt_id`, that answer is
+        returned and the prompt is not asked. After `timeout` seconds the work is interrupted. A `max_turns` raises
+        `UsageError`, because a provider's program does not count turns."""
         refuse_turns(max_turns=max_turns)
         return self.start_session(thread_id=thread_id).send(prompt, prompt_id=prompt_id, timeout=timeout)
 
@@ -245,9 +245,9 @@ class ProviderAgent(Agent):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Continue a thread. A `prompt` is asked as by `run`; if it has a `prompt_id` that was answered before, the
-        recorded answer is returned. Without a `prompt` the provider is told to go on. After `timeout` seconds the work
-        is interrupted. `answer` and `max_turns` raise `UsageError`.
+        """Continue a thread: ask the `prompt`, or, without one, tell the provider to go on. If the thread has an answer
+        for the `prompt_id`, which needs a `prompt`, that answer is returned and the prompt is not asked. After
+        `timeout` seconds the work is interrupted. `answer` and `max_turns` raise `UsageError`.
 
         Without a `thread_id` the thread on which this agent object worked last is continued, in the same folder and
         store. An agent object that has run nothing continues the newest thread on which an agent of the same name
@@ -370,8 +370,8 @@ class ProviderAgent(Agent):
         self._store.enter()
 
     async def check_origin(self, thread_id: str, origin: Handle | None) -> None:
-        """Check that a session has something to continue. `origin` is the handle from which the session was made; if it
-        is None, does nothing. Nothing is written to the thread.
+        """Check that a session has something to continue. `origin` is the handle (a string that names a session, here
+        parsed) from which the session was made; if it is None, does nothing. Nothing is written to the thread.
 
         The store must have a thread of this id, or the provider that the handle names must have the conversation on
         this machine. If neither is so, raises `SessionNotFound`, or `ThreadNotFound` if the handle names no outside
@@ -396,9 +396,9 @@ class ProviderAgent(Agent):
             raise error
 
     async def adopt_origin(self, journal: Journal, name: str, origin: Handle | None) -> None:
-        """If the session comes from a handle of another provider than `name`, and the thread that `journal` writes to
-        is still empty, copy that other provider's conversation from this machine into the thread. Otherwise do nothing.
-        """
+        """If `origin` names another provider than `name`, and the thread that `journal` writes to is still empty, copy
+        that provider's conversation from this machine into the thread. Otherwise do nothing. `origin` is the handle (a
+        string that names a session, here parsed) that the session was resumed from; None for a new session."""
         state = journal.thread.checkpoint
         if origin is None or state.history or state.providers or provider_name(origin.provider) in ("", name):
             return
@@ -406,14 +406,13 @@ class ProviderAgent(Agent):
         await adopt_into(journal, self.store, source, origin.resume_key)
 
     async def take_in(self, journal: Journal) -> None:
-        """Add to the thread of `journal` what the user did directly in the provider's program, without Clew, since the
-        last prompt."""
+        """Add to the thread of `journal` what the user did in the provider's program since the last prompt of Clew."""
         await take_in(journal, self.store, self._provided.place, natively=self._redact is None)
 
     async def trajectory_and_key(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
-        """Read from the store what was done on a thread, sub-agents included. Returns it as a trajectory, together with
-        the provider's key: the id by which this provider knows the conversation. If no key is on record, the given
-        `key` is returned. The trajectory is empty if the store does not have the thread."""
+        """Read from the store what was done on a thread, prompt by prompt and with its sub-agents. Returns this as a
+        `Trajectory`, together with the provider's key: the id by which this provider knows the conversation. If no key
+        is on record, the given `key` is returned. The trajectory is empty if the store does not have the thread."""
         try:
             found, state = await read_trajectory(self.store, thread_id)
         except ThreadNotFound:
@@ -478,8 +477,8 @@ class ProviderAgent(Agent):
         return Agent(**{**made, **settings}).start_session(thread_id=thread_id)
 
     def _first(self) -> str:
-        """Return the name of the first provider that can be used, as far as `ready` can tell. If there is none, return
-        the first name."""
+        """Return the name of the first of this agent's providers whose program and login are on this machine, or the
+        first name if there is none."""
         names = self._provided.providers
         if len(names) == 1:
             return names[0]
@@ -489,8 +488,9 @@ class ProviderAgent(Agent):
             return names[0]
 
     def _trusting(self, handle: Handle) -> ProviderAgent:
-        """Return a copy of this agent that uses what a trusted handle names: its store if this agent was given none,
-        and its working folder if that exists and this agent has no workspace."""
+        """Return a copy of this agent that uses the store and the working folder that `handle` names. A handle is a
+        string that names a session, here parsed; call this only for one that the user trusts. The store is used if this
+        agent was given none, and the folder if it exists and this agent has no workspace."""
         agent = copy.copy(self)
         if handle.store and self._store.is_default:
             agent._store = self._trusted.setdefault(handle.store, Store(handle.store))

@@ -203,8 +203,8 @@ class Provider(ABC):
     @abstractmethod
     def reader(self, job: Job) -> Reader:
         """Return a reader, which turns the lines that the program prints into events. A job is one prompt for the
-        program. Call it before the program starts: the reader may note how many tokens the conversation has used so
-        far, in order to subtract them later."""
+        program. Call this method before the program starts: the reader may note how many tokens the conversation has
+        used so far, to find out later how many this prompt has used."""
 
     def watch(self, job: Job) -> Watch | None:
         """Return a watch that finds the tool calls of this job, which is one prompt, as soon as they begin. Returns
@@ -257,4 +257,4 @@ class Provider(ABC):
     @abstractmethod
     def check(self, program: Program | None) -> Health:
         """Return how the provider is installed and logged in, judged from files and the environment on this machine.
-        `program` is what the method `program` returned. No network request is made."""
+        `program` is the installed program; None if there is none. No network request is made."""

@@ -122,11 +122,11 @@ class Watch(Protocol):
     they are called in another OS thread than the event loop's."""
 
     def look(self) -> Iterable[bytes]:
-        """Look for tool calls that the program has begun to run since the last look, for example in the program's
-        database. Returns lines in the form in which the program prints them, to be passed to `Reader.read`: one for
-        each such call, and before it one for each finished part of the same response. No line is returned twice.
-        Returns no lines if there is no new call, or if calls cannot be looked up. Called many times a second while the
-        program works, and once more after it has ended."""
+        """Look for tool calls that the program has begun to run since this method was last called, for example in the
+        program's database. Returns lines in the form in which the program prints them, to be passed to `Reader.read`:
+        one for each such call, and before it one for each finished text or other part of the same response. No line is
+        returned twice. Returns no lines if there is no new call, or if calls cannot be looked up. Called many times a
+        second while the program works, and once more after it has ended."""
 
     def close(self) -> None:
         """Release what the watch holds, such as a connection to a database. Called once, after the last `look`."""

@@ -3,8 +3,8 @@
 A file is first written under a temporary name, as a draft, and then renamed, so that it is there whole or not at all.
 Only its owner can read it. A copy is written again only when the original has changed.
 
-Symbolic links inside the folder of a session are not followed. Programs put no links there, so a link could only lead
-to files that are not part of the session.
+Symbolic links inside a folder with the files of a conversation are not followed. Programs put no links there, so a link
+could only lead to files that are not part of the conversation.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ process of its own, which starts the program:
 LIFELINE is the number of a file descriptor, the reading end of a pipe. Clew's process holds the writing end, and PARENT
 is its process id. When the writing end is closed, for example because Clew's process was killed, the program and every
 process that it started are killed. A byte that comes through the pipe is the number of a signal to send to the program.
-When the program ends, whatever it left running is killed too, and the script ends with the same status. It imports
-little, because it is started for every prompt.
+When the program ends, whatever it left running is killed too, and the script ends as the program did. The script
+imports little, because it is started for every prompt.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` imports enum: 9 of the 20 ms that this takes to start
@@ -65,9 +65,9 @@ def _table() -> dict[int, int]:
 
 
 def _below(root: int) -> list[int]:
-    """Return the ids of all processes below `root`: its children, their children and so on. If `root` is this process,
-    these are on Linux all running processes that the program ever started: this process becomes the parent of those
-    whose parent has ended."""
+    """Return the ids of all processes below the process `root`: its children, their children and so on. On Linux, and
+    if `root` is this process, these are the provider's program and all running processes that it has started, because
+    this process becomes the parent of every such process whose own parent has ended."""
     parents = _table()
     below = {root}
     while more := {pid for pid, parent in parents.items() if parent in below and pid not in below}:

@@ -97,14 +97,16 @@ def beyond(
 ) -> tuple[Message, ...]:
     """Return the messages that a provider's own session has and the thread lacks.
 
-    `then` are the messages that the session held when it was last stored, and `now` are those that it holds now.
-    `asked` are the prompts that were recorded in the thread between these two moments. The result is `now` without the
-    beginning that it shares with `then`, and without the exchanges that the thread has already. These are recognised by
-    the words of their prompt: it is in `asked`, or in the rest of `then`. There is such a rest only if the program has
-    compacted or rewound the session.
+    `then` are the messages that the session held when a copy of it was last stored, and `now` are those that it holds
+    now. `asked` are the prompts that were recorded in the thread between these two moments.
 
-    With `is_answered=False` the thread has no answer to the last prompt in `asked`. Then everything that follows this
-    prompt in its exchange is returned.
+    The result is `now` without the messages that are also at the beginning of `then`, and without the exchanges that
+    the thread has already. The thread has an exchange already if the words of its prompt are those of a prompt in
+    `asked`, or of a prompt in the rest of `then`. If the session has only grown, nothing of `then` is left over; a rest
+    means that the program has compacted or rewound the session.
+
+    With `is_answered=False` the thread has no answer to the last prompt in `asked`. Then the messages that follow this
+    prompt in its exchange are returned too.
     """
     same = 0
     while same < min(len(then), len(now)) and then[same] == now[same]:
@@ -249,8 +251,8 @@ async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, ke
 
 async def take_back(journal: Journal, place: int) -> None:
     """Rewind the thread to the point before a prompt that a provider could not even begin. Otherwise the thread would
-    have the prompt twice once another provider is asked the same. `place` is the index in the thread's history of the
-    first message that was recorded for the prompt. Does nothing if a response or tool result was recorded since, or if
+    have the prompt twice once another provider is asked it. `place` is the index in the thread's history of the first
+    message that was recorded for the prompt. Does nothing if a response or tool result was recorded since, or if
     `place` is negative."""
     state = journal.thread.checkpoint
     asked = len(state.history) - place
@@ -269,9 +271,9 @@ async def move(
 ) -> Placed:
     """Move the thread of `journal` to the provider `target`. The conversation is written where that provider's program
     finds it, and the thread records that it continues there. Returns the key under which the program has the
-    conversation, and what did not fit. `name` is the agent's name to record, and `permissions` is what the program may
-    do there: those of the provider that had the thread before do not stay. With `natively=False` no copy of the
-    program's files is put into `store`."""
+    conversation, and what of the conversation the program's format cannot hold. `name` is the agent's name to record,
+    and `permissions` is what the program may do there: those of the provider that had the thread before do not stay.
+    With `natively=False` no copy of the program's files is put into `store`."""
     thread = journal.thread
     before = thread.checkpoint
     placement = Placement(target, store, thread)

@@ -51,7 +51,7 @@ def current_provider(state: Checkpoint) -> str:
 
 class Placed(msgspec.Struct, frozen=True):
     """The session of a provider in which a thread's conversation continues. `key` is the provider's id of that session,
-    and `losses` is what did not fit its format."""
+    and `losses` is what of the conversation did not fit the format of the session."""
 
     key: str
     losses: tuple[Loss, ...] = ()
@@ -72,8 +72,8 @@ class Placement:
 
     async def place(self, state: Checkpoint, asked_key: str = "") -> Placed:
         """Put the thread's conversation where the program finds it. Returns the key of the program's session, and what
-        did not fit its format. `state` is the thread's state. `asked_key` is the key that a handle names; it is used
-        for a thread that is still empty."""
+        of the conversation did not fit the format of that session. `state` is the thread's state. `asked_key` is the
+        key to use for a thread that is still empty; if it is empty too, a new key is made."""
         known = state.providers.get(self._provider.name)
         if known is None and not state.messages and not state.providers:
             return Placed(asked_key or self._provider.new_key())
@@ -86,8 +86,8 @@ class Placement:
 
     async def _go_on(self, known: ProviderKey, state: Checkpoint, covers: bool) -> Placed:
         """Decide in which session the thread continues, and put that session where the program finds it. Returns its
-        key and what did not fit. `known` is the last record of the provider's session, and `covers` says whether that
-        session holds all of the thread.
+        key and what of the conversation did not fit its format. `known` is the thread's last record of the provider's
+        session, and `covers` says whether that session holds all of the thread.
 
         The session on this machine is continued if it is up to date. Otherwise the stored copy is installed if it holds
         all of the thread; if it does not, a session is written anew from the thread's messages.
@@ -118,17 +118,22 @@ class Placement:
             return await asyncio.to_thread(provider.standing, known.key, kept)
 
     def _marked(self, folder: Path, known: ProviderKey) -> tuple[()] | tuple[str, int, int]:
-        """Return what `_marked` returns for this folder; nothing if the session is on record by its key alone, as an
-        import records it. A mark is then of another thread, which says nothing about this one."""
+        """Return what was noted when the session, of which `folder` is Clew's copy, was last stored: the id of the
+        thread's log, how many messages of the thread the session covered, and how many messages the session itself
+        held.
+
+        The tuple is empty if nothing was noted. It is also empty if `known`, the thread's record of the session, names
+        no log. Such a record comes from an import, and then the note was made for another thread.
+        """
         return _marked(folder) if known.thread else ()
 
     async def then_and_now(self, state: Checkpoint) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
         """Return two tuples of messages: those that the program's session held when it was last stored, and those that
-        it holds on this machine now.
+        it holds on this machine now. `state` is the thread's state.
 
         Both are empty if they cannot be compared: the provider has no stored session of this thread, the thread was
-        rewound or forked since, the session was changed otherwise than by adding to it, or nothing says any more how
-        much it held. Both may also be empty if nothing was added to the session.
+        rewound or forked since, the session was changed otherwise than by adding to it, or it is no longer known how
+        many messages the session held. Both may also be empty if nothing was added to the session.
         """
         known = state.providers.get(self._provider.name)
         if known is None or not _in_line(known, state, self._log_id):
@@ -310,7 +315,7 @@ def _ends_with(messages: Sequence[Message], prompt: str, answer: str) -> bool:
     with the prompt may begin with a note that Clew put there.
 
     White space is ignored. Programs may also strip invisible characters from a prompt or summarise it. So if the prompt
-    is not found, the last user message is taken for it.
+    is not found, the last user message counts as the prompt.
     """
     asked = [place for place, message in enumerate(messages) if type(message) is User]
     if not asked:
@@ -338,8 +343,8 @@ def _end(state: Checkpoint) -> int:
 
 
 def _only_went_on(state: Checkpoint) -> bool:
-    """Return whether the thread has only grown and was never rewound. It does not count as rewinding if only unanswered
-    prompts were taken back, at the end of the thread."""
+    """Return whether the thread has only grown and was never rewound. Taking back unanswered prompts at the end of the
+    thread does not count as rewinding."""
     return len(state.view) <= 1 and all(type(message) is User for message in state.history[_end(state) :])
 
 

@@ -1,5 +1,5 @@
-"""Runs a provider's program so that neither side can hang the other and no process outlives this one; also finds
-programs on the PATH and says why one cannot be run.
+"""Runs a provider's program so that neither it nor this process can make the other wait for ever, and so that no
+process of the program outlives this process. Also finds programs on the PATH and says why one cannot be run.
 
 The program is not started directly but by a small process, the guard. When the program ends, the guard kills every
 process that the program left running. When this process dies, the guard kills the program too.
@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from clew._runtime.aio import settle
+from clew._runtime.aio import settle, start_process
 from clew.checkpointers import Owner
 from clew.errors import InvalidInput, UsageError
 from clew.providers.base import Command, Place
@@ -80,15 +80,17 @@ async def run(
     _check(command, place)
     reading, lifeline = os.pipe()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(_GUARD), str(reading), str(os.getpid()), "--", *command.argv),
-            cwd=place.cwd,
-            env={**place.env, **command.env, OWNER_VARIABLE: _owner()},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=[reading],
+        process, cancelled = await start_process(
+            asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(_GUARD), str(reading), str(os.getpid()), "--", *command.argv),
+                cwd=place.cwd,
+                env={**place.env, **command.env, OWNER_VARIABLE: _owner()},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=[reading],
+            )
         )
     except BaseException:
         os.close(lifeline)
@@ -100,6 +102,8 @@ async def run(
         _write(process, command.stdin), _read_lines(process, on_line, broken), _read_end(process)
     )
     try:
+        if cancelled is not None:
+            raise cancelled
         async with asyncio.timeout(timeout):
             either: list[asyncio.Future[Any]] = [talking, broken]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -137,9 +141,9 @@ def _owner() -> str:
 
 
 async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asyncio.Future[Any]) -> None:
-    """Interrupt the program as by Ctrl+C, and wait up to `GRACE` seconds for its end. Does not kill it. `lifeline` is
-    the pipe over which the guard, which runs the program, gets the signal. `talking` is the asyncio task that reads and
-    writes the program's streams, and is waited for too."""
+    """Interrupt the program as by Ctrl+C, and wait up to `GRACE` (5) seconds for its end. Does not kill it. `lifeline`
+    is the pipe over which the guard, the small process that runs the program, gets the signal. `talking` is the asyncio
+    task that reads and writes the program's streams, and is waited for too."""
     with suppress(BrokenPipeError):
         os.write(lifeline, bytes([signal.SIGINT]))
     await asyncio.wait([talking, asyncio.ensure_future(process.wait())], timeout=GRACE)
@@ -149,9 +153,9 @@ async def _let_go(
     process: asyncio.subprocess.Process, talking: asyncio.Future[Any], broken: asyncio.Future[None]
 ) -> None:
     """Wait for the end of the program, and for the end of `talking`, the asyncio task that reads and writes its
-    streams. The pipe to the guard is closed by now, so the guard kills what still runs. `broken` is a future that may
-    hold an error for which the program was stopped. Errors of `talking` and `broken` are ignored here, because the
-    caller has raised the first of them already."""
+    streams. The program runs under a small process, the guard. The pipe to the guard is closed by now, so the guard
+    kills what still runs. `broken` is a future that may hold an error for which the program was stopped. Errors of
+    `talking` and `broken` are ignored here, because the caller has raised the first of them already."""
     await asyncio.wait([talking])
     if not talking.cancelled():
         talking.exception()

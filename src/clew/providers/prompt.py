@@ -67,7 +67,7 @@ log = logging.getLogger("clew.providers")
 
 
 class _GaveUp(Exception):
-    """Raised to end a program that has reported that the prompt failed: it may go on trying for ever."""
+    """Raised to end a program that has reported that the prompt failed, because the program may try again for ever."""
 
 
 class PromptSender:
@@ -142,7 +142,8 @@ class PromptSender:
         return result
 
     async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> RunResult:
-        """Record that the prompt is not asked because a budget is spent. Returns a result with this `reason`."""
+        """Record that the prompt is not asked because a budget is spent. Returns a result with the status `interrupted`
+        and this `reason`. `before` is the thread's state."""
         await self._journal.record(StatusChanged("interrupted", reason))
         return RunResult(
             prompt=prompt,
@@ -199,8 +200,8 @@ class PromptSender:
         self._emit(TurnStarted(before.turns + 1))
 
     def _started(self, before: Checkpoint) -> Iterable[ThreadStarted]:
-        """Yield a `ThreadStarted` entry if agent, model, system prompt or limits differ from `before`, the thread's
-        state. If the thread is not new, the differences are noted as drift, which the result reports."""
+        """Yield a `ThreadStarted` log entry if agent, model, system prompt or limits are not those in `before`, the
+        thread's state. Unless the thread is new, the differences are noted as drift, which the result reports."""
         settings, name = self._settings, self._provider.name
         limits = {"provider": name, "cwd": str(self._provider.place.cwd), "permissions": settings.permissions}
         agent = settings.name or name
@@ -219,8 +220,8 @@ class PromptSender:
 
     async def _attempt(self, job: Job, recorder: Recorder, timeout: float | None) -> BaseException | None:
         """Run the program and record its events. Returns the error that stopped the program from outside, such as a
-        timeout; None if there was none. Even then it records what the run used, as far as that is known, unless the
-        thread's lease is lost."""
+        timeout; None if there was none. After such an error, what the run used is recorded too, as far as it is known,
+        unless the thread's lease is lost."""
         reader: Reader | None = None
         try:
             reader = await asyncio.to_thread(self._provider.reader, job)
@@ -310,9 +311,9 @@ class PromptSender:
         )
 
     def _spent(self, recorder: Recorder, result: RunResult) -> list[Logged]:
-        """Return the entries that record what the prompt used and cost, as `result` says. If that is unknown, the log
-        is left with a model call that began and has no end, for which an entry is returned if needed. The next prompt
-        counts such a call as one of unknown cost."""
+        """Return the log entries that record what the prompt used and cost, as `result` says. If that is unknown, the
+        log must be left with a model call that has no end, which the next prompt counts as one of unknown cost. So
+        an entry that begins a call is returned then, or none if the log has an open call."""
         if result.usage is not None:
             refused = [ModelCallRefused(result.reason)] if self._cost_nothing(recorder) else []
             return [Spend(result.usage, result.cost), *refused]

@@ -23,8 +23,9 @@ class Recorder:
     """
 
     def __init__(self, journal: Journal, emit: Emit, *, pieces: bool = True) -> None:
-        """With `pieces=False` only complete blocks are recorded, not the pieces of text in which a response is
-        streamed. This is for threads from which secrets are removed: a secret could be split over two pieces."""
+        """`journal` writes to the thread's log, and `emit` passes an event to the caller. With `pieces=False` only
+        complete blocks are recorded, not the pieces of text in which a response is streamed. This is for threads from
+        which secrets are removed: a secret could be split over two pieces."""
         self._pieces = pieces
         self._journal = journal
         self._thread = journal.thread
@@ -129,8 +130,8 @@ class Recorder:
             self._emit(event)
 
     def _close(self) -> None:
-        """End the current response: it becomes a message of the thread in place of its streamed pieces. Its tool calls
-        are recorded as begun, since the program may have begun them already."""
+        """End the current response: it becomes a message of the thread, in place of the pieces in which it was
+        streamed. Its tool calls are recorded as begun, since the program may have begun them already."""
         if self._blocks:
             self._whole.append(Assistant(tuple(self._blocks), self._model))
             self._blocks, self._id, self._said, self._thought = [], "", "", ""

@@ -46,8 +46,8 @@ class ProviderSession(Session):
 
     def __init__(self, agent: ProviderAgent, thread_id: str, *, provider: str, key: str, origin: Handle | None) -> None:
         """`provider` is the name of the provider to ask first. `key` is the id under which that provider keeps the
-        conversation; empty if it has to be read from the thread. `origin` is the handle that the session was resumed
-        from; None for a new session."""
+        conversation; empty if it has to be read from the thread. `origin` is the handle (a string that names a session,
+        here parsed) that the session was resumed from; None for a new session."""
         self._agent = agent
         self._thread_id = thread_id
         self._provider = provider
@@ -117,7 +117,9 @@ class ProviderSession(Session):
             self._tasks.discard(task)
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """The same as `send`: ask a prompt, and return a run to await for its result."""
+        """Ask a prompt, exactly as `send` does. Await the returned run for its result, or iterate over it for its
+        events. If the thread has an answer for the `prompt_id`, that answer is returned and no program is started.
+        After `timeout` seconds, by default the agent's own `timeout`, the program is interrupted."""
         return self.send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     def resume(
@@ -161,7 +163,7 @@ class ProviderSession(Session):
     async def move_to(self, provider: str, **settings: Any) -> Session:
         """Continue the conversation at another provider, or at the built-in agent if `provider` is `clew`, and return
         the session to use from now on. A prompt that runs is cancelled. The conversation is translated at once, and
-        `losses` of the new session says what did not fit. `settings` are arguments of `Agent`; those not given are
+        `losses` of the new session says what was lost by that. `settings` are arguments of `Agent`; those not given are
         taken from this session's agent, except the model, which each provider has its own name for."""
         self._agent.enter()
         await self.cancel()

@@ -32,18 +32,18 @@ _SKEW = timedelta(hours=1)
 
 
 def check_addition(stored: Head | None, body: Append) -> None:
-    """Raise `Refused` if an append could destroy or hide history. `stored` is the thread's head before the append; None
-    if there is no such thread. The caller makes sure that nobody else appends between the reading of `stored` and the
-    append.
+    """Raise `Refused` if an append could destroy or hide history. `body` is the append; `stored` is the thread's head
+    before the append, or None if there is no such thread. The caller makes sure that nobody else appends between the
+    reading of `stored` and the append.
 
     The frames must continue the log without a gap, and the new head must describe the log that results. The head must
-    not mark the thread as incomplete, because incomplete threads are hidden and may be deleted. It must have no id and
-    no tag that is reserved for Clew. It must not make the thread look older or newer than it is, because `clew prune`
-    deletes threads by their age. If no frames are appended, the head may change only the lease, the status and the
-    time. A thread that is still incomplete, because a copy is being written to it, may get its final head.
+    not mark the thread as incomplete, because incomplete threads are hidden and may be deleted. The head must have no
+    id and no tag that is reserved for Clew. It must not make the thread look older or newer than it is, because `clew
+    prune` deletes threads by their age. If no frames are appended, the head may change only the lease, the status and
+    the time. A thread that is still incomplete, because a copy is being written to it, may get its final head.
 
-    Raises `Conflict` if the append begins after the end of the log. An append that begins before the end is checked
-    only in itself: the store refuses it, or finds that it was made before.
+    Raises `Conflict` if the append begins after the end of the log. If it begins before the end, it is not checked here
+    whether it fits the stored log: the store refuses such an append, unless it repeats one that was made before.
     """
     head, frames = body.head, 0 if stored is None else stored.frames
     if body.at > frames:
@@ -72,9 +72,9 @@ def check_addition(stored: Head | None, body: Append) -> None:
 
 
 def _check_log(head: Head, body: Append, end: str | None) -> None:
-    """Raise `Refused` if the frames of an append do not follow each other, or if the head does not describe the log that
-    results. `end` is the digest of the log's last frame; None if it is not known, because the append does not begin at
-    the end of the log."""
+    """Raise `Refused` if the frames of the append `body` do not follow each other, or if `head`, the new head, does not
+    describe the log that results. `end` is the digest of the stored log's last frame; None if the append does not begin
+    at the end of that log, so that its first frame cannot be compared."""
     if head.frames != body.at + len(body.frames):
         raise _refused("the head has another number of frames than the log would have")
     for frame in body.frames:
@@ -88,8 +88,13 @@ def _check_log(head: Head, body: Append, end: str | None) -> None:
 
 
 def _check_names(stored: Head | None, head: Head) -> None:
-    """Raise `Refused` if the head has an id or a tag that is reserved for Clew. By these, `rekey` and `purge` know the
-    copies that they have made, and delete the threads that were copied. Tags that the thread has already may stay."""
+    """Raise `Refused` if `head`, the new head in an append, has an id or a tag that is reserved for Clew. `stored` is
+    the thread's head before the append, or None if there is no such thread. Tags that `stored` has may stay, and a
+    thread that is new or incomplete may be marked as incomplete.
+
+    `rekey` and `purge` recognise the copies that they make of threads by such ids and tags, and then replace the
+    threads by these copies. So nobody else may set them.
+    """
     if is_reserved(head.thread_id):
         raise _refused("the id is reserved for Clew")
     is_new = stored is None or is_part(stored)

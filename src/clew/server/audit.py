@@ -72,8 +72,8 @@ class Audit:
                 ) from None
 
     def end(self, request: Request, status: int) -> None:
-        """Record the outcome of a request: its status code. Also records requests that were refused to a known token,
-        and logins, whether they succeeded or not."""
+        """Record the outcome of a request: its status code. Also records logins, whether they succeeded or not, and
+        requests that were refused although their token is known, because the token does not allow them."""
         by_link = request.method == "GET" and status == 303
         is_login = request.route == "/login" and (by_link or (request.method == "POST" and status in (303, 401)))
         is_refused = request.token is not NOBODY and status == 403

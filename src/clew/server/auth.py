@@ -155,12 +155,13 @@ def _check_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:
 
 
 def in_store(tenant: str, inner: str) -> str:
-    """Return the namespace of the store that a request uses. `tenant` is the namespace of its token, `inner` the one
-    that the client names within it; `inner` may be empty.
+    """Return the namespace of the store that a request uses. `tenant` is the namespace of the request's token, and
+    `inner` the namespace that the client names within it, which may be empty.
 
-    The result is `tenant`, or `tenant/inner`, or `tenant#` and the blake3 of `inner` if that would be too long. A
-    tenant's name contains neither `/` nor `#`, so no client can reach a namespace outside its tenant. If `tenant` is
-    the operator's `*`, the result is `inner` itself.
+    The result is `tenant` if `inner` is empty, and otherwise `tenant/inner`. If that is longer than a namespace may be,
+    the result is `tenant#` and a hash (blake3) of `inner`. A tenant's name contains neither `/` nor `#`, so no client
+    can reach a namespace outside its tenant. If `tenant` is `*`, the namespace of an operator's token, the result is
+    `inner` itself.
     """
     check_namespace(inner)
     if tenant == EVERY_NAMESPACE:
@@ -189,8 +190,8 @@ class Rates:
 
     def wait(self, who: str, *, count: bool = True) -> int:
         """Count a request of the caller `who`, such as the hash of a token. Returns 0 if the request is allowed;
-        otherwise the seconds, as a whole number, to wait until the next request is allowed. If `count` is False, the
-        request is not counted; the result is the same."""
+        otherwise the seconds, as a whole number, to wait until the next request is allowed. With `count=False`, the
+        result is the same, but no request is counted."""
         if not self._rate:
             return 0
         now = self._now()

@@ -137,8 +137,8 @@ class Connections:
         return True
 
     def _push_out(self, address: str | None) -> bool:
-        """End the oldest connection on which no token was shown: of this address, or of all if it is None. Returns
-        whether there was one."""
+        """End the oldest connection on which no token was shown: the oldest from `address`, or from anywhere if
+        `address` is None. Returns whether there was such a connection."""
         for entry in self._entries.values():  # the oldest first
             if entry.token is None and address in (None, entry.address):
                 self._end(entry)
@@ -184,14 +184,14 @@ _CHUNK_HEAD = re.compile(rb"[0-9A-Fa-f]{1,16}(?:;[^\r\n]*)?\r\n")
 
 
 class _StrictBuffer(ReceiveBuffer):
-    """The bytes of requests that h11 has not parsed yet. Raises `RemoteProtocolError` for what h11 reads in one way, and
-    a proxy in front of the service may read in another: they would not agree where a request ends. Replaces the buffer
-    that h11 makes."""
+    """The bytes of requests that h11, the HTTP parser, has not parsed yet. Replaces the buffer that h11 makes. Raises
+    `RemoteProtocolError` for bytes that h11 accepts but that a proxy in front of the service may read differently:
+    proxy and service would then not agree where a request ends."""
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
-        """Return the lines of the head of a request, or those after its last chunk; None if they are not complete.
-        Refuses lines that do not end with CRLF, lines that continue the one before, and a length of the body that is
-        not one number."""
+        """Return the lines of the head of a request, or the lines after the last chunk of its body; None if they have
+        not all arrived. Raises `RemoteProtocolError` if a line does not end with CRLF or continues the line before it,
+        or if the header with the length of the body is not a single number."""
         data, start = self._data, self._multiple_lines_search
         if data[:2] != b"\r\n":
             end = data.find(b"\r\n\r\n", max(0, start - 2))
@@ -211,8 +211,9 @@ class _StrictBuffer(ReceiveBuffer):
         return lines
 
     def maybe_extract_next_line(self) -> bytearray | None:
-        """Return the line before a chunk, which has its size; None if it is not complete. Refuses a size with anything
-        but digits, such as a space behind it."""
+        """Return the line in front of a chunk of a request's body, which gives the size of the chunk; None if the line
+        has not arrived completely. Raises `RemoteProtocolError` if the size is not a plain number in hexadecimal
+        digits, for example if a space follows it."""
         line = super().maybe_extract_next_line()
         if line is not None and not _CHUNK_HEAD.fullmatch(line):
             raise h11.RemoteProtocolError("the size of a chunk is not a number")
@@ -220,10 +221,10 @@ class _StrictBuffer(ReceiveBuffer):
 
 
 class Connection(H11Protocol):
-    """One connection of a client, which carries one request after the other. Ends it if the client takes too long to
-    send the head of a request, or to receive a response.
+    """One connection of a client, which carries one request after the other. Ends the connection if the client takes
+    too long to send the head of a request, or to receive a response.
 
-    How long the body of a request may take is checked where it is read, in `wire`.
+    How long a client may take for the body of a request is checked in the module `wire`, which reads bodies.
     """
 
     def __init__(self, limits: Connections, *given: Any, **named: Any) -> None:
@@ -256,7 +257,8 @@ class Connection(H11Protocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that breaks the rules of HTTP, unless a response is under way, and close the connection."""
+        """Answer a request that breaks the rules of HTTP, unless a response is under way, and close the connection. The
+        answer does not contain `msg`, the parser's description of the error."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.write(_MALFORMED)
         self.transport.close()
@@ -289,7 +291,8 @@ class Connection(H11Protocol):
             return True
 
     def check(self, now: float) -> None:
-        """End the connection if its client takes too long. `now` is the time of the event loop."""
+        """End the connection if its client takes too long to send the head of a request or to receive a response. `now`
+        is the time of the event loop, in seconds."""
         if self.transport.is_closing() and self._stalled is None:
             self._stalled = now  # what was sent last may never be taken
         if self._stalled is not None and now - self._stalled > self._settings.send_timeout:
@@ -326,8 +329,8 @@ class _Accepted(socket.socket):
 
 
 class Listener(socket.socket):
-    """A listening socket that accepts connections within the limits. It answers every other connection with 503 and
-    closes it at once, so that it costs almost nothing."""
+    """A listening socket that accepts connections within the limits on their number. It answers any connection beyond
+    the limits with 503 and closes it at once, which costs almost nothing."""
 
     connections: Connections
 
@@ -347,8 +350,9 @@ class Listener(socket.socket):
 
 
 def listen(host: str, port: int, connections: Connections) -> list[socket.socket]:
-    """Return sockets that listen on every address of this host. If `port` is 0, all have the same free port. Raises
-    OSError if one of the addresses cannot be had."""
+    """Return sockets that listen on every address of this host. `connections` counts the connections that they accept.
+    If `port` is 0, all the sockets have the same free port. Raises `OSError` if it is not possible to listen on one of
+    the addresses."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners: list[socket.socket] = []
     try:
@@ -370,8 +374,8 @@ def listen(host: str, port: int, connections: Connections) -> list[socket.socket
 
 
 def _network(peer: Any) -> str:
-    """Return the address by which a client is counted: its IPv4 address or, because one client can have 2**64 IPv6
-    addresses, the network of these. `peer` is the client's address as a socket gives it."""
+    """Return the address by which a client is counted. This is its IPv4 address or, because one client can have 2**64
+    IPv6 addresses, the /64 network of its IPv6 address. `peer` is the client's address as a socket gives it."""
     host = str(peer[0]).partition("%")[0] if isinstance(peer, tuple) and peer else ""
     try:
         address = ipaddress.ip_address(host)

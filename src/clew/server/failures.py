@@ -94,7 +94,8 @@ def failure_of(error: Exception) -> Failure:
 
 def log_failure(error: BaseException) -> None:
     """Write an error to the log: its class, and the last 8 lines of its traceback as file, line number and function.
-    The message of the error is left out, because it may contain a tenant's data; but a full disk is named."""
+    The message of the error is left out, because it may contain a tenant's data. If the disk is full, the log says
+    so."""
     entry: dict[str, object] = {"event": "error", "kind": type(error).__name__, "at": places(error)}
     if is_full_disk(error):
         entry["reason"] = FULL_DISK

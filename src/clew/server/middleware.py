@@ -112,7 +112,8 @@ class Gate:
             return
 
     async def _handle(self, scope: Any, connection: _Counted) -> None:
-        """Respond to one HTTP request, and record it in the access log and the metrics."""
+        """Respond to one HTTP request, which `scope` describes in ASGI's form, and record it in the access log and the
+        metrics. `connection` wraps the functions that receive the request and send the response."""
         start = time.perf_counter()
         request = Request(scope, connection.receive, self._stores, self._settings)
         request.room = Room(self.bodies)
@@ -268,8 +269,9 @@ def _counted_response(request: Request, response: Response, size: int) -> Respon
 
 
 def _ambiguity(headers: Iterable[tuple[bytes, bytes]]) -> Failure | None:
-    """Return a `Failure` if two programs could read the headers of a request differently. A proxy in front of the service
-    and the service itself would then not agree where the request ends, or who sent it."""
+    """Return a `Failure` (an error code and a message) if two programs could read the headers of a request differently,
+    and otherwise None. A proxy in front of the service and the service itself would then not agree where the request
+    ends, or who sent it."""
     names = [name for name, _ in headers]
     if b"content-length" in names and b"transfer-encoding" in names:
         return Failure("invalid", "the request has both Content-Length and Transfer-Encoding. Send one of them.")

@@ -39,7 +39,7 @@ _BUSY = 5000
 
 
 class _Coming:
-    """What a tenant's writes under way will add to its counts."""
+    """The numbers of threads and bytes that a tenant's writes in progress will add to the tenant's counts."""
 
     __slots__ = ("size", "threads")
 
@@ -69,9 +69,10 @@ class Ledger:
 
     @contextmanager
     def reserved(self, tenant: str, *, threads: int, size: int) -> Iterator[None]:
-        """Reserve room for `threads` more threads and `size` more bytes until the block ends, so that of several writes
-        at once no two use the same room. The block stores them and counts them with `add`. If it raises an error, the
-        room is free again. Raises `Refused` if they would exceed what the tenant may have."""
+        """Reserve room for `threads` more threads and `size` more bytes until the block ends, so that no two writes at
+        the same time use the same room. The block stores the threads or blobs and counts them with `add`. If the block
+        raises an error, the room is free again. Raises `Refused` if the tenant may not have so many threads or
+        bytes."""
         kept = self._db.execute("SELECT threads, bytes FROM totals WHERE tenant = ?", (tenant,)).fetchone() or (0, 0)
         coming = self._coming.setdefault(tenant, _Coming())
         has_threads, has_bytes = kept[0] + coming.threads, kept[1] + coming.size

@@ -119,9 +119,10 @@ class Request:
         return thread_id
 
     def need_client(self) -> None:
-        """Raise `Refused` if the client has gone away, and make the store look again before it writes. Call this right
-        before something is written. A client that gave up has taken the call as failed, and a service that was busy or
-        frozen, or a store that waited for a lock, must not carry out the write after that."""
+        """Raise `Refused` if the client has closed the connection. Call this right before something is written. A
+        client that gave up has taken the call as failed, so a service that was busy or frozen must not carry out the
+        write after that. The store is told to check the connection again if it has to wait, for a lock for example,
+        before it writes."""
         if self._connection is None:
             return
         if self._connection.is_gone():

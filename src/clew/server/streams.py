@@ -64,8 +64,8 @@ async def _rest(first: bytes, second: bytes, chunks: Stream) -> Stream:
 
 
 async def _gathered(parts: Stream) -> Stream:
-    """Yield the bytes of these parts in chunks: small parts are joined until they have at least `_CHUNK` bytes, and a
-    part of more than `_PIECE` bytes is cut into pieces of that size."""
+    """Yield the bytes of a response, which come in `parts` of any size, in chunks: small parts are joined until they
+    have at least `_CHUNK` bytes, and a part of more than `_PIECE` bytes is cut into pieces of that size."""
     gathered: list[bytes] = []
     size = 0
     async with aclosing(parts):

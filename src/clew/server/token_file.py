@@ -61,10 +61,12 @@ def _is_token(line: str) -> bool:
 
 
 class Tokens:
-    """The tokens that a service accepts, found by the hash of their secret: those given, and those of a file.
+    """The tokens that a service accepts, found by the hash of their secret: some given as arguments, and those in a
+    file.
 
     The file is looked at before every use and read again when it has changed. If it cannot be read then, or has a wrong
-    line, the tokens from before stay and the log says so: half a file must not lock everybody out.
+    line, the tokens that were read before stay valid, so that a half-written file does not lock everybody out. The log
+    says so.
 
     A caller cannot learn a secret by measuring how long a lookup takes. The time depends only on the hash of the secret
     that was sent, and nobody can choose a secret by its hash. The comparison that follows takes constant time.

@@ -63,7 +63,7 @@ class IncomingDigests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class IncomingSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request that deletes blobs: their digests, and for how many microseconds a blob must not have been
-    touched."""
+    touched. A blob is touched when it is stored, referred to by an append, or asked for as missing."""
 
     digests: Annotated[list[str], msgspec.Meta(max_length=2**17)]
     untouched_for_micros: Annotated[int, msgspec.Meta(ge=0)]
@@ -93,8 +93,8 @@ def parsed(kind: type[T], body: bytes | bytearray | msgspec.Raw, form: str = MSG
 
 
 async def octets(request: Request, limit: int) -> bytes:
-    """Read a request body as plain bytes. Raises `InvalidInput` if its media type says otherwise, and `Refused` if it
-    has more than `limit` bytes."""
+    """Read a request body as plain bytes. Raises `InvalidInput` if the request does not state the media type of plain
+    bytes, and `Refused` if the body has more than `limit` bytes."""
     if (form := _media_type(request)) != OCTETS:
         raise InvalidInput(f"a body of {form or 'no type'}; send {OCTETS}")
     return bytes(await whole(request, limit))

@@ -137,7 +137,7 @@ class Agent:
         """Return a new random thread id that begins with the agent's name."""
 
     def questions(self, thread_id: str) -> list[Question]:
-        """Return the questions that a thread waits for. Raises `ThreadNotFound` if the store does not have the thread."""
+        """Return the questions to a person that a thread waits for. Raises `ThreadNotFound` if there is no such thread."""
 
     def resume(
         self,
@@ -149,12 +149,11 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
-        """Go on with a thread. `answer` answers the question that it waits for; for several questions, give a dict by
-        question id. A `prompt`, its `prompt_id`, `max_turns` and `timeout` mean the same as for `run`.
-
+        """Go on with a thread. `answer` answers the question that the thread asked a person; for several questions, give
+        a dict by question id. The other arguments mean the same as for `run`.
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
-        it ran none, this resumes the newest thread of an agent with this name; `RunStarted`, the first event, says
-        which. If several such threads are unfinished, it raises a `UsageError` that lists them, and runs nothing."""
+        the object has run none, this resumes the newest thread of an agent with this agent's name, and `RunStarted`, the
+        first event, says which. If several such threads are unfinished, raises a `UsageError` that lists them."""
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
         """Return the session that a handle (the string from `session.resume_handle`) or a thread id names, in any
@@ -176,16 +175,14 @@ class Agent:
     ) -> RunResult:
         """Ask the agent, on the thread `thread_id` or else a new one. Unfinished work of the thread is finished first.
 
-        With a `prompt_id` the prompt is asked only once on its thread. The same id again goes on with that prompt or
-        returns its answer, even if other prompts came later. Another id with the same words is a new prompt. Without an id,
-        a prompt with the words of the thread's last prompt goes on with that one if it is unfinished, as after a crash;
-        else it is new.
+        With a `prompt_id` the prompt is asked only once on its thread. Given again, the run goes on with that prompt or
+        returns its answer, even if other prompts came later. Another id with the same words is a new prompt. Without an
+        id, a prompt is new unless the thread's last prompt has the same words and is unfinished, as after a crash: then
+        the run goes on with that one.
 
-        If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the status
-        `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
-
-        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted, whatever it
-        is doing, and can be resumed."""
+        If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the
+        status `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted."""
 
     def session(
         self,
@@ -202,11 +199,12 @@ class Agent:
             with agent.session(...) as session:
                 session.run(...)
 
-        With `resume=True`, a program that is run again goes on where it stopped: each prompt is known by its position,
-        and an answer on record is returned at once. Without a `thread_id`, the thread's id is then a hash of the
-        agent's name, the first prompt and the folder. Such a thread is deleted when the session is left and its last
-        run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if that run was interrupted or
-        failed. Other threads are never deleted. `workspace` or `output_dir` replaces the agent's folder here."""
+        With `resume=True`, a program that is run again goes on where it stopped: each prompt is recognized by its
+        position in the session, and an answer on record is returned at once. Without a `thread_id`, the thread's id is
+        then a hash of the agent's name, the first prompt and the folder. Such a thread is deleted when the session is
+        left and its last run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` it is also
+        deleted if that run was interrupted or failed. Other threads are never deleted. `workspace`, or `output_dir`, is
+        the folder for the tools of this session, in place of the agent's own."""
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
         """Return a session on a new thread, or on the thread with this id. Its handle, a string with which any process
@@ -226,8 +224,9 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `run` does, and return a run to iterate: `for event in agent.stream("…")`. The run's `result` is
-        there after the last event. Without a prompt, go on as `resume` does, with `answer` if given."""
+        """Ask a prompt, on the thread `thread_id` or else a new one, and return a run whose events can be iterated:
+        `for event in agent.stream("…")`. The run's `result` is there after the last event. Without a prompt, the
+        run resumes the thread, with `answer` if given. The arguments mean the same as for `run` and `resume`."""
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
         """Return the thread id that `session(resume=True)` makes for a session whose first prompt is `task`. Runs nothing.
@@ -302,9 +301,9 @@ class Checkpointer:
         not exist."""
 
     def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        """Delete these blobs, except those that were touched within this time. A blob is touched when it is put, given
-        as a ref to an append, or asked for with `missing_blobs`. So a blob that is touched after `blobs` has listed it
-        stays."""
+        """Delete these blobs, except those that were touched within the time `untouched_for`, counted back from now. A
+        blob is touched when it is put, given as a ref to an append, or asked for with `missing_blobs`. So a blob that
+        is touched after the method `blobs` has listed it stays."""
 
     def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         """Return the stored blobs by digest. Blobs that the store does not have are left out. Raises `Corrupt` if stored
@@ -322,10 +321,10 @@ class Checkpointer:
         - A thread that exists and matches during the whole listing is yielded, even if it is written meanwhile.
         - Each head that is yielded was written by an append, and matches the query. If the thread is written during the
           listing, its head may be the one from before or the one from after.
-        - **With a limit**, all heads are in order. So `query.after(last)` goes on exactly below the page: no thread is
-          in two pages, and a thread that is not written meanwhile is in one. A thread that is written between two pages
-          moves to the front in the order `updated`, and may then be in neither page; in the order `created`, no thread
-          is missed.
+        - **With a limit**, all heads are in order. So `query.after(last)`, where `last` is the last head of a page,
+          goes on right after that page: no thread is in two pages, and a thread that is not written meanwhile is in
+          one. A thread that is written between two pages moves to the front in the order `updated`, and may then be in
+          neither page; in the order `created`, no thread is missed.
         - **Without a limit**, a store may read the heads in parts, each of 500 or more and each in order. A thread that
           is written meanwhile may come in a later part than its new time would put it. All other heads are in order.
 
@@ -446,11 +445,12 @@ class MySQLCheckpointer(Checkpointer):
 class OCICheckpointer(Checkpointer):
     """A store in a bucket of OCI Object Storage. The URL is `oci://namespace/bucket/prefix`.
 
-    The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own. `auth`
-    selects the credentials: `config` takes them from a profile of the SDK's configuration file; `instance` and
-    `resource` use the principal that OCI gives to the machine or the function in which this runs. Alternatively pass a
-    configured `ObjectStorageClient` as `client`. A call without progress for `timeout` seconds, 10 by default, raises
-    `Unavailable`. The progress of an upload cannot be seen, so it gets one more second for each MiB.
+    The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own, which
+    keeps the threads of several users of one store apart. `auth` selects the credentials: `config` takes them from a
+    profile of the SDK's configuration file; `instance` and `resource` use the principal that OCI gives to the machine
+    or the function in which this runs. Alternatively pass a configured `ObjectStorageClient` as `client`. A call
+    without progress for `timeout` seconds, 10 by default, raises `Unavailable`. The progress of an upload cannot be
+    seen, so it gets one more second for each MiB.
     """
 
     def __init__(
@@ -525,12 +525,13 @@ class OpenSearchCheckpointer(Checkpointer):
       second node.
     - `index_messages=true` allows `index_text`.
     - `client`: an `opensearchpy.AsyncOpenSearch` to use, for several hosts or for signed requests, as Amazon's service
-      needs them. It is not closed with the checkpointer. It should not retry conditional writes, but if it does, nothing
-      is lost.
+      needs them. The client is not closed with the checkpointer. It should not retry conditional writes, but if it
+      does, nothing is lost.
 
-    An acknowledged append is durable, because the translog is synced for each request. Indices with
-    `index.translog.durability: async` are refused on first use. Reads get documents by id and see every write. Listings and
-    searches refresh the index first, so that they see everything appended before; appends never wait for a refresh.
+    An acknowledged append is durable, because the cluster syncs its write-ahead log, the translog, for each request.
+    Indices with `index.translog.durability: async` are refused on first use. Reads get documents by id and see every
+    write. Listings and searches refresh the index first, so that they see everything appended before; appends never
+    wait for a refresh.
 
     An append checks that the blobs it refers to exist, and sets their time of last use to now, in a request before the
     write. Garbage collection spares a blob for a grace period after its last use, so that period must be longer than an
@@ -693,10 +694,10 @@ class Run(Generic[T]):
 class SQLiteCheckpointer(Checkpointer):
     """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
 
-    All checkpointers that a process opens on the same file with the same `timeout` share one writer, so appends that are
-    made at the same time share one fsync. Several processes may use the same file. Network file systems are refused,
-    because SQLite's WAL is not safe on them. `timeout` is how many seconds a call waits while another process has locked
-    the file and writes nothing.
+    All checkpointers that a process opens on the same file with the same `timeout` share one OS thread that writes, so
+    appends that are made at the same time share one fsync. Several processes may use the same file. Network file
+    systems are refused, because SQLite's WAL is not safe on them. `timeout` is how many seconds a call waits while
+    another process has locked the file and writes nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], namespace: str = "", *, timeout: float = 10.0) -> None: ...
@@ -743,8 +744,8 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def cancel(self) -> None:
-        """Stop the work that is under way, as Ctrl+C does, and return once that is on record. The session can go on
-        afterwards."""
+        """Stop the work that is under way, as Ctrl+C does, and return once it is on record that the work was
+        interrupted. The session can go on afterwards."""
 
     def end(self) -> None:
         """The same as `cancel`: stop the work that is under way. The session stays on record, and can be resumed from
@@ -753,8 +754,8 @@ class Session:
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
-        """Return a handle like `resume_handle`, with options: signed with `key`, refused once `expires_in` has passed,
-        or with `hints`.
+        """Return a handle, a string from which any process can go on with this session, with options: signed with
+        `key`, refused once `expires_in` has passed, or with `hints`.
 
         Hints help the process that resumes the session. They are the folder, and the URL of the store without its
         credentials."""
@@ -765,7 +766,7 @@ class Session:
         provider could not be given in full."""
 
     def move_to(self, provider: str, **settings: Any) -> Session:
-        """Go on at another provider with the whole conversation. Stops the work that is under way, and returns the
+        """Go on with the whole conversation at another provider. Stops the work that is under way, and returns the
         session to use from now on.
 
         `settings` are the arguments of `Agent(provider=…)` that are to change. `move_to("clew", model=…)` goes on with
@@ -785,7 +786,7 @@ class Session:
         timeout: float | None = None,
     ) -> RunResult:
         """Go on with work that was stopped. `answer` answers the question that the work waits for; for several
-        questions, give a dict by question id. A `prompt` is asked as by `send`: with a `prompt_id`, only once.
+        questions, give a dict by question id. A `prompt`, if given, is asked too; with a `prompt_id`, only once.
 
         `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted. A
         provider's session refuses `answer` and `max_turns`."""
@@ -799,17 +800,18 @@ class Session:
         password."""
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> RunResult:
-        """The same as `send`."""
+        """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds. With a `prompt_id` the
+        prompt is asked only once on its thread. `run` and `send` are two names for the same method."""
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> RunResult:
         """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds.
 
-        With a `prompt_id` the prompt is asked once: the same id again goes on with that prompt or returns its answer.
-        Another id with the same words is a new prompt."""
+        With a `prompt_id` the prompt is asked once: if the same id is given again, the session goes on with that prompt
+        or returns its answer. A prompt with another id is a new one, even if its words are the same."""
 
     @property
     def session_id(self) -> str:
-        """The same as `thread_id`."""
+        """The id of the thread that holds this session, as in `thread_id`."""
 
     def stream(
         self,
@@ -820,18 +822,18 @@ class Session:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `send` does, and iterate the events: `for event in session.stream("…")`. The `result` of the run
-        is available after the last event.
+        """Ask a prompt, and return a run whose events can be iterated: `for event in session.stream("…")`. The
+        `result` of the run is available after the last event.
 
-        Without a prompt the session goes on as `resume` does, and takes its arguments. Raises `UsageError` if `answer`
-        or `max_turns` is given together with a prompt."""
+        Without a prompt the run goes on with work that was stopped, as `resume` does, and takes the same arguments as
+        that method. Raises `UsageError` if `answer` or `max_turns` is given together with a prompt."""
 
     @property
     def thread_id(self) -> str:
         """The id of the thread that holds this session."""
 
     def trajectory(self) -> Trajectory:
-        """Read from the record what was done so far, prompt by prompt: `(session.trajectory()).exchanges`."""
+        """Read from the store what was done so far, prompt by prompt: `(session.trajectory()).exchanges`."""
 
 class Thread:
     """A thread that this process holds: `with Thread.open(checkpointer, "user-42") as thread: ...`
@@ -1096,9 +1098,9 @@ class Thread:
         """If the thread was taken from another process by `takeover`, wait until the lease of that process must have
         ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a wait.
 
-        It does not matter whether this process took the thread over, or a holder before it that was stopped since.
-        Returns False at once if there was no takeover, if the thread had no lease then, if its holder was certainly
-        gone, or if that lease must have ended by now."""
+        The takeover may have been made by this process, or by an earlier holder that was stopped since. Returns False
+        at once if there was no takeover, if the thread had no lease at the takeover, if the holder of that lease was
+        certainly gone, or if that lease must have ended by now."""
 
     @property
     def present(self) -> Present:
@@ -1200,9 +1202,10 @@ class Thread:
         """Save a thread up to its last good frame as a new thread, and return the new thread's head.
 
         The damaged thread is not touched. The saved part ends with the last frame whose state can still be computed: a
-        frame with an unbroken chain back to the beginning, or back to a folded state, which stands for everything before
-        it. Entries and their times are kept. Frames are encoded again, so that they follow each other and, in an encrypted
-        store, open under the new id. The new thread has no lease, and its status is that of its last frame.
+        frame with an unbroken chain back to the beginning, or back to a folded state, which is the thread's whole state at
+        some point and stands for everything before it. Entries and their times are kept. Frames are encoded again, so that
+        they follow each other and, in an encrypted store, open under the new id. The new thread has no lease, and its
+        status is that of its last frame.
 
         A long thread is written in parts and stays hidden until the last part is written. If this is interrupted, call it
         again with the same ids: it starts over. Raises `Conflict` if any other thread has the id `new_id`.
@@ -1264,8 +1267,8 @@ class Workspace:
     they lie. Owners, extended attributes and access lists are not kept.
 
     Files are cut into chunks, and each chunk is stored once for all threads of the store. A file that has not changed
-    since the last snapshot is not read again. For a folder in which nothing has changed, nothing new is stored: the
-    folder above it names the same digest as before.
+    since the last snapshot is not read again. For a folder in which nothing has changed, nothing new is stored: the new
+    snapshot refers to what the last one stored.
     """
 
     def __init__(
@@ -1326,8 +1329,9 @@ def open_checkpointer(
     allow_plain: bool | None = None,
     marks: str | Path | None = None,
 ) -> Checkpointer:
-    """Open the checkpointer that a URL names; without a URL, the default store (see `default_url`). It connects when it
-    is first used. `namespace` selects a part of the store that shares nothing with its other namespaces.
+    """Open the checkpointer that a URL names. Without a URL, open the one that the environment variable `CLEW_STORE`
+    names, or else a SQLite file in the user's data folder. The checkpointer connects when it is first used. `namespace`
+    selects a part of the store that shares nothing with its other namespaces.
 
     URLs are, for example, `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`,
     `file:relative/dir` and `memory://`. Servers and object storage have schemes of their own, and installed packages
@@ -1336,5 +1340,5 @@ def open_checkpointer(
     With `key`, or else the environment variable `CLEW_KEY`, all that is written is encrypted, and reading anything
     unencrypted raises an error. A key is 32 bytes, or these bytes as hex or base64 text. Of several keys the first
     encrypts and all decrypt. With `allow_plain`, or `CLEW_ALLOW_PLAIN=1`, data that was written without a key is read
-    too. `marks`, or `CLEW_MARKS`, is a folder outside the store that remembers how long each thread was, so that an older
-    copy is recognised. `allow_plain` and `marks` can only be used with a key."""
+    too. `marks`, or `CLEW_MARKS`, is a folder outside the store that remembers how long each thread was, so that an
+    older copy is recognised. `allow_plain` and `marks` can only be used with a key."""

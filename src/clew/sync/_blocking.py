@@ -3,8 +3,8 @@
 `clew.sync` has one event loop, in an OS thread of its own. Methods and properties of an async object run there, because
 that is the only place where they may be used. Their results are converted too: an async iterator to an iterator, an
 object of an async class to its blocking form. A method that returns a run blocks until it has the run's result, except
-for `stream`, which returns the run to be iterated. `async with` becomes `with`. It is entered in one task and left in
-another, so an async class must not keep a task group open in between.
+for `stream`, which returns the run to be iterated. `async with` becomes `with`. The context of the async object is
+entered in one asyncio task and left in another, so an async class must not keep a task group open in between.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _END = object()
 
 
 class Blocking:
-    """The blocking form of an object that can be used only on the event loop. Calls on it are made on the original
-    object, in the loop's OS thread."""
+    """The blocking form of an object that can be used only on the event loop. Calls on the blocking form are made on
+    the original object, in the OS thread of the event loop."""
 
     __slots__ = ("__weakref__", "_origin", "_pid")
     _origin: Any
@@ -94,7 +94,8 @@ def return_annotation(name: str, annotation: str) -> str:
 
 
 def documentation(text: str | None) -> str | None:
-    """Return the docstring for a blocking form: that of the original without the words `async` and `await`."""
+    """Return the docstring for the blocking form of a class or function: the original docstring `text`, without the
+    words `async` and `await`."""
     if not text:
         return text
     return _ASYNC_WORDS.sub(lambda found: "a " if found[0] == "an async " else "", text)
@@ -189,7 +190,7 @@ def _method(name: str, original: Callable[..., Any], *, attribute: bool = False)
 
 
 def _finishing(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper around a method of the async object. If the method returns a run, the wrapper returns a
+    """Return a wrapper around `method`, a method of an async object. If the method returns a run, the wrapper returns a
     coroutine that waits for the end of the run and gives its result. Any other value that the method returns is passed
     on as it is."""
 
@@ -205,9 +206,8 @@ async def _finished(run: Run[Any]) -> Any:
 
 
 def _entered(origin: Any) -> Any:
-    """Enter the async context of this object, and return what entering gives. If the caller is interrupted (Ctrl+C)
-    just after that, leave the context again, because the caller's `with` block has not begun and so would not leave it.
-    """
+    """Enter the async context of `origin`, and return what entering gives. If the caller is interrupted (Ctrl+C) just
+    after that, leave the context again: the caller's `with` block has not begun, and so would not leave it."""
     entered = False
 
     async def enter() -> Any:

@@ -126,7 +126,7 @@ class _Operation:
 
 
 class _Portal:
-    """The event loop, and the OS thread in which it runs."""
+    """The event loop of `clew.sync`, on which all blocking calls do their work, and the OS thread in which it runs."""
 
     def __init__(self) -> None:
         self.running: set[asyncio.Task[None]] = set()
@@ -163,8 +163,8 @@ class _Portal:
             _end_with_the_interpreter()
 
     def stop(self) -> None:
-        """Stop the event loop and wait for its end, for at most four times `EXIT_TIME` seconds. On Ctrl+C, stop
-        waiting."""
+        """Stop the event loop and wait for its end, for at most four times `EXIT_TIME` seconds. If Ctrl+C is pressed,
+        return without waiting any longer."""
         with suppress(KeyboardInterrupt):
             self.loop.call_soon_threadsafe(self.stopping.set)
             self._thread.join(4 * EXIT_TIME)
@@ -232,7 +232,8 @@ def _stop() -> None:
 
 
 def _forget() -> None:
-    """Begin with a new event loop in a forked child process. The OS thread of the old one exists only in the parent."""
+    """Make `clew.sync` begin with a new event loop in a forked child process. The old event loop cannot be used there,
+    because the OS thread in which it runs exists only in the parent process."""
     global _current, _lock, _to_close, _to_stop
     _inherited.append((_current, _to_close, _to_stop))
     _current, _lock, _to_close, _to_stop = None, threading.Lock(), weakref.WeakSet(), weakref.WeakSet()

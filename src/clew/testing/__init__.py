@@ -1,5 +1,5 @@
-"""Tools for testing your own agents and stores: models that answer from a script, an HTTP server that does the same,
-and tests that every store has to pass.
+"""Tools for testing your own agents and stores: models that answer from a script, an HTTP server that answers from a
+script like the vendors' APIs, and tests that every store has to pass.
 
 The HTTP server and the tests of stores need the extra `testing`. Each name is imported on first use.
 """

@@ -1,4 +1,5 @@
-"""Functions that make the responses of a scripted model, and `Reply`, the form into which all of them are converted."""
+"""Functions with which a test writes the responses of a scripted model, and `Reply`, the form into which every response
+is converted."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ for thousands of events."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """One response of a scripted model. `say("…") + call("…")` joins two into one response."""
+    """One response of a scripted model, which a test prepares. `say("…") + call("…")` joins two into one response."""
 
     content: tuple[Block, ...] = ()
     usage: Usage | None = None
@@ -70,8 +71,8 @@ def say(text: str) -> Reply:
 
 
 def think(text: str, signature: str | None = None) -> Reply:
-    """Make a response in which the model thinks this text. If the response has no signature, a model server adds one.
-    Over OpenAI's chat completions API, thinking is not sent."""
+    """Make a response in which the model thinks this text. If `signature` is None, a model server signs the text. Over
+    OpenAI's Chat Completions API, thinking is not sent."""
     return Reply(content=(Thinking(text, signature),))
 
 
@@ -80,8 +81,8 @@ def call(name: str, arguments: Any = None, /, **named: Any) -> Reply:
     keywords are given as one value: `call("add", {"a-1": 1})`.
 
     The id of the call is made from two numbers: that of the response in the conversation, and that of the call in the
-    response. So it is the same when a run is resumed. To set an id of your own, use a `ToolCall` instead. Raises
-    `InvalidInput` if arguments are given in both ways.
+    response. So the id is the same when a run is resumed. To set an id of your own, use a `ToolCall` instead. Raises
+    `InvalidInput` if arguments are given both as keywords and as one value.
     """
     if arguments is not None and named:
         raise InvalidInput("a call takes its arguments either as one value or by name, not both")
@@ -96,8 +97,9 @@ def reply(*parts: Part, usage: Usage | None = None, stop: str = "", model: str =
 
 
 def reply_of(response: Response) -> Reply:
-    """Convert any form that a response may have in a script to a `Reply`. If the response is an exception, raise it.
-    Raises `InvalidInput` for a value that cannot be a response."""
+    """Convert a response to a `Reply`. A test may write a response in many forms, such as a text, a tool call, a list
+    of these or a whole message. If the response is an exception, raise it. Raises `InvalidInput` for a value that
+    cannot be a response."""
     if isinstance(response, BaseException) or (isinstance(response, type) and issubclass(response, BaseException)):
         raise response
     if isinstance(response, Reply):
@@ -121,9 +123,9 @@ def reply_of(response: Response) -> Reply:
 
 
 def identified(content: Sequence[Block], number: int, prefix: str = "call") -> tuple[Block, ...]:
-    """Return the content of a response, with an id added to every tool call that has none. The id is made of `prefix`,
-    the number of the response, and the number of the call among the response's calls: `call_1_2`. Both count from 1 in
-    the id; `number` itself counts from 0."""
+    """Return the content of a response, with an id added to every tool call that has none. An id such as `call_1_2` is
+    made of `prefix`, the number of the response, and the number of the call among the response's calls. In the id both
+    numbers count from 1; the argument `number`, the number of the response, counts from 0."""
     calls = 0
     blocks: list[Block] = []
     for block in content:
@@ -136,23 +138,23 @@ def identified(content: Sequence[Block], number: int, prefix: str = "call") -> t
 
 
 def pieces(text: str) -> list[str]:
-    """Split a text into the pieces in which it is streamed, at most `_MOST_PIECES`. Each piece is one word. A text with
-    more than `_MOST_PIECES` words is split into groups of words instead, of equal size except for the last."""
+    """Split a text into the pieces in which a scripted model streams it, at most 64 (`_MOST_PIECES`). Each piece is one
+    word. A text with more than 64 words is split into groups of words instead, of equal size except for the last."""
     words = re.findall(r"\s*\S+\s*?|\s+", text)
     step = -(-len(words) // _MOST_PIECES) or 1
     return ["".join(words[at : at + step]) for at in range(0, len(words), step)]
 
 
 def fragments(text: str) -> list[str]:
-    """Split the JSON text of a call's arguments into the pieces in which it is streamed, at most `_MOST_PIECES`. All
-    but the last have the same length, at least 8 characters."""
+    """Split the JSON text of a tool call's arguments into the pieces in which a model server streams it, at most 64
+    (`_MOST_PIECES`). All but the last have the same length, at least 8 characters."""
     step = max(8, -(-len(text) // _MOST_PIECES))
     return [text[at : at + step] for at in range(0, len(text), step)]
 
 
 def estimate(messages: Sequence[Message], system: str, tools: Sequence[ToolSpec], content: Sequence[Block]) -> Usage:
-    """Estimate the tokens of a request and of its response, so that a test can compute them: one token for every four
-    characters. `messages`, `system` and `tools` are the request, and `content` is the response."""
+    """Estimate the tokens of a request and of its response: one token for every four characters. So a test can compute
+    the same numbers. `messages`, `system` and `tools` are the request, and `content` is the response."""
     asked = len(system) + sum(_length(block) for message in messages for block in message.content)
     asked += sum(len(tool.name) + len(tool.description) + len(dumps(tool.parameters)) for tool in tools)
     thought = sum(_length(block) for block in content if isinstance(block, Thinking))
@@ -161,7 +163,7 @@ def estimate(messages: Sequence[Message], system: str, tools: Sequence[ToolSpec]
 
 
 def _length(block: Block) -> int:
-    """Count the characters of a block as a model would read it. Pictures and files count as 0."""
+    """Return the number of characters in a block, as a model would read it. Pictures and files count as 0."""
     if isinstance(block, (Text, Thinking)):
         return len(block.text)
     if isinstance(block, ToolCall):

@@ -55,10 +55,12 @@ class ScriptedModel:
         usage: Usage | None = None,
         context_window: int | None = None,
     ) -> None:
-        """`script` and `by` are explained at the class. `name`: the model's name. `delay`: seconds before each
-        response. `usage`: the tokens to report for responses that name none, instead of an estimate of one token for
-        every four characters. `context_window`: a request with more tokens, by that estimate, raises `ContextTooLong`,
-        as with a real model."""
+        """`script` says what the model answers: a list of responses, or a function of the request. `name`: the model's
+        name. `by`: which response of the list comes next: with `turns`, the one whose index is the number of model
+        responses in the request's conversation; with `order`, the next of the list for each call. `delay`: seconds
+        before each response. `usage`: the tokens to report for responses that name none, instead of an estimate of one
+        token for every four characters. `context_window`: a request with more tokens, by that estimate, raises
+        `ContextTooLong`, as with a real model."""
         self._script = Script(script)
         self._name = name
         self._by = by
@@ -79,13 +81,13 @@ class ScriptedModel:
 
     @property
     def calls(self) -> int:
-        """How many requests the model got so far."""
+        """How many requests the model has got so far."""
         return len(self.requests)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """Yield the text and thinking of the script's next response in pieces, as a vendor does, and then the whole
-        response. Raises the response if it is an error, `UsageError` if the script has no more responses, and
-        `ContextTooLong` if the request is longer than the context window."""
+        response. If the script's response is an error, raises it. Raises `UsageError` if the script has no more
+        responses, and `ContextTooLong` if the request is longer than the context window."""
         self.requests.append(request)
         self._check_fit(request)
         number = self._answered if self._by == "order" else turns_in(request)

@@ -181,7 +181,8 @@ def _setting(fact: Fact) -> Logged:
 
 
 def _calls(draft: _Draft, new: Checkpoint) -> None:
-    """Add entries to the draft for what `new` has and the draft lacks: intents, steps and results of tool calls.
+    """Add entries to the draft for what `new` has and the draft lacks: intents (records that a call or a step is about
+    to run), outcomes of steps, and results of tool calls.
 
     A step is a section of a tool's code whose outcome is recorded by itself. Only the last turn is looked at, and only
     while its calls are not all done.
@@ -279,9 +280,9 @@ def _is_part(part: Sequence[Message], whole: Sequence[Message]) -> bool:
 
 
 def _seen(state: Checkpoint, marks: tuple[Ranges, ...]) -> list[tuple[Message, ...]]:
-    """Return, for each turn, the messages that the model saw at its end.
+    """Return, for each turn, the messages that the model saw at the end of the turn.
 
-    `marks` gives them for each turn as ranges of indices in the state's history.
+    `marks` gives these messages for each turn as ranges of indices in the state's history.
     """
     return [tuple(message for start, stop in mark for message in state.history[start:stop]) for mark in marks]
 

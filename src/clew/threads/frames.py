@@ -33,8 +33,8 @@ class Source(Protocol):
 
 
 class IncompleteFrame(msgspec.Struct, frozen=True):
-    """A frame that cannot be decoded before its blobs are fetched. After that its entries are added to the list
-    `entries`."""
+    """A frame that cannot be decoded before the blobs that it refers to are fetched. Once it is decoded, its entries
+    are added to the list `entries`."""
 
     number: int
     data: bytes
@@ -45,9 +45,11 @@ class IncompleteFrame(msgspec.Struct, frozen=True):
 def one_by_one(
     data: list[bytes], thread_id: str, start: int, keys: Keyring | None, lacking: list[IncompleteFrame]
 ) -> list[list[Logged]]:
-    """Decode these frames and return the entries of each. `start` is the number of the first.
+    """Decode these frames of a thread, given as bytes, and return the entries of each. `start` is the number that the
+    first of these frames has in the log. `keys` decrypt encrypted frames.
 
-    A frame whose blobs must be fetched first is added to `lacking`, and its list of entries is still empty.
+    A frame whose blobs must be fetched first is added to the list `lacking`, and its list of entries stays empty until
+    `fill` has decoded it.
     """
     found = []
     for number, part in enumerate(data, start):
@@ -81,7 +83,7 @@ async def fill(source: Source, thread_id: str, lacking: list[IncompleteFrame]) -
 async def decoded(source: Source, thread_id: str, number: int, data: bytes) -> Frame:
     """Decode frame `number` of a thread, given as bytes. Fetches the blobs that it refers to.
 
-    Raises `MissingBlob` if one is gone.
+    Raises `MissingBlob` if one of these blobs is not in the store.
     """
     blobs: dict[str, bytes] = {}
     frame = await _decode(data, thread_id, number, blobs, source.keys)
@@ -94,8 +96,9 @@ async def decoded(source: Source, thread_id: str, number: int, data: bytes) -> F
 
 
 async def _decode(data: bytes, thread_id: str, number: int, blobs: dict[str, bytes], keys: Keyring | None) -> Frame:
-    """Decode frame `number` of a thread, given as bytes, with these blobs. If they are large, this is done on another
-    OS thread, so that the event loop can do other work meanwhile."""
+    """Decode frame `number` of a thread, given as bytes. `blobs` has blobs that the frame refers to, by digest. If the
+    frame and the blobs are large, this is done on another OS thread, so that the event loop can do other work
+    meanwhile."""
     if len(data) + sum(map(len, blobs.values())) < _LARGE:
         return decode_frame(data, thread_id, number, blobs, keys)
     return await settle(asyncio.to_thread(decode_frame, data, thread_id, number, blobs, keys))

@@ -40,7 +40,7 @@ _LONGEST_TITLE = 4096
 
 
 def title_in_head(title: str) -> str:
-    """Return as much of a thread's title as its head has."""
+    """Return a thread's title as the thread's head has it: cut to 4096 characters, because heads must be small."""
     return title[:_LONGEST_TITLE]
 
 

@@ -91,11 +91,11 @@ def lease_time(head: Head) -> float:
 
 
 def is_live(lease: Lease | None) -> bool:
-    """Return whether a process probably still works under this lease: the time in it has not passed by the clock of
-    this machine, and its owner may be alive.
+    """Return whether a process probably still works under this lease: the time of expiry in the lease has not passed by
+    the clock of this machine, and its owner may be alive.
 
-    This is for listings and reports, which cannot wait. It is wrong if the owner's clock and this one are apart. So
-    never take or delete a thread because of this result: call `wait_until_free` first.
+    This is for listings and reports, which cannot wait. The result is wrong if the clock of the owner's machine and the
+    clock of this machine differ. So never take or delete a thread because of this result: call `wait_until_free` first.
     """
     return lease is not None and lease.expires_at > now() and not is_over(lease)
 
@@ -200,8 +200,7 @@ async def wait_until_free(checkpointer: Checkpointer, head: Head, wait: float | 
 
 
 async def _note_children(checkpointer: Checkpointer, thread_id: str) -> None:
-    """Remember that this process saw the leases of this thread's sub-agents, and of their sub-agents, now (see
-    `note_seen`).
+    """Remember that this process saw the leases of this thread's sub-agents, and of their sub-agents, now.
 
     A process that takes over this thread goes on with the threads of the sub-agents too. Before that it must have seen
     each of their leases unchanged for as long as a lease lasts. Because all of them are noted now, these times pass
@@ -227,7 +226,8 @@ def provably_dead(owner: Owner) -> bool:
     """Return True only if it is certain that the process `owner` no longer runs.
 
     That can be certain only if the process was started in this machine's current boot, in the same pid namespace. For
-    any other process the result is False.
+    any other process the result is False. So it is if a process with the same pid runs and the start time in `owner`
+    is empty, because the operating system did not tell it.
     """
     if not owner.boot or owner.boot != boot():
         return False
@@ -238,7 +238,7 @@ def provably_dead(owner: Owner) -> bool:
     except OSError:
         return False
     started = _started(owner.pid)
-    return started is not None and started != owner.started
+    return owner.started != "" and started is not None and started != owner.started
 
 
 @functools.cache

@@ -160,7 +160,8 @@ class _Replay:
         self._previous = previous
 
     async def take_in(self, checkpointer: Checkpointer, head: Head) -> Loaded:
-        """Read and fold all frames from the current position up to the last frame that this head names.
+        """Read all frames from the current position up to the last frame that this head names, and add their entries to
+        the state.
 
         Returns the loaded thread. Raises `_Broken` if the frames do not follow each other or do not end as the head
         says.
@@ -187,7 +188,8 @@ class _Replay:
         self._size = LogSize(snapshot=stored, kept=stored)
 
     async def _take(self, checkpointer: Checkpointer, thread_id: str, data: list[bytes]) -> None:
-        """Decode and fold the next frames, which are given as bytes. Empties the list.
+        """Decode the next frames, which are given as bytes, and add their entries to the state. Empties the list
+        `data`.
 
         Once a frame lacks blobs, all following frames wait for it, so that the blobs of all of them are fetched
         together.
@@ -228,7 +230,8 @@ class _Replay:
         self._number += len(data)
 
     def _fold_in(self, frames: list[list[Logged]], sizes: list[int]) -> None:
-        """Fold the entries of these frames, and add up the log's sizes. `sizes` are the frames' sizes in bytes."""
+        """Add the entries of these frames to the state, and count the frames in the log's sizes. `sizes` are the
+        frames' sizes in bytes."""
         entries = [*chain.from_iterable(frames)]
         self._fold.push(entries)
         size = sum(sizes)
@@ -292,10 +295,12 @@ async def frames(
 async def decoded_frames(
     source: Source, head: Head, *, start: int = 0, stop: int | None = None, previous: bytes | None = FIRST
 ) -> AsyncIterator[tuple[int, Frame]]:
-    """Read the frames of the log that this head describes, as `frames` does, and yield the number of each and the frame,
-    decoded.
+    """Read and decode the frames of the log that this head describes, and yield the number of each and the frame.
 
-    Only a few frames at a time are in memory. Raises `MissingBlob` if a blob that a frame refers to is gone.
+    Reads from frame `start` up to, but not including, frame `stop`; without `stop`, up to the last frame that the head
+    names. Only a few frames at a time are in memory. Checks that each frame follows the one before it; `previous` is
+    the digest of the frame before `start`, or None if it is unknown. Raises `MissingBlob` if a blob that a frame refers
+    to is gone, `Corrupt` for damage, and `Conflict` if the thread is deleted or recreated meanwhile.
     """
     async for first, window in _windows(source, head, start, stop, previous):
         for start in range(0, len(window), AT_ONCE):
@@ -312,11 +317,13 @@ async def decoded_frames(
 async def _windows(
     source: Source, head: Head, start: int, stop: int | None, previous: bytes | None
 ) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """Read the same frames as `frames`, but yield them in groups: all frames that one call of the store returned, with
-    the number of the first of them.
+    """Read the frames of the log that this head describes, from frame `start` up to, but not including, frame `stop`;
+    with None for `stop`, up to the last frame that the head names. Yield them in groups: all frames that one call of
+    the store returned, with the number of the first of them.
 
-    Checks that each frame follows the one before it, and that the last frame is the one that the head names. Raises the
-    same errors as `frames`.
+    Checks that each frame follows the one before it, and that the last frame is the one that the head names. `previous`
+    is the digest of the frame before `start`, or None if it is unknown. Raises `Corrupt` for damage, and `Conflict` if
+    the thread is deleted or recreated meanwhile.
     """
     stop = head.frames if stop is None else stop
     number, window = start, _FEWEST * 4
@@ -376,8 +383,8 @@ async def outline_at(source: Source, head: Head, renamed: Renamed | None = None)
 
     Left out are the messages, the facts (values that hold from a turn on), and what the model saw at the end of each
     turn. Two logs with equal digests have the same state. The memory needed does not grow with the log, unless it has
-    folded states (entries with a whole state). If `renamed` is given, the entries that it returns are used instead
-    of those in the log.
+    folded states (entries with a whole state). `renamed` is a function that takes the entries of a frame; if it is
+    given, the entries that it returns are used instead.
     """
     fold = Fold(outline=MessageOutline)
     async for _, frame in decoded_frames(source, head, **from_folded(head)):
@@ -387,7 +394,8 @@ async def outline_at(source: Source, head: Head, renamed: Renamed | None = None)
 
 
 def from_folded(head: Head) -> _Start:
-    """Return where to start reading a log to fold it: at the newest frame with a whole state, else at the first."""
+    """Return where to start reading a log to compute the state that it leads to: at the newest frame with a whole
+    state, else at the first frame."""
     start = max(head.snapshot, 0)
     return {"start": start, "previous": None if start else FIRST}
 

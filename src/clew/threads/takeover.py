@@ -1,4 +1,5 @@
-"""Both sides of a takeover: the old holder stops its work, and the new one waits until the old one must have stopped."""
+"""Both sides of a takeover, in which a process takes a thread's lease from another process: the old holder stops its
+work, and the new one waits until the old one must have stopped."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class Predecessor(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, head: Head) -> Predecessor | None:
         """Return the process from which this process has just taken the thread over. `head` is the thread's head from
-        before that, and its lease names the process.
+        before the takeover; its lease names the process.
 
         Returns None if the head has no lease, or if the lease's holder is certainly gone.
         """
@@ -55,37 +56,39 @@ class Predecessor(msgspec.Struct, frozen=True):
     @classmethod
     def recorded(cls, thread_id: str, state: Checkpoint) -> Predecessor | None:
         """Return the process from which an earlier holder took the thread over, if it may still be at work according to
-        the thread's state.
+        the thread's state; otherwise None.
 
-        Nobody knows how much of its lease is left, because no clock of another machine is believed. So it ends a whole
-        `LEASE_TIME` from now at the latest.
+        Nobody here knows how much of the lease of that process is left, because clocks of other machines are not
+        trusted. So its lease is assumed to end a whole `LEASE_TIME` (30 seconds) from now.
         """
         owner = state.state.get(_REPLACED)
         return cls(thread_id, str(owner), time.monotonic() + LEASE_TIME.total_seconds()) if owner else None
 
     def record(self) -> StateSet:
-        """Return the entry that keeps this predecessor in the thread's state. It belongs into the append that takes the
-        lease."""
+        """Return the entry that keeps the name of this predecessor, the process from which the thread was taken over,
+        in the thread's state. The append that takes the lease must contain the entry."""
         return StateSet(_REPLACED, self.owner)
 
     def forget(self) -> StateSet:
-        """Return the entry that removes this predecessor from the thread's state. A predecessor is the process from which
-        the thread was taken over. Append the entry only after the end of its lease, its right to write: until then,
-        whoever takes the thread next has to know of it."""
+        """Return the entry that removes this predecessor, the process from which the thread was taken over, from the
+        thread's state. Append the entry only after the predecessor's lease has ended: until then, the next process that
+        takes the thread has to know that the predecessor may still be at work."""
         return StateSet(_REPLACED, None)
 
     def counted_from_now(self, head: Head) -> Predecessor:
-        """Return this predecessor, with its lease in `head` counted from now. It may have renewed the lease until the
-        append that took the thread over."""
+        """Return this predecessor (the process from which the thread was taken over) with the end of its lease counted
+        from now. `head` has the lease. The predecessor may have renewed it until the append that took the thread
+        over."""
         return msgspec.structs.replace(self, ends=time.monotonic() + lease_time(head))
 
     @property
     def is_gone(self) -> bool:
-        """Whether its lease has ended."""
+        """Whether the lease of this predecessor, the process from which the thread was taken over, must have ended."""
         return time.monotonic() >= self.ends
 
     async def outwait(self) -> bool:
-        """Wait until the predecessor's lease has ended. Return True then, or False at once if it has ended already."""
+        """Wait until the lease of this predecessor, the process from which the thread was taken over, must have ended.
+        Return True after the wait, or False at once if the lease must have ended already."""
         left = self.ends - time.monotonic()
         if left <= 0:
             return False
@@ -100,7 +103,7 @@ class Predecessor(msgspec.Struct, frozen=True):
 
 
 class _Held(Protocol):
-    """The attributes of an open `Thread` that `until_lost` uses."""
+    """The attributes by which `until_lost` learns that an open `Thread` was taken over by another process."""
 
     @property
     def lost(self) -> LeaseLost | None: ...
@@ -112,7 +115,8 @@ class _Held(Protocol):
 
 
 class _Leased(Protocol):
-    """The attributes of an open `Thread` that `until_cut_off` uses."""
+    """The attributes by which `until_cut_off` learns that the lease of an open `Thread` has ended, because the store
+    was unreachable when the lease should have been renewed."""
 
     @property
     def thread_id(self) -> str: ...

@@ -297,9 +297,9 @@ class Thread:
         """If the thread was taken from another process by `takeover`, wait until the lease of that process must have
         ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a wait.
 
-        It does not matter whether this process took the thread over, or a holder before it that was stopped since.
-        Returns False at once if there was no takeover, if the thread had no lease then, if its holder was certainly
-        gone, or if that lease must have ended by now.
+        The takeover may have been made by this process, or by an earlier holder that was stopped since. Returns False
+        at once if there was no takeover, if the thread had no lease at the takeover, if the holder of that lease was
+        certainly gone, or if that lease must have ended by now.
         """
         if self._predecessor is None:
             return False
@@ -308,7 +308,8 @@ class Thread:
         return waited
 
     def _forget_predecessor(self) -> None:
-        """Record with the next append that the lease of the predecessor has ended, if it has."""
+        """If the thread was taken over from another process and the lease of that process must have ended, record that
+        with the next append."""
         if self._predecessor is not None and self._predecessor.is_gone:
             self._open_writer().accept([self._predecessor.forget()])
             self._predecessor = None
@@ -479,7 +480,8 @@ class Thread:
 
 
 def _is_barrier(entry: Logged) -> bool:
-    """Return whether this entry must be durable before the next action starts, such as an intent before its tool runs."""
+    """Return whether this entry must be durable before the next action starts, such as the record that a tool is about
+    to run before the tool runs."""
     if isinstance(entry, MessageAdded):
         return isinstance(entry.message, Assistant)
     return isinstance(

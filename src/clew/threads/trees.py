@@ -33,7 +33,8 @@ and safe from gc. A tree is a blob that points at others.
 
 
 def note_fresh(checkpointer: Checkpointer, root: str) -> None:
-    """Remember that the tree of blobs with the digest `root` was just written or checked.
+    """Remember that a tree was just written or checked with all its blobs. A tree is a blob that points at other blobs;
+    `root` is its digest.
 
     For an hour, an append that names this tree then need not check all its blobs again.
     """
@@ -83,7 +84,7 @@ class TreeMover:
     def __init__(
         self, source: Source, keys: Keyring | None, put: Callable[[dict[str, bytes]], Awaitable[None]], thread_id: str
     ) -> None:
-        """Prepare to copy trees from `source`; `move` copies them.
+        """Prepare to copy trees (blobs that point at other blobs) from `source`; `move` copies them.
 
         `keys` are the keys of the target. A blob that is already encrypted as the target wants it is copied byte for
         byte. `put` is called with blobs to store, as bytes by digest. `thread_id` names the thread in errors.

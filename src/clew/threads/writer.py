@@ -227,10 +227,10 @@ class LogWriter:
         none.
 
         If the lease of a running thread may have ended already, another process may be taking it right now. Then an
-        entry that takes it again is appended. Such an entry moves the end of the log, and an append succeeds only at
-        the current end, so only one of the two processes succeeds. An append of the head alone does not move the end,
-        so both could succeed. Raises `LeaseLost` if another process has taken over, and `Unavailable` if every try
-        takes longer than the lease lasts.
+        entry that takes the lease again is appended. Such an entry moves the end of the log, and an append succeeds
+        only at the current end, so only one of the two processes succeeds. An append of the head alone does not move
+        the end, so both could succeed. Raises `LeaseLost` if another process has taken over, and `Unavailable` if every
+        try takes longer than the lease lasts.
         """
         if not self.has_run_out or self.fold.status != "running":
             await self.flush(renew=True)
@@ -445,7 +445,8 @@ Every reader reads so few bytes quickly.
 
 
 class LogSize(msgspec.Struct, frozen=True, gc=False):
-    """Sizes in bytes that decide when to write a thread's folded state to its log, so that readers can start there."""
+    """Sizes in bytes that decide when to write a thread's whole state (the folded state) to its log, so that readers
+    can start there."""
 
     since: int = 0
     """Bytes of the frames after the newest folded state in the log."""

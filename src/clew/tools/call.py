@@ -54,8 +54,8 @@ async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResu
     says.
 
     An error in the tool or in its arguments becomes a result with `is_error`, in words for the model. Four things are
-    raised instead: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (the body may still be running, so its
-    outcome is not known), `Stopped` (the run cannot go on) and cancellation.
+    raised instead: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (the tool's function may still be
+    running, so its outcome is not known), `Stopped` (the run cannot go on) and cancellation.
     """
     try:
         values = tool.parameters.decode(arguments)
@@ -86,7 +86,7 @@ async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResu
 
 def _given_up(tool: AnyTool) -> str:
     """Return a text that tells the model that the tool timed out. Raises `OutcomeUnknown` instead if the tool has
-    effects and its body may still be running."""
+    effects and its function may still be running."""
     after = f"timed out after {tool.timeout:g} s"
     if tool.goes_on and tool.effect != "none":
         raise OutcomeUnknown(tool.name, f"it {after} and may still be running")
@@ -94,7 +94,7 @@ def _given_up(tool: AnyTool) -> str:
 
 
 async def _run(tool: AnyTool, values: Mapping[str, Any], ctx: ToolContext) -> Any:
-    """Run the body of the tool once, and return its value. Raises `_TimedOut` if it takes longer than the tool's
+    """Run the function of the tool once, and return its value. Raises `_TimedOut` if it takes longer than the tool's
     timeout."""
     args, kwargs = tool.parameters.bind(values, ctx)
     call = functools.partial(tool.fn, *args, **kwargs)
@@ -172,8 +172,8 @@ async def _ask(fn: Any, ctx: ToolContext | None, values: Mapping[str, Any], tool
 
 
 def unknown_tool(name: str, known: Collection[str], call_id: str) -> ToolResult:
-    """Return an error result for a call of a tool that the agent does not have. It names the tools in `known`, which
-    the agent has."""
+    """Return an error result for a call of a tool, `name`, that the agent does not have. The result names the tools
+    that the agent has, `known`."""
     close = difflib.get_close_matches(name, known, 1)
     meant = f" Did you mean {close[0]!r}?" if close else ""
     there = ", ".join(sorted(known)) or "none"
@@ -307,8 +307,8 @@ class _ResultConverter:
         return list(value) if _is_list(value) else self._words(value)
 
     def _words(self, value: Any) -> str:
-        """Return the object's own `str`. If that shows only a memory address, return words that name the type, and note
-        it in `unreadable`."""
+        """Return the object's own `str`. If that text shows only a memory address, return words that name the object's
+        type instead, and add the type's name to `unreadable`."""
         kind = type(value)
         try:
             text = str(value)

@@ -85,18 +85,20 @@ class ToolContext:
         return self._stop.is_set() or (self._above is not None and self._above.cancelled)
 
     def cancel(self) -> None:
-        """Set `cancelled` to True. From then on, a new `step` or question raises `OutcomeUnknown`."""
+        """Set `cancelled` to True: the call was given up. From then on, `step` raises `OutcomeUnknown` instead of
+        running a new step, and `interrupt` instead of asking a new question."""
         self._stop.set()
 
     @property
     def blocking(self) -> BlockingSteps:
-        """The methods `step`, `fence` and `interrupt` for tools that are not async: `ctx.blocking.step("charge",
-        charge)`."""
+        """An object with the methods `step`, `fence` and `interrupt` of this context, for tools that are not async:
+        `ctx.blocking.step("charge", charge)`."""
         return BlockingSteps(self)
 
     def step_key(self, key: str) -> str:
-        """Return an idempotency key for one step of this call; `key` is the name of the step. The result is the same in
-        every attempt at the call, and different for every other step."""
+        """Return an idempotency key for one step of this call, a part of its work that is recorded by itself; `key` is
+        the name of the step. The result is the same in every attempt at the call, and different for every other step.
+        """
         return blake3(f"{self.idempotency_key}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     @overload
@@ -168,8 +170,9 @@ class ToolContext:
         return json_like(found, "the answer")
 
     def _find(self, key: str) -> Any:
-        """Return the recorded value of a step, or a `Missing` that says why there is none. Raises `InvalidInput` if the
-        key is not allowed or was used before in this call."""
+        """Return the recorded value of the step with this key, or a `Missing` that says why there is none. A step is a
+        part of a tool's work that is recorded by itself. Raises `InvalidInput` if the key is not allowed or was used
+        before in this call."""
         if not isinstance(key, str) or not key or key.startswith(_RESERVED):
             raise InvalidInput(
                 f"a step's key is a text that is not empty and does not begin with {_RESERVED!r}: {key!r}"
@@ -201,8 +204,8 @@ class ToolContext:
             raise OutcomeUnknown("", "it was cancelled between two of its steps")
 
     def _for_attempt(self, attempt: int) -> ToolContext:
-        """Return a context for one attempt to run the tool's body. It is for the same call, but has its own
-        `cancelled`, step keys and count of questions."""
+        """Return a context for one attempt to run the tool's function. It is for the same call as this context, but has
+        its own `cancelled`, step keys and count of questions."""
         made = ToolContext(
             thread_id=self.thread_id,
             call_id=self.call_id,
@@ -230,9 +233,14 @@ class BlockingSteps:
         self._ctx = ctx
 
     def step(self, key: str, fn: Callable[[], T], *, reconcile: Callable[[], Any] | None = None) -> T:
-        """Run a part of a sync tool's work once, under a name of its own, and return its result. If the result is on
-        record from an earlier attempt, it is returned, and `fn` is not called. Blocks until the step has ended. What
-        `key` and `reconcile` mean is said at `ToolContext.step`."""
+        """Run `fn` from a sync tool as one recorded part of its work, and return what `fn` returns. Blocks until the
+        step has ended.
+
+        `key` is the name of the step in this call. If the step has a recorded value from an earlier attempt at the
+        call, that value is returned, and `fn` is not run. If the step was begun earlier and has no recorded value,
+        `reconcile` is called, if given: it returns the value, or `NOT_DONE` to have `fn` run. Without `reconcile`, `fn`
+        is run again. The value must be JSON-like.
+        """
         ctx = self._ctx
         found = self._wait(_called(lambda: ctx._find(key)))
         if not isinstance(found, Missing):
@@ -247,11 +255,13 @@ class BlockingSteps:
         return cast(T, self._wait(ctx._finish(key, self._run(fn))))
 
     def fence(self) -> None:
-        """Do what `ToolContext.fence` does, from a sync tool."""
+        """Return once the store has confirmed that this process still holds the thread, for a sync tool that is about
+        to do something that must not happen twice. Raises `Stopped` if another process has taken the thread over."""
         self._wait(self._ctx.fence())
 
     def interrupt(self, question: str) -> Any:
-        """Do what `ToolContext.interrupt` does, from a sync tool."""
+        """Ask a person a question from a sync tool, and return the answer if it is on record. Otherwise raise
+        `Interrupted`, which ends the tool. Once there is an answer, the tool runs again from its start."""
         return self._wait(self._ctx.interrupt(question))
 
     def _run(self, fn: Callable[[], Any]) -> Any:
@@ -345,7 +355,7 @@ class State(MutableMapping[str, Any]):
         return f"State({dict(self)!r})"
 
     def take_changes(self) -> dict[str, Any]:
-        """Return the values that changed since the last call of this, by name, to be recorded; None stands for a
+        """Return the values that changed since the last call of this method, by name, to be recorded; None stands for a
         deleted name.
 
         From then on they count as recorded. Raises `InvalidInput` if a value was changed in place into one that cannot
@@ -360,13 +370,13 @@ class State(MutableMapping[str, Any]):
 
 
 def _encode(value: Any) -> bytes:
-    """Encode a value as bytes, to compare it with another. In Python 1, 1.0 and True are equal, but their bytes differ
-    here, as they do in a log."""
+    """Encode a value as MessagePack, to compare it with another value as a log would store both. In Python 1, 1.0 and
+    True are equal, but their encoded bytes differ."""
     return msgspec.msgpack.encode(value)
 
 
 class Missing(Enum):
-    """Why a step of a tool call has no recorded value."""
+    """Why a step (a part of a tool call's work that is recorded by itself) has no recorded value."""
 
     NOT_RECORDED = "not recorded"
     """The step was never begun."""
@@ -375,13 +385,16 @@ class Missing(Enum):
 
 
 class Journal(Protocol):
-    """The record of the steps of one tool call: in a thread's log, or in memory for tests."""
+    """The record of the steps of one tool call: in a thread's log, or in memory for tests. A step is a part of the
+    tool's work whose value is recorded by itself."""
 
     async def step_intent(self, key: str) -> None:
-        """Record that a step is about to run. The record is durable when this returns."""
+        """Record that the step with this key, a part of a tool's work, is about to run. The record is durable when this
+        returns."""
 
     async def step_outcome(self, key: str, value: Any) -> None:
-        """Record the step's outcome, a JSON-like value. The record is durable when this returns."""
+        """Record the value, which is JSON-like, that the step with this key has returned. A step is a part of a tool's
+        work. The record is durable when this returns."""
 
     async def fence(self) -> None:
         """Check that this process still holds the thread's lease, and return once that is confirmed. A confirmation
@@ -393,8 +406,8 @@ class Journal(Protocol):
         needed."""
 
     def recorded(self, key: str) -> Any:
-        """Return the recorded value of the step with this key, or a `Missing`. It must not wait: it is called on the
-        event loop."""
+        """Return the recorded value of the step with this key, or a `Missing`, which says why there is none. A step is
+        a part of a tool's work. This must not wait for anything, because it is called on the event loop."""
 
 
 def answer_key(number: int) -> str:
@@ -404,7 +417,8 @@ def answer_key(number: int) -> str:
 
 
 class MemoryJournal:
-    """A journal that keeps the steps of a call in memory, for tests of a tool and for calls that need no record."""
+    """A record of the steps of one tool call that is kept in memory, for tests of a tool and for calls that need no
+    lasting record."""
 
     def __init__(self, answers: Sequence[Any] = ()) -> None:
         """`answers` are the answers to the questions that the tool will ask, in order."""

@@ -154,9 +154,11 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     Args:
         name: the name by which the model calls the tool, instead of the function's.
         description: what the model is told about the tool, instead of the docstring's first paragraph.
-        effect: what may happen if a call is run again; see `Effect`. The default is `"once"`, the safe one, or `"steps"`
-            if the function calls `step`, `interrupt` or `blocking` on its own context. Such a call is found only in the
-            function itself: if it passes its context on to a helper, say `effect="steps"`.
+        effect: what may happen if a call that was begun is run again after a crash. `"none"`: the tool changes nothing.
+            `"idempotent"`: running it twice has the same effect as running it once. `"steps"`: it may be run again, and
+            its recorded steps (`ctx.step`) are not. `"once"`: it must not be run again. The default is `"once"`, the
+            safe one, or `"steps"` if the function calls `step`, `interrupt` or `blocking` on its own context. Such a
+            use is found only in the function itself: if it passes its context on to a helper, say `effect="steps"`.
         reconcile: a function, sync or async, that finds out whether a call in doubt took effect: a call that was begun,
             and whose outcome is not on record. It is called with `(ctx, **arguments)`; the arguments are converted, and
             defaults are included. It returns the call's result, or `NOT_DONE`, after which the call is run.
@@ -237,7 +239,7 @@ def _make(
 
 
 def _is_method(fn: Any) -> bool:
-    """Return whether the function is defined in a class body and takes an instance as its first parameter."""
+    """Return whether the function is defined in a class body and takes an instance of the class as its first parameter."""
     if not inspect.isfunction(fn) or "." not in fn.__qualname__.rpartition("<locals>.")[2]:
         return False
     first = next(iter(inspect.signature(fn).parameters.values()), None)

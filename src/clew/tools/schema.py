@@ -340,7 +340,7 @@ def _google(lines: list[str]) -> dict[str, str]:
 
 
 def _section(lines: list[str]) -> Iterator[str]:
-    """Yield the indented lines that stand under headings such as `Args:` in a docstring."""
+    """Yield the indented lines that stand in a docstring under one of the headings for parameters, such as `Args:`."""
     inside = False
     for line in lines:
         if not line.startswith((" ", "\t")) and line.strip():

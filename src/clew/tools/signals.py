@@ -1,5 +1,6 @@
 """The exceptions with which a tool call ends without a value: an error for the model, a question to a person, an
-unknown outcome, or a problem that stops the run. Also `NOT_DONE`, which says that a call did not happen."""
+unknown outcome, or a problem that stops the run. Also `NOT_DONE`, with which a function that checks an earlier call
+says that the call did not happen."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ class BadArguments(ToolError):
 
 
 class Interrupted(BaseException):
-    """A tool has asked a person, and no answer is on record yet. `ctx.interrupt` raises it to end the tool; tools do
+    """A tool has asked a person, and no answer is on record yet. `ctx.interrupt` raises this to end the tool; tools do
     not raise it themselves.
 
-    It is not an `Exception`, so that a tool that catches all exceptions does not catch its own question.
+    It is not an `Exception`, so that a tool that catches all exceptions does not catch this one.
     """
 
     def __init__(self, question: str, key: str, *, kind: str = "question", arguments: Any = None) -> None:
@@ -43,8 +44,8 @@ class Interrupted(BaseException):
 
 
 class OutcomeUnknown(BaseException):
-    """The call was given up while the tool's body may still be running. The call stays in doubt: neither a result nor
-    an error is recorded.
+    """The call was given up while the tool's function may still be running. Neither a result nor an error is recorded,
+    so the call stays in doubt: it was begun and has no recorded outcome.
 
     It is not an `Exception`, so that an `except Exception` in a tool does not catch it.
     """

@@ -25,8 +25,8 @@ def json_like(value: Any, what: str) -> Any:
     """Return a copy of a value as a log would return it: tuples become lists. Raises `InvalidInput` if a part of it is
     not JSON-like; the message names the part, beginning with `what`.
 
-    A step's value is copied so that it is the same in the run that made it and in a later run that reads it from the
-    log.
+    The value of a step, a recorded part of a tool's work, is copied with this function. So the run that made the value
+    gets the same as a later run that reads the value from the log.
     """
     return _copy(value, what, 0)
 

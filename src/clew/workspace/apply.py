@@ -51,14 +51,14 @@ _OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 async def apply_plan(
     root: int, plan: RestorePlan, checkpointer: Checkpointer, progress: Progress | None = None
 ) -> tuple[Skipped, ...]:
-    """Carry out the plan of a restore in the folder that is open as the descriptor `root`. Returns the names that
-    should have been removed and had to stay, with the reasons. `progress`, if given, is called with the number of files
-    written so far and the number of files to write.
+    """Carry out the plan of a restore in the folder that is open as the descriptor `root`. Returns the files, folders
+    and links that should have been removed and had to stay, with the reasons. `progress`, if given, is called with the
+    number of files written so far and the number of files to write.
 
-    At any time, each name is either as it was before or as the plan wants it. Cancelling waits until the files being
-    written are done. A restore that stops half-way, for whatever reason, only has to be run again. Files are fetched in
-    batches, and the first batch before anything is changed. So if a restore has only one batch and that cannot be
-    fetched, nothing is changed.
+    At any time, what is at each path is either as it was before or as the plan wants it. Cancelling waits until the
+    files being written are done. A restore that stops half-way, for whatever reason, only has to be run again. Files
+    are fetched in batches, and the first batch before anything is changed. So if a restore has only one batch and that
+    cannot be fetched, nothing is changed.
     """
     restorer = _Restorer(root, plan, checkpointer, progress)
     try:
@@ -133,7 +133,8 @@ class _Restorer:
             self._progress(self._done, len(self._plan.files))
 
     async def _write_large(self, work: FileWork) -> None:
-        """Fetch a file and write it a few chunks at a time, because it is too large to be in memory as a whole."""
+        """Fetch a file and write it a few chunks (parts of the file) at a time, because it is too large to be in memory
+        as a whole."""
         large = _Large(work)
         leaves = work.item.leaves
         step = min(_MOST_CHUNKS, max(1, _BATCH_BYTES * len(leaves) // work.size))
@@ -206,8 +207,9 @@ class _Large:
 
 
 def _clear(plan: RestorePlan, folders: Folders) -> tuple[Skipped, ...]:
-    """Remove the names that the plan removes, and the temporary files of an interrupted restore, and create the new
-    folders. Returns the names that had to stay, with the reasons."""
+    """Prepare the folder for the files of a restore: remove the files, folders and links that the plan removes, and the
+    temporary files of an interrupted restore, and create the new folders. Returns what should have been removed and had
+    to stay, with the reasons."""
     if plan.leftovers:
         _remove_leftovers(folders, plan.leftovers)
     kept = _remove_all(plan, folders)
@@ -219,7 +221,8 @@ def _clear(plan: RestorePlan, folders: Folders) -> tuple[Skipped, ...]:
 
 
 def _remove_all(plan: RestorePlan, folders: Folders) -> list[Skipped]:
-    """Remove the names that the plan removes. Returns the names that had to stay, with the reasons.
+    """Remove the files, folders and links that the plan of a restore removes. Returns those that had to stay, with the
+    reasons.
 
     A `.clewignore` is removed only together with its folder. If the folder has to stay because of the ignored files in
     it, its `.clewignore` stays too. Without it, these files would become part of the next snapshot.
@@ -253,7 +256,8 @@ def _remove_folder(
     it.
 
     The folder has to stay if it holds files that are in no snapshot, or if something is mounted there. Then its mode is
-    set back to that of `was`, and its `.clewignore` stays too. Returns the names that had to stay, with the reasons.
+    set back to that of `was`, and its `.clewignore` stays too. Returns what had to stay, the folder and its
+    `.clewignore`, with the reasons; an empty list if the folder is gone.
     """
     if rules is not None:
         with suppress(FileNotFoundError):
@@ -289,7 +293,7 @@ def _remove_leftovers(folders: Folders, paths: Collection[bytes]) -> None:
 
 
 def _unlink_quietly(folders: Folders, path: bytes) -> None:
-    """Remove a file, and set the mode and the time of its folder back to what they were."""
+    """Remove a file. The mode and the time of the folder that holds it are afterwards as they were before."""
     folder, name = split(path)
     facts = os.fstat(folders.at(folder))
     fd = folders.work_at(folder)

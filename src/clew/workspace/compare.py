@@ -70,7 +70,8 @@ class Difference(msgspec.Struct, frozen=True):
         return bool(self.changes)
 
     def text(self) -> str:
-        """Return all changes as one text: the unified diff of a change if it has one, else a line that describes it."""
+        """Return all changes as one text. A change that has a unified diff is shown by it, any other by one line that
+        describes the change."""
         return "".join(change.text or _summary(change) for change in self.changes)
 
 
@@ -133,8 +134,8 @@ def _nothing(beside: Root | None) -> Root:
 
 
 class _Comparison:
-    """Finds all paths that differ between the snapshots `old` and `new`. `run` writes them into `found` of the two: by
-    path, what the old and the new snapshot have there."""
+    """Finds all paths that differ between the snapshots `old` and `new`. For each such path, `run` puts what the old
+    snapshot has there into `old.found`, and what the new snapshot has there into `new.found`."""
 
     def __init__(self, checkpointer: Checkpointer, limits: Limits, old: _Side, new: _Side) -> None:
         self._checkpointer = checkpointer

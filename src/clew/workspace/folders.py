@@ -1,7 +1,8 @@
-"""Folder operations by file descriptor, so that no symbolic link can lead out of the root.
+"""Folder operations by file descriptor, so that no symbolic link can lead out of a root folder.
 
-A path here is relative to the root: names joined by slashes. The root itself is the empty path. A path is never given to the
-system whole: each of its folders is opened from the one above, and a folder that is a link is refused.
+A path here is relative to the root folder: names joined by slashes. The root folder itself is the empty path. A path is
+never given to the operating system whole: each of its folders is opened from the one above, and a folder that is a link
+is refused.
 """
 
 from __future__ import annotations

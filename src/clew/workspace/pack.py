@@ -41,8 +41,8 @@ _FILE = (
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """The result of reading one file or link for a snapshot: how the snapshot lists it, the digests of its chunks, and
-    the problem if there was one."""
+    """The result of reading one file or link for a snapshot: how the snapshot lists it, the digests of the chunks
+    (parts) that the file was cut into, and the problem if there was one."""
 
     node: FileNode | LinkNode | None = None
     """The file or link as the snapshot lists it. None if it is not part of the snapshot."""
@@ -119,8 +119,8 @@ class Reader:
         self._threads = threads
 
     def read(self, folder: Folder, seen: Fact, outbox: Outbox) -> Content:
-        """Read a file or link that the walk over the workspace has seen, put its chunks into the outbox, and return the
-        result.
+        """Read a file or link that the walk over the workspace has seen, and return the result. The chunks of a file,
+        which are the parts that it is cut into, are put into the outbox to be stored.
 
         `seen` are the facts, such as name, size and times, that the walk saw. If the name is gone by now, the result is
         empty. If the file or link cannot be read, the result names the problem. A file that changes while it is read is
@@ -149,9 +149,9 @@ class Reader:
         return Content(node, "", self._fact(seen, facts, began))
 
     def _read_file(self, path: bytes, seen: Fact, dev: int, outbox: Outbox) -> Content:
-        """Read a file once. `seen` are the facts that the walk over the workspace saw, such as name, size and times,
-        and `dev` is the device on which the file was. If the file changed since it was opened, the result has the
-        problem `CHANGED`."""
+        """Read a file once, and put its chunks (parts of the file) into the outbox to be stored. `seen` are the facts
+        that the walk over the workspace saw, such as name, size and times, and `dev` is the device on which the file
+        was. If the file changed since it was opened, the result has the problem `CHANGED`."""
         began = time.time_ns()
         fd = self._root.open(path, _FILE)
         try:
@@ -188,9 +188,10 @@ class Reader:
     def _read_data(
         self, fd: int, size: int, data_size: int, extents: tuple[tuple[int, int], ...] | None, outbox: Outbox
     ) -> tuple[bytes, list[str], int]:
-        """Read a file's data and put its chunks into the outbox. `size` is the size of the file, `data_size` the size
-        without holes, and `extents` says where the data lies, or is None for a file without holes. Returns the bytes to
-        keep inline (empty for a file that has chunks), the digests of the chunks, and how many bytes were read."""
+        """Read a file's data and put its chunks (parts of the file) into the outbox to be stored. `size` is the size of
+        the file, `data_size` the size without holes, and `extents` says where the data lies, or is None for a file
+        without holes. Returns the bytes to keep inline (empty for a file that has chunks), the digests of the chunks,
+        and how many bytes were read."""
         if size <= INLINE:
             inline = _read_all(fd, size)
             return inline, [], len(inline)

@@ -32,8 +32,9 @@ this on average is refused as damaged."""
 
 
 class FileWork(NamedTuple):
-    """A file that a restore has to write. `node` is the file as the snapshot to restore lists it, and `item` is the
-    same with the digests of its blobs. `was` is the file or link that has the path now, or None if nothing has."""
+    """A file that a restore has to write. `node` is the file as the snapshot to restore lists it, and `item` is `node`
+    together with the digests of the blobs that hold the file's content. `was` is the file or link that is at the path
+    now, or None if nothing is."""
 
     path: bytes
     node: FileNode
@@ -44,8 +45,8 @@ class FileWork(NamedTuple):
 
 
 class LinkWork(NamedTuple):
-    """A symbolic link that a restore has to make. `was` is the file or link that has the path now, or None if nothing
-    has."""
+    """A symbolic link that a restore has to make. `was` is the file or link that is at the path now, or None if nothing
+    is."""
 
     path: bytes
     node: LinkNode
@@ -421,8 +422,9 @@ def _spare_shared_files(folders: Folders, plan: RestorePlan) -> None:
 
 
 def _check_room(root: int, plan: RestorePlan) -> None:
-    """Raise `Unavailable` if the disk has too little room for the plan, as far as can be told. Files that the plan
-    removes or replaces count as free space, but how much they free is not known exactly."""
+    """Raise `Unavailable` if the disk has too little free space for the files that the plan of a restore writes. The
+    data of files that the plan removes or replaces counts as free space, but how much removing them really frees is not
+    known exactly."""
     facts = os.fstatvfs(root)
     needed, free = plan.data - plan.freed, facts.f_bavail * facts.f_frsize
     if needed > free:

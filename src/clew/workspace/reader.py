@@ -119,8 +119,8 @@ def digest_of(ref: Ref) -> str:
 
 async def read_root(checkpointer: Checkpointer, ref: Ref, limits: Limits) -> Root:
     """Read the root folder of a snapshot and return it. Raises `MissingBlob` if the store does not have the snapshot,
-    and `Corrupt` if it is damaged. Raises `InvalidInput` if it is hostile or over the limits, or if `ref` is the digest
-    of a folder within a snapshot."""
+    and `Corrupt` if it is damaged. Raises `InvalidInput` if the snapshot was made to do harm or has more names than
+    `limits` allows, or if `ref` is the digest of a folder within a snapshot."""
     digest = digest_of(ref)
     top = await read_tree(checkpointer, digest, limits)
     if len(top.nodes) != 1 or not isinstance(top.nodes[0], FolderNode):
@@ -129,8 +129,9 @@ async def read_root(checkpointer: Checkpointer, ref: Ref, limits: Limits) -> Roo
 
 
 async def read_tree(checkpointer: Checkpointer, digest: str, limits: Limits) -> Tree:
-    """Read the content of one folder of a snapshot. Raises `MissingBlob` if the store does not have it, `Corrupt` if it
-    is damaged, and `InvalidInput` if it is not a folder, is hostile or has more names than the limits allow."""
+    """Read the content of one folder of a snapshot. Raises `MissingBlob` if the store does not have it, and `Corrupt`
+    if it is damaged. Raises `InvalidInput` if it is not a folder, was made to do harm, or has more names than the
+    limits allow."""
     packed = await fetch(checkpointer, [digest])
     return await asyncio.to_thread(unpack_folder, digest, packed[digest], checkpointer.keys, limits.names)
 
@@ -168,7 +169,8 @@ def data_size(node: FileNode) -> int:
 
 
 def same_content(a: Item, b: Item) -> bool:
-    """Return whether two items are files with the same content. Names, modes and times do not count."""
+    """Return whether both items, each a file, folder or link of a snapshot, are files with the same content. Names,
+    modes and times do not count."""
     if not isinstance(a.node, FileNode) or not isinstance(b.node, FileNode):
         return False
     return (
@@ -247,7 +249,7 @@ _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """One path in a snapshot, as `list_snapshot` returns it."""
+    """A file, folder or link in a snapshot, with its path and what the snapshot says about it."""
 
     path: str
     """The path from the root of the workspace. It is always printable: other bytes are shown as escapes."""

@@ -30,8 +30,8 @@ _log = logging.getLogger("clew.workspace")
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a restore: the snapshot from before it, the numbers of names written, touched and deleted, and what
-    had to stay."""
+    """The result of a restore: a snapshot of the folder from before the restore, how many files, folders and links were
+    written, deleted, or given only another mode or time, and which should have been deleted but had to stay."""
 
     before_restore: SnapshotRef | None
     """A snapshot of the folder as it was before the restore. None if the folder was empty. gc keeps the snapshot for at

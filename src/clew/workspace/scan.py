@@ -328,17 +328,18 @@ class _Walk:
         return facts
 
     def _read_rules(self, folder: Folder, facts: list[Fact], fd: int, is_all: bool) -> None:
-        """If the folder has a `.clewignore` of its own, add the patterns in it to `folder.rules`. `facts` are the names
-        in the folder, in which `.clewignore` is looked for. If `is_all` is False, `facts` has only some of the names,
-        so the disk is asked too."""
+        """If the folder has a `.clewignore` of its own, add the patterns in it to `folder.rules`. `facts` are the
+        facts, such as name and size, of what is in the folder; `.clewignore` is looked for among them. If `is_all` is
+        False, `facts` covers only some of the names in the folder, so the disk is asked too."""
         at = bisect(facts, (_IGNORE_FILE,))
         is_there = at < len(facts) and facts[at][0] == _IGNORE_FILE
         if is_there or (not is_all and has_rules(self._root.full(folder.path), fd)):
             folder.rules = read_rules(folder.rules, self._root.full(folder.path), folder.path, fd)
 
     def _kept(self, folder: Folder, facts: list[Fact]) -> list[Fact]:
-        """Return the facts of those names that the folder's rules do not ignore. Counts these, and reports the ignored
-        ones. Raises `InvalidInput` if the names counted so far in the workspace are more than `Limits.names`."""
+        """Return the facts (such as size and times) of those names in the folder that its ignore patterns do not match.
+        Counts these names, and reports the ignored ones. Raises `InvalidInput` if the names counted so far in the
+        workspace are more than `Limits.names`."""
         kept = facts
         if (rules := folder.rules) is not None:
             kept = []
@@ -367,8 +368,9 @@ def _data(seen: os.stat_result) -> int:
 
 
 def _drop(found: Scan, folder: Folder, reason: str | None) -> None:
-    """Leave out a folder that could not be read: remove its facts from the folder above it. Unless `reason` is None,
-    report the folder as left out for this reason. Raises `InvalidInput` if it is the root."""
+    """Leave a folder that could not be read out of the result `found` of a walk: remove its facts (such as name and
+    time) from the folder above it. Unless `reason` is None, report the folder as left out for this reason. Raises
+    `InvalidInput` if it is the root."""
     if folder.above is None:
         raise InvalidInput(f"the workspace cannot be read: {reason or 'it is gone'}")
     if reason is not None:
@@ -380,8 +382,8 @@ def _drop(found: Scan, folder: Folder, reason: str | None) -> None:
 
 
 def _join_links(found: Scan) -> None:
-    """For each file that has several names (hard links), write the path of its first name into the facts of all its
-    names."""
+    """For each file that has several names (hard links), write the path of its first name into the facts (such as size
+    and times) that the walk noted for each of its names."""
     found.links = {key: names for key, names in found.links.items() if len(names) > 1}
     firsts: dict[Folder, dict[bytes, bytes]] = {}
     for names in found.links.values():

@@ -97,7 +97,8 @@ async def snapshot(
     cache that the last call returned, or None to load it from the disk. `ignore` are patterns of names to leave out.
     `progress` is called with the number of files read so far and the number of files to read.
 
-    After a cancellation it stops at the next file or chunk, and leaves nothing behind but blobs, which gc removes.
+    If the call is cancelled, it stops at the next file or chunk (part of a file), and leaves nothing behind but blobs,
+    which gc removes.
     """
     with span("clew.snapshot") as current, Root(path) as root, Threads(_READERS) as threads:
         builder = _SnapshotBuilder(root, checkpointer, limits, ignore, threads, progress)
@@ -178,7 +179,8 @@ class _SnapshotBuilder:
         return compare(found, known), known
 
     async def _read(self, plan: SnapshotPlan) -> None:
-        """Read all new and changed files on several OS threads, and store their chunks. Reports progress meanwhile."""
+        """Read all new and changed files on several OS threads, and store the chunks (parts) that they are cut into.
+        Reports progress meanwhile."""
         waiting = plan.waiting()
         total = sum(map(len, waiting))
         reader = Reader(self._root, self._limits, self._checkpointer.keys, self._threads)
@@ -230,8 +232,8 @@ class _SnapshotBuilder:
 
     async def _top(self, plan: SnapshotPlan, known: StatCache) -> str:
         """Make and store the top tree, the blob that names the root folder, and return its digest: the digest of the
-        snapshot. `known` is the cache of the last snapshot. Raises `_Lost` if the store no longer has a blob that this
-        snapshot takes over from the last one."""
+        snapshot. `known` is the cache of the last snapshot, which says what that snapshot saw and stored. Raises
+        `_Lost` if the store no longer has a blob that this snapshot takes over from the last one."""
         facts = self._root.facts
         node = FolderNode(TOP, stat.S_IMODE(facts.st_mode), min(max(facts.st_mtime_ns, EARLIEST), LATEST))
         digest, packed = pack_folder(Tree((node,), (plan.root.digest,)), self._checkpointer.keys)
@@ -323,8 +325,9 @@ class Draft:
                 self._taken_over.append(content.leaves)
 
     def tie(self, records: dict[Folder, Record], keys: Keyring | None) -> tuple[Record, bytes]:
-        """Make the folder's tree (the blob that lists its content). `records` has the cache records of the folders
-        inside this one. Returns this folder's record for the cache, and the bytes of the blob."""
+        """Make the folder's tree (the blob that lists its content). Returns the record of this folder for the cache, by
+        which the next snapshot sees whether the folder has changed, and the bytes of the blob. `records` has such
+        records of the folders inside this one."""
         facts: list[Fact] = []
         nodes: list[Node] = []
         hexed: list[str] = []
@@ -350,15 +353,15 @@ class Draft:
         return Record(_encode(facts), digest, trees, _encode(remembered), bytes.fromhex(leaves), files, size), packed
 
     def taken_over(self) -> list[str]:
-        """Return the digests of the chunks that this folder takes over from the last snapshot, because their files have
-        not changed."""
+        """Return the digests of the chunks (parts of files) in this folder that are already stored, because the last
+        snapshot had them and their files have not changed."""
         return split_digests("".join(self._taken_over))
 
     def stands_for_taken_over(self) -> list[str]:
         """Return the digests to ask the store for, to learn whether it still has the chunks (parts of files) that this
         folder takes over from the last snapshot. These are the chunks' own digests. If there are more than 1,000
-        chunks, the result is only the digest of the tree that lists them, because asking for each chunk takes time, and
-        gc deletes a tree and its chunks together."""
+        chunks, the result is only the digest of the folder's last tree (the blob that lists its content), because
+        asking for each chunk takes time, and gc deletes a tree and its chunks together."""
         chunks = self.taken_over()
         return chunks if self._last is None or len(chunks) <= _MANY else [self._last.digest]
 
@@ -418,8 +421,9 @@ class SnapshotPlan:
 
 
 def compare(found: Scan, known: StatCache) -> SnapshotPlan:
-    """Compare a walk over the workspace with `known`, the cache of the last snapshot. Returns which folders are
-    unchanged and which have changed. Folders are compared as encoded bytes, without decoding them."""
+    """Compare a walk over the workspace with `known`, the cache of the last snapshot, which says what that snapshot
+    saw. Returns which folders are unchanged and which have changed. Folders are compared as encoded bytes, without
+    decoding them."""
     plan = SnapshotPlan(found)
     for folder in reversed(found.folders):
         last = known.folders.get(folder.path)

@@ -38,7 +38,8 @@ _NAME = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]{16}\.tmp)?")
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One folder in the cache: the facts that show whether the folder has changed, and how the last snapshot stored it."""
+    """One folder in the cache that lets a snapshot skip unchanged files. It holds the facts (such as names, sizes and
+    times) that show whether the folder has changed, and how the last snapshot stored the folder."""
 
     facts: bytes
     """The facts (`Fact`) of each name in the folder, sorted by name, as msgpack. The ctime of a file that must be read
@@ -56,14 +57,14 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The total size in bytes of the files directly in the folder."""
 
     def digests(self) -> list[str]:
-        """Return the digests of the blobs that hold this folder: its tree, which lists its content, and the chunks of
-        its files. Folders in it are not included."""
+        """Return the digests of the blobs that hold this folder: its tree, which lists its content, and the chunks
+        (parts) of its files. Folders in it are not included."""
         return [self.digest, *split_digests(self.leaves.hex())]
 
 
 class StatCache(msgspec.Struct, frozen=True, array_like=True):
-    """The content of the cache for one workspace: what its last snapshot saw and stored. It has a record for each
-    folder."""
+    """The content of the cache by which a snapshot knows which files have not changed: what the last snapshot of a
+    workspace saw and stored, with a record for each folder."""
 
     folders: dict[bytes, Record] = {}
     top: str = ""
@@ -76,16 +77,17 @@ class StatCache(msgspec.Struct, frozen=True, array_like=True):
         return {self.top, *(digest for record in self.folders.values() for digest in record.digests())}
 
     def without(self, missing: Collection[str]) -> StatCache:
-        """Return a copy of the cache without the folders that need any of the blobs in `missing`. The copy names no
-        snapshot, because it no longer describes a whole one."""
+        """Return a copy of this cache of the last snapshot, without the folders that need any of the blobs in
+        `missing`. The copy has no digest of a snapshot, because it no longer describes a whole one."""
         gone = frozenset(missing)
         kept = {path: record for path, record in self.folders.items() if gone.isdisjoint(record.digests())}
         return StatCache(kept, confirmed=self.confirmed)
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    """A cache as it is saved in a file. `boot` identifies the run of the machine, from start to shutdown, for which the
-    cache is valid. `whose` names the folder, the store and the key that the cache belongs to."""
+    """A workspace's cache (what its last snapshot saw) as it is saved in a file. `boot` identifies the run of the
+    machine, from start to shutdown, for which the cache is valid. `whose` names the folder, the store and the
+    encryption key that the cache belongs to."""
 
     boot: str
     whose: bytes
@@ -102,10 +104,11 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 
 
 def is_settled(mtime: int, ctime: int, began: int, *, elsewhere: bool = False) -> bool:
-    """Return whether any later change of a file is sure to change its times, so that the cache may trust them.
+    """Return whether any later change of a file is sure to change its times. If so, a later snapshot may take the file
+    as unchanged as long as its times are the same.
 
-    `mtime` and `ctime` are the times of the file, and `began` is when reading it began, all in nanoseconds. `elsewhere`
-    says that another machine's clock may set the file's times, as on a network file system.
+    `mtime` and `ctime` are the times of the file, and `began` is when reading it began, all in nanoseconds since 1970.
+    `elsewhere` says that another machine's clock may set the file's times, as on a network file system.
     """
     fineness = _FINE if mtime % 1_000_000_000 and ctime % 1_000_000_000 else _WHOLE_SECONDS
     return max(mtime, ctime) + (_ELSEWHERE if elsewhere else fineness) <= began
@@ -113,7 +116,7 @@ def is_settled(mtime: int, ctime: int, began: int, *, elsewhere: bool = False) -
 
 def cache_folder() -> Path | None:
     """Return the folder that holds the caches of all workspaces on this machine, or None if the user has no home
-    folder. The folder may not exist."""
+    folder. A cache says what the last snapshot of a workspace saw. The folder may not exist."""
     if named := os.environ.get("CLEW_CACHE"):
         return Path(os.path.abspath(named)) / "workspaces"
     try:
@@ -130,8 +133,8 @@ def cache_folder() -> Path | None:
 
 
 def load(root: str, checkpointer: Checkpointer) -> StatCache:
-    """Load the cache for a workspace's folder and a store. Returns an empty cache if there is none, or none that can be
-    trusted."""
+    """Load the cache of what the last snapshot of a workspace saw. `root` is the workspace's folder, and `checkpointer`
+    the store of the snapshot. Returns an empty cache if there is none, or none that can be trusted."""
     path = _path(root, checkpointer)
     if path is None or not boot():
         return StatCache()
@@ -156,8 +159,9 @@ def load(root: str, checkpointer: Checkpointer) -> StatCache:
 
 
 def save(root: str, checkpointer: Checkpointer, cache: StatCache) -> None:
-    """Save the cache for the next process, whole or not at all. If that fails, no error is raised: the next snapshot
-    only has to read more files."""
+    """Save `cache`, which says what the last snapshot of a workspace saw, for the next process, whole or not at all.
+    `root` is the workspace's folder, and `checkpointer` the store of the snapshot. If that fails, no error is raised:
+    the next snapshot only has to read more files."""
     path = _path(root, checkpointer)
     if path is None or not boot():
         return
@@ -177,8 +181,9 @@ def save(root: str, checkpointer: Checkpointer, cache: StatCache) -> None:
 
 
 def drop(root: Path, checkpointer: Checkpointer) -> None:
-    """Delete the cache for a workspace's folder and a store. Processes that have already loaded it keep using it. If it
-    cannot be deleted, a warning is logged."""
+    """Delete the cache of what the last snapshot of the folder `root` into this store saw, so that the next snapshot
+    reads all files. Processes that have already loaded the cache keep using it. If it cannot be deleted, a warning is
+    logged."""
     path = _path(os.path.realpath(root), checkpointer)
     if path is None:
         return
@@ -201,8 +206,8 @@ def _path(root: str, checkpointer: Checkpointer) -> Path | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove cache files in this folder that were last written more than 30 days ago, and temporary files older than an
-    hour."""
+    """Remove the caches of workspaces in this folder that were last written more than 30 days ago, and temporary files
+    older than an hour."""
     now = time.time()
     for path in folder.iterdir():
         with contextlib.suppress(OSError):

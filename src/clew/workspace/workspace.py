@@ -33,8 +33,8 @@ class Workspace:
     they lie. Owners, extended attributes and access lists are not kept.
 
     Files are cut into chunks, and each chunk is stored once for all threads of the store. A file that has not changed
-    since the last snapshot is not read again. For a folder in which nothing has changed, nothing new is stored: the
-    folder above it names the same digest as before.
+    since the last snapshot is not read again. For a folder in which nothing has changed, nothing new is stored: the new
+    snapshot refers to what the last one stored.
     """
 
     def __init__(
@@ -98,8 +98,9 @@ class Workspace:
         return ref
 
     async def _forget(self) -> None:
-        """Forget the cache of the last snapshot, after the store turned out to have lost blobs. The next snapshot reads
-        everything again and stores what is missing."""
+        """Forget the cache of the last snapshot, by which unchanged files are not read again. This is called after the
+        store turned out to have lost blobs: the next snapshot then reads everything again and stores what is missing.
+        """
         async with self._taking:
             self._known = StatCache()
             await asyncio.to_thread(statcache.drop, self._path, self._checkpointer)

@@ -132,6 +132,7 @@ def test_a_session_of_caw_goes_on_with_its_history_its_handle_and_the_programs_o
         assert [turn["input"] for turn in found["turns"]] == ["RUN echo forty-two", "What was it?", "What was it?"]
         assert found["created_at"] == written["created_at"]
         assert found["metadata"] == written["metadata"]
+        assert found["system_prompt"] == session.trajectory.system_prompt == "Be kind."
 
 
 def as_caw_writes(provider: str, session_id: str, key: str) -> dict[str, Any]:

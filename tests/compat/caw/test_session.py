@@ -23,6 +23,7 @@ from tests.providers.worker import wait_until
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {"PATH": os.environ["PATH"], "CAW_LOG": "off"}
+TOY_HANDLE = '{"version": 1, "provider": "toy", "session_id": "x", "resume_key": "secret-key"}'
 PROCESS = """
 import json, sys
 from clew.compat.caw import Agent
@@ -173,6 +174,22 @@ def test_the_data_dir_has_a_store_and_a_readable_file_for_each_session_for_this_
         assert len(list(sync.Thread.list(store))) == 2
 
 
+def test_the_system_prompt_on_record_goes_on_unless_another_one_is_given(tmp_path: Path) -> None:
+    data_dir = tmp_path / "caw_data"
+    with toy(tmp_path, data_dir, system_prompt="Be brief.").start_session() as session:
+        session.send("say one")
+
+    for settings, prompt, sent in (
+        ({}, "Be brief.", "work --system Be brief. user=say one"),
+        ({"system_prompt": "Be kind."}, "Be kind.", "work --system Be kind. user=say one"),
+        ({"system_prompt": ""}, "", "work user=say one"),
+    ):
+        with toy(tmp_path, data_dir, **settings).resume_session(session.resume_handle) as resumed:
+            assert resumed.trajectory.system_prompt == prompt
+            assert resumed.send("echo").result.startswith(sent)
+        assert file_of(data_dir, session)["system_prompt"] == prompt
+
+
 def test_turns_of_a_resumed_session_are_added_to_its_file_and_the_first_ones_stay_as_they_are(tmp_path: Path) -> None:
     data_dir = tmp_path / "caw_data"
     with toy(tmp_path, data_dir).start_session() as session:
@@ -288,6 +305,16 @@ def test_the_id_in_a_handle_never_leads_out_of_the_data_dir(session_id: str, tmp
 def test_a_handle_that_is_none_says_why(handle: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=said):
         toy(tmp_path, provider=None).resume_session(handle)
+
+
+@pytest.mark.parametrize("with_data_dir", [True, False])
+@pytest.mark.parametrize("damaged", [json.dumps(TOY_HANDLE), TOY_HANDLE[1:], TOY_HANDLE[:-1], f"handle={TOY_HANDLE}"])
+def test_an_error_never_quotes_a_handle_however_it_was_damaged(
+    damaged: str, with_data_dir: bool, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match="handle") as caught:
+        toy(tmp_path, tmp_path / "caw_data" if with_data_dir else None).resume_session(damaged)
+    assert "secret-key" not in str(caught.value)
 
 
 def test_a_handle_of_a_conversation_that_is_gone_is_an_error_and_no_empty_answer(tmp_path: Path) -> None:

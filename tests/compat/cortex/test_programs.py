@@ -30,7 +30,7 @@ PROVIDERS = ["claude", "openai", "opencode"]
 
 def config(machine: Machine, provider: str, prompt: str, **settings: Any) -> AgentConfig:
     found = AgentConfig(
-        prompt, model_provider=provider, env=machine.env, cwd=machine.cwd, permissions="full", timeout=90
+        prompt, model_provider=provider, env=machine.env, cwd=machine.cwd, permissions="full", timeout=PATIENCE
     )
     return found.changed(model=machine.models[found.provider], **settings)
 
@@ -113,7 +113,7 @@ def test_claude_code_stops_after_max_turns_and_goes_on(tmp_path: Path) -> None:
         agent = GenericAgent(config(machine, "claude", "RUN echo forty-two", checkpointer=here.url, max_turns=1))
         first = agent.run()
         assert (first.result, first.status, first.reason) == (None, "interrupted", "max_turns: 1")
-        second = agent.resume("What did I ask before?", max_turns=5, timeout=60)
+        second = agent.resume("What did I ask before?", max_turns=5, timeout=PATIENCE)
         assert (second.status, second.session_id) == ("done", first.session_id)
         assert "RUN echo forty-two" in texts(machine.asked[-1])
 

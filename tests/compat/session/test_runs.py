@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,3 +112,24 @@ async def test_an_agent_of_clew_goes_on_with_a_run_where_its_last_save_was(tmp_p
         store.save(found)
         assert store.load("r").messages[-1] == {"role": "assistant", "content": [{"type": "text", "text": "Enough."}]}
         assert store.load("r").iteration == 19
+
+
+@pytest.mark.anyio
+async def test_the_saved_system_prompt_stays_on_record_unless_an_agent_has_one_of_its_own(tmp_path: Path) -> None:
+    begun = Checkpoint("r", messages=[{"role": "user", "content": "Count."}], system_prompt="You count.")
+    with Store(tmp_path) as store:
+        store.save(begun)
+        own: dict[str, Any] = {"system_prompt": "You count on."}
+        for given, told in (({}, "You count."), (own, "You count on.")):
+            model = ScriptedModel(COUNTING)
+            async with Agent(model, checkpointer=f"sqlite:///{tmp_path}/clew.db", max_turns=1, **given) as agent:
+                await agent.run("Go on.", thread_id="r")
+            assert store.load("r").system_prompt == told
+            store.save(store.load("r"))
+            with Store(tmp_path) as other:
+                assert other.load("r").system_prompt == told
+
+        run = store.load("r")
+        run.system_prompt = ""
+        store.save(run)
+        assert store.load("r").system_prompt == ""

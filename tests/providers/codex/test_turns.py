@@ -41,7 +41,7 @@ async def turn(
         env={**codex.place.env, **command.env},
     )
     try:
-        stdout, stderr = await asyncio.wait_for(process.communicate(command.stdin), 60)
+        stdout, stderr = await asyncio.wait_for(process.communicate(command.stdin), PATIENCE)
     except BaseException:
         process.kill()
         await process.communicate()

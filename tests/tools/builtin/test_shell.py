@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,28 @@ async def test_cancelling_kills_the_command(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await is_gone(pid)
+
+
+async def test_cancelling_while_the_command_starts_kills_what_it_started_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Any = asyncio.create_subprocess_shell
+    started = asyncio.Event()
+
+    async def start_slowly(*command: str, **how: Any) -> asyncio.subprocess.Process:
+        process: asyncio.subprocess.Process = await real(*command, **how)
+        await pid_in(tmp_path / "inner")
+        started.set()
+        await asyncio.sleep(0.05)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_shell", start_slowly)
+    task = asyncio.create_task(run_command("sleep 3600 & echo $! >inner; wait", ToolContext(workspace=tmp_path)))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await is_gone(await pid_in(tmp_path / "inner"))
 
 
 async def test_a_command_that_a_signal_ended_says_so(tmp_path: Path) -> None:

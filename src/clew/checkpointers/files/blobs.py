@@ -28,8 +28,8 @@ _REMEMBERED = 100_000
 
 
 class BlobFiles:
-    """The blobs of one namespace of a file store. All methods block, so they are called on worker threads of the
-    operating system."""
+    """The blobs of one namespace (a separate part) of a file store. All methods block, so they are called on OS threads
+    of a worker pool."""
 
     def __init__(self, root: Root) -> None:
         self._root = root

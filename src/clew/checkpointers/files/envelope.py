@@ -70,11 +70,13 @@ SMALLEST = HEADER + TRAILER
 
 
 class BadRecord(Exception):
-    """Raised if bytes are not the expected record of a thread's file. The message says what is wrong."""
+    """Raised if bytes are not the expected record of a thread's file. A record is one append. The message says what is
+    wrong."""
 
 
 class NewerRecord(Exception):
-    """Raised if a record of a thread's file is sound, but of a later format version than this code can read."""
+    """Raised if a record (one append in a thread's file) is sound, but of a later format version than this code can
+    read."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -92,8 +94,9 @@ class Table(NamedTuple):
 
 class Header(NamedTuple):
     """The header of a record, which is one append in a thread's file, after the header's checksum was verified. `at` is
-    the number of the first frame. `frames` and `refs` are counts; `length` and `head` are sizes in bytes. `mark` is the
-    header's own checksum, `before` is the mark of the record before it."""
+    the number of the first frame. `frames` and `refs` are the numbers of frames and of refs (digests of blobs).
+    `length` and `head` are the sizes of the record and of the thread's head in bytes. `mark` is the header's own
+    checksum, `before` is the mark of the record before it."""
 
     offset: int
     at: int
@@ -112,7 +115,8 @@ class Header(NamedTuple):
 
     @property
     def table(self) -> int:
-        """The size in bytes of the record's table, the part between header and frames."""
+        """The size in bytes of the record's table. A record is one append in a thread's file; its table is the part
+        between header and frames."""
         return 4 * self.frames + 32 * self.refs + self.head
 
     @property
@@ -139,8 +143,8 @@ class Header(NamedTuple):
         return header
 
     def read_table(self, data: bytes | memoryview) -> Table:
-        """Decode and check the record's table, the part between header and frames. `data` are the bytes that follow the
-        header. Raises `BadRecord` if the table is damaged."""
+        """Decode and check the table of this record (one append in a thread's file). The table is the part between
+        header and frames. `data` are the bytes that follow the header. Raises `BadRecord` if the table is damaged."""
         data = bytes(data[: self.table])
         if len(data) != self.table or _sum(data) != self.table_sum:
             raise BadRecord("a record's table of frames, refs and head fails its check")
@@ -150,9 +154,9 @@ class Header(NamedTuple):
         return Table(sizes, refs, data[start + 32 * self.refs :])
 
     def read(self, data: bytes | memoryview, first: int = 0, last: int | None = None) -> tuple[list[bytes], Table]:
-        """Check the complete record in `data`, from header to trailer, and return its table and its frames from number
-        `first` of the log up to, not including, `last`. By default returns all its frames. Raises `BadRecord` if a part
-        of the record is damaged."""
+        """Check the complete record in `data`, from header to trailer. A record is one append in a thread's file.
+        Returns its frames and its table. The frames are those whose number in the log is at least `first` and less than
+        `last`; by default all frames of the record. Raises `BadRecord` if a part of the record is damaged."""
         table = self.read_table(data[HEADER:])
         start, stop = HEADER + self.table, self.length - TRAILER
         frames = data[start:stop]
@@ -169,9 +173,10 @@ class Header(NamedTuple):
 
 
 def only_frames(data: bytes, bounds: Sequence[int]) -> list[bytes | None]:
-    """Check records that follow each other, and return a list with one item for each record: its frame, or None.
+    """Check records that follow each other, and return a list with one item for each record: its frame, or None. A
+    record is one append in a thread's file.
 
-    A record's item is None if the record fails a check, or has refs or another number of frames than one. Use
+    A record's item is None if the record fails a check, has refs (digests of blobs), or has not exactly one frame. Use
     `Header.unpack` and `Header.read` for such a record: they read any record, and say what is wrong with a damaged one.
     Most records have one frame and no refs. For these, this function takes less than half of their time (measured).
 
@@ -213,8 +218,8 @@ def pack(
 ) -> tuple[bytes, Header]:
     """Encode one append as a record of a thread's file. Returns the bytes to write, and the record's header.
 
-    `at` is the number of the first frame and `offset` the place in the file. `before` is the mark (header checksum) of
-    the record before this one. `refs` are digests of blobs, `head` is msgpack.
+    `at` is the number of the first frame in the log, and `offset` the place of the record in the file. `before` is the
+    mark (header checksum) of the record before this one. `refs` are digests of blobs, `head` is msgpack.
     """
     table = b"".join([struct.pack(f"<{len(frames)}I", *map(len, frames)), *map(bytes.fromhex, refs), head])
     frames_sum = blake3()
@@ -236,9 +241,10 @@ def trailing(data: bytes) -> tuple[int, bytes]:
 
 
 def begins(data: bytes, *, at: int, offset: int, before: bytes) -> bool:
-    """Return whether `data` is the start of a header that was cut short, as a crash leaves it at the end of a log. The
-    other arguments are what this header must say: the number of the record's first frame (`at`), the record's place in
-    the file (`offset`), and the mark (header checksum) of the record before it (`before`)."""
+    """Return whether `data` is the start of a record's header that was cut short, as a crash leaves it at the end of a
+    thread's file. A record is one append. The other arguments are what this header must say: the number of the record's
+    first frame (`at`), the record's place in the file (`offset`), and the mark (header checksum) of the record before
+    it (`before`)."""
     start = _START.pack(MAGIC, VERSION, offset, at, before)
     return len(data) < HEADER and data[: len(start)] == start[: len(data)]
 

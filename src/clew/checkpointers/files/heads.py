@@ -1,8 +1,9 @@
 """Lists the heads (small summaries) of the threads of one namespace without reading every thread's file.
 
 Each listing compares size, times and inode of every thread's file with the values remembered from an earlier listing.
-Only from files that differ, it reads the last record. The remembered values and heads are also written to a cache file
-for the next process. If that file is lost, damaged or out of date, listings are still right and only take longer.
+Only from files that differ, it reads the last record (each append writes one, with the head). The remembered values and
+heads are also written to a cache file for the next process. If that file is lost, damaged or out of date, listings are
+still right and only take longer.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Stamp = tuple[int, int, int, int]
 
 class _Known(msgspec.Struct, frozen=True, array_like=True):
     """What is remembered of a thread's file: its head, and its stamp (inode, size and times) when the head was read.
-    The head is None if the file held no complete record. The stamp is None if the file had changed too recently for the
+    The head is None if the file held no complete append. The stamp is None if the file had changed too recently for the
     stamp to be reliable."""
 
     stamp: Stamp | None
@@ -50,8 +51,8 @@ _decode = msgspec.msgpack.Decoder(dict[str, _Known]).decode
 
 
 class HeadFiles:
-    """Lists the heads of one namespace of a file store. The result is exact even if other processes have appended since
-    the last listing."""
+    """Lists the heads (small summaries of threads) of one namespace, a separate part of a file store. The result is
+    exact even if other processes have appended since the last listing."""
 
     def __init__(self, root: Root, threads: ThreadFiles) -> None:
         self._root = root

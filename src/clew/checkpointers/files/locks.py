@@ -36,8 +36,8 @@ class FileLocks:
     wait for the same lock end together. A file that was written to lately shows progress: whoever holds its lock is
     alive. So a call ends when `seconds` have passed both since it was made and since the file was written to.
 
-    A call waits for a few milliseconds on its OS thread. After that it raises `PutOff`, so that the thread is free for
-    calls that need no lock, or another one.
+    A call waits for a few milliseconds on its OS thread. After that it raises `PutOff`, which means that the call is to
+    be tried again later. Meanwhile the OS thread is free for calls that need no lock, or a lock on another file.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -45,13 +45,14 @@ class FileLocks:
         self._here = threading.local()
 
     def work_for(self, call: Call) -> None:
-        """Count the time of locks that this OS thread asks for from now on from the beginning of this call."""
+        """Note that this OS thread now works for `call`. How long it may wait for a lock is then counted from when that
+        call was made."""
         self._here.call = call
 
     def lock(self, fd: int, path: str | Path, *, shared: bool) -> None:
         """Lock this open file. Several locks with `shared=True` can be held on a file at the same time; a lock with
-        `shared=False` excludes all others. Raises `PutOff` if another lock is in the way, and `Unavailable` if that has
-        lasted for too long. `path` names the file in the error."""
+        `shared=False` excludes all others. If another lock is in the way, raises `PutOff`, so that the caller tries
+        again later, or `Unavailable` if that has lasted for too long. `path` names the file in the error."""
         if files.try_lock(fd, shared=shared):
             return
         call: Call = self._here.call

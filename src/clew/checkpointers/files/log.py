@@ -59,7 +59,8 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 class Span(NamedTuple):
-    """Where the frames from number `start` up to, not including, `stop` are in a thread's file."""
+    """Where the frames from number `start` up to, not including, `stop` are in a thread's file: which of its records
+    (one for each append) hold them."""
 
     bounds: list[int]
     """The offset of each record that holds some of these frames, in order; then the offset at which the last record
@@ -100,13 +101,13 @@ class Log:
         """Offset up to which this process has synced the file. So the bytes before this offset survive a power cut."""
 
     def head(self) -> Head | None:
-        """Return the head as of the last call of `refresh`, or None if the file holds no complete record, that is, no
-        thread."""
+        """Return the thread's head as of the last call of `refresh`, or None if the file holds no complete append, that
+        is, no thread."""
         return _decode_head(self._head) if self.end else None
 
     def refresh(self, fd: int) -> int:
-        """Find the records that were added to the file since the last call. Returns the size of the file. Raises
-        `Corrupt` if the file is damaged.
+        """Find the records (one for each append) that were added to the file since the last call. Returns the size of
+        the file in bytes. Raises `Corrupt` if the file is damaged.
 
         The caller holds the file's lock. An incomplete record at the end, left by a crash, is not changed, and counts
         in the size.
@@ -171,9 +172,9 @@ class Log:
             self._safe = self.end
 
     def sync(self, fd: int, call: Callable[[int], None]) -> None:
-        """Sync the file by calling `call` with its descriptor, and note that all complete records are on the disk. If
-        that fails, write the records that may be lost once more, and raise the error. The caller holds the exclusive
-        lock."""
+        """Sync the file, and note that all complete records (one for each append) are on the disk. `call` is the
+        function that syncs: it gets the file's descriptor. If it fails, write the records that may be lost once more,
+        and raise its error. The caller holds the file's lock exclusively."""
         try:
             call(fd)
         except OSError:
@@ -183,8 +184,8 @@ class Log:
         self._safe = self.end
 
     def _write_again(self, fd: int) -> None:
-        """Write all records that this process has not synced to the same places of the file again, and sync them.
-        Called after a failed sync.
+        """Write once more, to the same places of the file, all records (one for each append) that this process has not
+        synced, and sync them. Called after a failed sync.
 
         After a failed sync, the operating system treats the data as written, and no later sync writes it. So a record
         of another process, which was killed, could be missing on the disk while acknowledged records follow it.
@@ -196,9 +197,9 @@ class Log:
         os.fsync(fd)
 
     def locate(self, fd: int, start: int, stop: int | None) -> Span | None:
-        """Find out where the frames from `start` up to, not including, `stop` are in the file. Without `stop`, or if
-        the log is shorter, up to the end of the log. Returns None if there is no frame `start`. The caller
-        holds the file's lock."""
+        """Find out where the frames from number `start` up to, not including, `stop` are in the file. If `stop` is None
+        or more than the number of frames, the range reaches to the end of the log. Returns None if there is no frame
+        `start`. The caller holds the file's lock."""
         with self._lock:
             stop = self.frames if stop is None else min(stop, self.frames)
             if start >= stop:
@@ -209,8 +210,8 @@ class Log:
             return Span(bounds, self._firsts[here], start, stop)
 
     def read(self, fd: int, span: Span) -> list[bytes]:
-        """Read and check the frames that `span` locates. Raises `Corrupt` if they are damaged. The file's lock is not
-        needed any more: complete records never change and never move."""
+        """Read and check the frames whose place in the file `span` says. Raises `Corrupt` if they are damaged. The
+        caller need not hold the file's lock: what an append has written never changes and never moves."""
         found: list[bytes] = []
         for bounds, data in _neighbours(fd, span.bounds):
             frames = envelope.only_frames(data, bounds)
@@ -228,15 +229,15 @@ class Log:
         return found
 
     def _any_frames(self, data: memoryview, offset: int, span: Span) -> list[bytes]:
-        """Check the record in `data`, and return those of its frames that `span` asks for. `offset` is the record's
-        place in the file. Raises `Corrupt` if it is damaged."""
+        """Check the record in `data`, which is one append, and return those of its frames whose numbers are in `span`.
+        `offset` is the record's place in the file. Raises `Corrupt` if it is damaged."""
         try:
             return self._unpack(data, offset).read(data, span.start, span.stop)[0]
         except BadRecord as error:
             raise self._corrupt(offset, str(error)) from None
 
     def refs(self, fd: int) -> set[str]:
-        """Return the digests of all blobs that the records of this log refer to, without reading frames. The caller
+        """Return the digests of all blobs that the appends in this log refer to, without reading frames. The caller
         holds the file's lock."""
         with self._lock:
             self._look_back(fd, -1)
@@ -253,8 +254,9 @@ class Log:
         return found
 
     def _find_last(self, fd: int, size: int) -> None:
-        """Find the last record of the file by its trailer (its last bytes), and remember it. Does nothing if that
-        record is incomplete or damaged: then `_find_next` goes through the file and finds out which."""
+        """Find the last record of the file, which is the last append, by its trailer (its last bytes), and remember it.
+        Does nothing if that record is incomplete or damaged: then `_find_next` goes through the file and finds out
+        which of the two it is."""
         length, mark = envelope.trailing(_trailer_before(fd, size))
         if not 0 < length <= size:
             return
@@ -272,15 +274,16 @@ class Log:
             self._push([header])
 
     def _follows(self, fd: int, header: Header) -> bool:
-        """Return whether the record with this header belongs after the record that precedes it in the file: its header
-        must name the mark (checksum) of that record. A header at offset 0 must say that it is the first record."""
+        """Return whether the record (one append) with this header belongs after the record that precedes it in the
+        file: its header must name the mark (checksum) of that record. A header at offset 0 must say that it is the
+        first record."""
         if header.offset == 0:
             return header.at == 0 and header.before == NO_MARK
         return envelope.trailing(_trailer_before(fd, header.offset))[1] == header.before
 
     def _find_next(self, fd: int, size: int) -> None:
-        """Go through the records after the last known one, up to the end of the file or an incomplete record, and
-        remember them.
+        """Go through the records (one for each append) after the last known one, up to the end of the file or an
+        incomplete record, and remember them.
 
         A record is incomplete if the file ends before the length that the record declares, if only the start of a
         header or only zeros are left, or if it is the last one and has lost whole sectors: the remains of an append
@@ -323,8 +326,9 @@ class Log:
         self._push(headers)
 
     def _look_back(self, fd: int, frame: int) -> None:
-        """Find the records before the first known one, going backwards, and remember them. Stops at the record that
-        holds the frame with this number. With -1, finds all records. Raises `Corrupt` if a record is damaged."""
+        """Find the records (one for each append) before the first known one, going backwards, and remember them. Stops
+        at the record that holds the frame with the number `frame`. With -1, finds all records. Raises `Corrupt` if a
+        record is damaged."""
         if not self._offsets:
             return
         offsets: list[int] = []
@@ -347,7 +351,8 @@ class Log:
         self._offsets, self._firsts = whole
 
     def _at(self, fd: int, offset: int) -> Header:
-        """Read the header of the record that starts at this offset. Raises `Corrupt` if no sound header is there."""
+        """Read the header of the record (one append) that starts at this offset of the file. Raises `Corrupt` if no
+        sound header is there."""
         try:
             return self._unpack(_read(fd, offset, HEADER), offset)
         except BadRecord as error:
@@ -360,8 +365,8 @@ class Log:
             raise NewerFormat(f"{self._name} in {self.path}", error.version, envelope.VERSION) from None
 
     def _load(self, fd: int, header: Header) -> None:
-        """Read and check the last complete record, whose header is given. Remember its head and where it ends. Raises
-        `Corrupt` if it is damaged."""
+        """Read and check the last complete record, which is the last append; its header is given. Remember the thread's
+        head, which is in the record, and where the record ends. Raises `Corrupt` if the record is damaged."""
         try:
             encoded = header.read(_read(fd, header.offset, header.length))[1].head
             head = _decode_head(encoded)
@@ -410,9 +415,9 @@ def _trailer_before(fd: int, offset: int) -> bytes:
 
 
 def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[Sequence[int], bytes]]:
-    """Read records of a file that follow each other without gaps. `bounds` has the offset of each record, and then the
-    end of the last one. Several records are read with one call. Yields, for each such call, the part of `bounds` for
-    its records, and their bytes."""
+    """Read records (one for each append) that follow each other in a file without gaps. `bounds` has the offset of each
+    record, and then the end of the last one. Several records are read at once. For each such group of records this
+    yields the part of `bounds` that belongs to the group, and the group's bytes."""
     here = 0
     while here < len(bounds) - 1:
         first = bounds[here]
@@ -422,8 +427,8 @@ def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[Sequence[int],
 
 
 def _has_gaps(data: bytes, offset: int, header: Header | None) -> bool:
-    """Return whether `data` is a last record that a power cut has damaged: whole sectors of it are zeros, because they
-    were never written. `data` starts at this offset and reaches to the end of the file.
+    """Return whether `data` is the last record of a file (the last append), damaged by a power cut: whole sectors of it
+    are zeros, because they were never written. `data` starts at this offset and reaches to the end of the file.
 
     `header` is the record's header. With it, the result is True if the record fails its check and one of its sectors is
     all zeros. If the header itself is damaged, `header` is None: then the sector of zeros must be in the header, and no
@@ -447,7 +452,8 @@ def _has_gaps(data: bytes, offset: int, header: Header | None) -> bool:
 
 
 def _places(data: bytes) -> Iterator[int]:
-    """Yield each offset in these bytes at which the magic bytes of a record's header are found."""
+    """Yield each offset in these bytes at which the magic bytes are found with which every record (one append in a
+    thread's file) begins."""
     place = data.find(envelope.MAGIC)
     while place >= 0:
         yield place

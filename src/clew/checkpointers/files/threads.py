@@ -49,8 +49,12 @@ class ThreadFiles:
         refs: Collection[str],
         ask: Callable[[], bool] | None = None,
     ) -> None:
-        """Append to a thread, as `Checkpointer.append` says. `ask` returns whether nobody waits for the append any
-        more; then `Unavailable` is raised instead."""
+        """Add frames and refs (digests of blobs) to a thread, and replace its head. `at` is the number of frames that
+        the log must have before. Writes nothing if the log already holds these frames there.
+
+        Raises `Conflict` if the log has another number of frames or another id than `head` says, and `MissingBlob` if
+        the store lacks a blob. `ask` returns whether nobody waits for the append any more; if so, raises `Unavailable`.
+        """
         key = thread_key(thread_id)
         create = at == 0 and len(frames) > 0
         with self.opened(key, shared=False, create=create) as fd:
@@ -109,8 +113,8 @@ class ThreadFiles:
             return log.refs(fd)
 
     def delete(self, thread_id: str, ask: Callable[[], bool] | None = None) -> None:
-        """Delete a thread. `ask` returns whether nobody waits for the deletion any more; then `Unavailable` is raised
-        instead."""
+        """Delete a thread. `ask` returns whether nobody waits for the deletion any more; if so, this deletes nothing
+        and raises `Unavailable`."""
         key = thread_key(thread_id)
         path = self.path(key)
         with self.opened(key, shared=False) as fd:

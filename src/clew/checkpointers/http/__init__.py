@@ -1,4 +1,4 @@
-"""A store behind `clew serve`: its client, and the protocol that client and service share."""
+"""A store behind a server that runs `clew serve`: the HTTP client, and the protocol that client and server share."""
 
 from __future__ import annotations
 

@@ -61,12 +61,11 @@ _decode_failure = msgspec.json.Decoder(Failure).decode
 
 
 class Reply:
-    """The server's answer to a call, with its body. A stream of records is in `reader`, which is a `RecordReader`; the
-    bytes of any other body are in `body`.
+    """The server's answer to a call, with its body. If the call asks for a stream of records (`in_records`) and the
+    server sends one, the records are in `reader`. The bytes of any other body are in `body`.
 
-    `largest` limits the bytes of the body of a successful answer, or of each record of a stream. `most` limits the
-    number of records; None is no limit. If the server sends more, `Broken` is raised and the rest is not kept. A stream
-    that was not asked for (`in_records` is False) is a body like any other, with the limit of one.
+    `largest` is the most bytes that the body of a successful answer may have, or each record of a stream. `most` is the
+    most records of a stream; None is no limit. If the server sends more, `Broken` is raised and the rest is not kept.
     """
 
     def __init__(self, answer: Answer, largest: int, most: int | None, *, in_records: bool) -> None:
@@ -103,7 +102,8 @@ class _Asked(NamedTuple):
 
 
 class Client:
-    """Makes calls to one server, with one token and one namespace."""
+    """Makes calls to one server that runs `clew serve`. All calls use the same token and are about the same namespace,
+    a separate part of the server's store."""
 
     def __init__(
         self, where: str, address: Address, base: str, *, token: str, namespace: str, timeout: float, retries: int
@@ -306,8 +306,8 @@ class Address:
 
 
 class Answer:
-    """The status and the headers of an HTTP answer. The body is not kept here: each piece of it is passed on as it
-    arrives, as `Pool.exchange` describes."""
+    """The status and the headers of an HTTP answer. The body is not kept here: each piece of it is passed to a function
+    of the caller when it arrives."""
 
     def __init__(self, response: h11.Response) -> None:
         self.status = response.status_code

@@ -117,7 +117,7 @@ class Blobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of every answer that reports an error."""
+    """The body of every answer that reports an error: a code for the kind of error, and a message for people."""
 
     code: Code
     message: str

@@ -1,4 +1,4 @@
-"""The checkpointer of a store on another machine, behind `clew serve`."""
+"""The checkpointer of a store that another machine serves over HTTP, with the command `clew serve`."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(url: str, prefix: str | None, connections: int | None, timeout: float | None) -> Address:
-    """Parse a store's URL. `prefix`, `connections` and `timeout`, if given, override the options of the URL.
+    """Parse a store's URL into an `Address`. `prefix` is the text with which the names of all tables start,
+    `connections` the most connections to open, and `timeout` the seconds without progress after which a call ends. If
+    given, these three override the options of the same names in the URL.
 
     Raises `InvalidInput` for a malformed URL; the message never holds a password.
     """

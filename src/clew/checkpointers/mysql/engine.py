@@ -105,8 +105,9 @@ class Engine:
     # Appends
 
     def _look(self) -> None:
-        """Start transactions for the queued appends, but run at most `WRITERS` at once. `submit` schedules this to run
-        after all asyncio tasks that are ready, so that the appends of many tasks go out together."""
+        """Start transactions for the queued appends, but let at most `WRITERS` transactions run at once. `submit`,
+        which queues an append, schedules this to run after all asyncio tasks that are ready. So the appends of many
+        tasks go out together."""
         self._woken = False
         while self._batches < WRITERS and (batch := self._gather()):
             self._batches += 1

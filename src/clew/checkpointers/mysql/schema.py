@@ -80,8 +80,8 @@ CREATE TABLE IF NOT EXISTS {prefix}meta (
 
 
 async def prepare(connection: Connection, prefix: str, where: str) -> None:
-    """Create the store's tables unless they exist. Raises `NewerFormat` if a newer Clew made them. `where` names the
-    store in errors.
+    """Create the store's tables unless they exist. `prefix` is the text with which their names start. Raises
+    `NewerFormat` if a newer Clew made them. `where` names the store in errors.
 
     Any number of processes may do this at once, and any may stop half way. Each step skips what exists, and the version
     is written last, so a store that has a version is complete.

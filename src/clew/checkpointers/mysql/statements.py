@@ -75,7 +75,7 @@ class Statements:
         return selected + b"%b ORDER BY %b LIMIT %d" % (self._conditions(query), _ORDER[query.order], limit)
 
     def _conditions(self, query: HeadQuery) -> bytes:
-        """Return the WHERE clause for a query. It selects the same heads as `HeadQuery.matches`."""
+        """Return the WHERE clause that selects the heads that match a query, with the values filled in."""
         where = [fill(b"space = %b", self._space)]
         if query.prefix:
             where.append(fill(b"thread_id >= %b AND thread_id < %b", *after_prefix(query.prefix)))
@@ -110,9 +110,10 @@ class Statements:
         return self._fill(b"SELECT id, head FROM @heads WHERE space = %b AND thread_key = %b", self._space, key)
 
     def delete(self, key: bytes, log: int, head: bytes | None) -> Sequence[bytes]:
-        """Return the SQL statements of a transaction that deletes a thread, if its row has the number `log` and the
-        stored head `head`. If `head` is None, the stored head is not compared. The transaction first locks the thread's
-        row, as appends do. Its last statement but one deletes the row, and so shows whether the thread was deleted."""
+        """Return the SQL statements of a transaction that deletes a thread. It deletes only if the thread's row has the
+        number `log`, which the database gives to each new log, and the stored head `head`. If `head` is None, the
+        stored head is not compared. The transaction first locks the thread's row, as appends do. Its last statement but
+        one deletes the row, and so shows whether the thread was deleted."""
         find = b"SELECT id INTO @%bthread FROM %bheads WHERE space = %b AND thread_key = %b AND id = %d%b FOR UPDATE"
         gone = b"DELETE FROM %b%b WHERE %b = @%bthread"
         prefix = self._prefix

@@ -66,7 +66,7 @@ class MySQLCheckpointer(Checkpointer):
         connections: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Open the store at a URL; `from_url` shows its form.
+        """Open the store at a URL of the form `mysql://user:password@host:3306/database`.
 
         `namespace` selects a part of the store that shares nothing with its other namespaces. `prefix` is the text with
         which the names of all its tables start (default `clew_`). `connections` is the maximum number of connections

@@ -173,7 +173,8 @@ class BucketCheckpointer(Checkpointer):
 
     async def _limit(self, work: Coroutine[Any, Any, T]) -> T:
         """Run this coroutine and return its result. Raises `Unavailable` after as many seconds without progress as the
-        checkpointer's `timeout` allows. The first call also tests the bucket, before it runs the coroutine."""
+        checkpointer's `timeout` allows. The first call, before it runs the coroutine, tests that the bucket honours
+        conditional puts (writes that fail if the object has changed)."""
 
         async def opened() -> T:
             try:
@@ -194,7 +195,8 @@ its name. A process that writes such an object adds the name to a thread or blob
 async def sweep(bucket: PatientBucket, threads: ObjectThreads, blobs: ObjectBlobs, probes: str) -> None:
     """Delete leftovers of interrupted writes that are more than a day old. These are packs (older frames of a thread)
     that no thread lists, objects with blobs' bytes that no blob names, and objects in the folder `probes`, with which
-    the bucket was tested. Also finish interrupted deletions of blobs, and delete the records that deleted threads leave.
+    the bucket was tested. Also finish interrupted deletions of blobs, and delete the small objects that were put in
+    place of deleted threads.
     """
     async for listed in _older(bucket, probes, blobs.clock.now() - LEFTOVER):
         await bucket.delete([listed.key])

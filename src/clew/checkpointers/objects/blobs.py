@@ -2,10 +2,10 @@
 To touch a blob is to set its time of last use to now.
 
 Buckets have no conditional delete, so deleting a blob takes two steps. First its record is replaced by a dead record,
-with a conditional put that fails if the blob was touched since. From then on the blob is absent for everyone. Then the
-process that wrote the dead record deletes it. If it cannot do so within 20 seconds, it leaves the dead record to a
-later cleanup. For a minute nobody else may replace or delete a dead record, so a process that puts the same blob
-meanwhile waits.
+which says that the blob is deleted, with a conditional put that fails if the blob was touched since. From then on the
+blob is absent for everyone. Then the process that wrote the dead record deletes it. If it cannot do so within 20
+seconds, it leaves the dead record to a later cleanup. For a minute nobody else may replace or delete a dead record, so
+a process that puts the same blob meanwhile waits.
 
 The bytes of a large blob are in an object of their own, under a name that no other put ever uses, so deleting them
 never hits the bytes of a later put.
@@ -66,9 +66,9 @@ REMEMBERED = 4 * 2**20
 
 
 class ObjectBlobs:
-    """The blobs of one namespace of a bucket. Each blob has a record, a small object that says when the blob was last
-    used. Records are remembered, each with the tag that identifies its state. So to set the time of last use takes only
-    one request, a put on condition that the record still has this tag."""
+    """The blobs of one namespace (a separate part) of a bucket. Each blob has a record, a small object that says when
+    the blob was last used. Records are remembered, each with the tag that identifies its state. So to set the time of
+    last use takes only one request, a put on condition that the record still has this tag."""
 
     def __init__(self, bucket: PatientBucket, root: str, where: str) -> None:
         self._bucket = bucket
@@ -98,8 +98,8 @@ class ObjectBlobs:
     async def untouched(self, grace: timedelta) -> AsyncIterator[str]:
         """Yield the digests of blobs whose time of last use is at least `grace` ago.
 
-        A listing of the bucket tells when each blob's record was last changed. The record itself is read only where
-        that time is too coarse to decide.
+        A listing of the bucket tells when each blob's record, the small object with its time of last use, was last
+        changed. The record itself is read only where the time in the listing is too coarse to decide.
         """
         before = self.clock.before(grace)
         async for chunk in self._bucket.list(self.folder):
@@ -263,9 +263,9 @@ class ObjectBlobs:
 
     async def _doom(self, digest: str, before: int) -> str | None:
         """Mark a blob as deleted, unless its time of last use is later than `before`: replace its record (the small
-        object that each blob has) by a dead record, which the caller has to delete. Returns the name of the object with
-        the blob's bytes, which the caller has to delete too; it is empty if they were in the record. Returns None if
-        the blob stays or does not exist."""
+        object that each blob has) by a dead record, a few bytes that say that the blob is deleted. The caller has to
+        delete the dead record. Returns the name of the object with the blob's bytes, which the caller has to delete
+        too; it is empty if they were in the record. Returns None if the blob stays or does not exist."""
         found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
         state = None if found is None else self._read(digest, found)
         if found is None or not isinstance(state, Record) or max(state.touched, micros(found.modified)) > before:
@@ -299,8 +299,9 @@ class ObjectBlobs:
         that this process owns. `elapsed` returns how many seconds have passed since a moment just before this process
         became their owner.
 
-        Only one request is sent, and none after `IN_TIME` seconds. As soon as a record is deleted, others may put the
-        blob again, and a second request would delete that. If the request fails, a later cleanup deletes the records.
+        Only one request is sent, and none after `IN_TIME` seconds. As soon as a dead record is deleted, others may put
+        the blob again, and a second request would delete the object that they wrote. If the request fails, a later
+        cleanup deletes the records.
         """
         await self._bucket.delete_once(keys, lambda: elapsed() <= IN_TIME)
 

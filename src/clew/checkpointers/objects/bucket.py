@@ -242,13 +242,13 @@ microseconds: stores give their time to the second only."""
 
 
 async def probe(bucket: PatientBucket, folder: str, where: str) -> Clock:
-    """Test that the bucket honours conditional puts (writes that are refused if the object has changed), and return the
-    clock of its server. Raises `InvalidInput` if the bucket does not honour them. Writes and deletes an object in
-    `folder`; if the bucket cannot be reached meanwhile, the object stays until a later cleanup. `where` names the bucket
-    in errors.
+    """Test that the bucket honours conditional puts (writes that are refused if the object has changed). Raises
+    `InvalidInput` if it does not. Returns a `Clock` that tells the time of the bucket's server. Writes and deletes an
+    object in `folder`; if the bucket cannot be reached meanwhile, the object stays until a later cleanup. `where` names
+    the bucket in errors.
 
-    Some S3-compatible servers accept the conditions of a put and ignore them. Two concurrent writers would then both be
-    told that they had won.
+    Some S3-compatible servers accept the conditions of a put and ignore them. If two processes then appended to a
+    thread at the same time, both writes would succeed, and one append would be lost.
     """
     key = f"{folder}/{unique_name()}"
     try:

@@ -76,7 +76,8 @@ def open_obstore(scheme: str, bucket: str, where: str, config: Mapping[str, Any]
 
 def plain_http(endpoint: str | None, allowed: bool | None) -> bool:
     """Return True if requests are to be allowed over plain http, and False if they must use https. Without an endpoint,
-    this is what `allowed` says; with one, it is True if the endpoint's address starts with `http://`.
+    the result is True if `allowed` is True. With an endpoint, it is True if the endpoint's address starts with
+    `http://`.
 
     Raises `InvalidInput` if the endpoint is plain http on another machine and `allowed` is not True. Also raises it if
     the endpoint is not an http or https address, or has a password in it.
@@ -102,8 +103,9 @@ child has another value, and none of these threads. None before the first reques
 
 
 async def _settled(future: Awaitable[T]) -> T:
-    """Wait for a future of obstore and return its result. The future is remembered for as long as obstore holds it, so
-    that a process that ends can first wait until obstore lets go of it."""
+    """Wait for a future of obstore, the library that makes the requests, and return its result. The future is
+    remembered for as long as obstore holds it: the process must not end before that, because an OS thread of obstore
+    still needs the interpreter."""
     global _threads_of
     if _threads_of is None:
         _threads_of = forks.generation
@@ -115,8 +117,9 @@ async def _settled(future: Awaitable[T]) -> T:
 
 
 async def _each(stream: AsyncIterable[T]) -> AsyncIterator[T]:
-    """Yield the items of a stream of obstore. Waits for each item with `_settled`, so that a process that ends can
-    first wait until obstore lets go of it."""
+    """Yield the items of a stream of obstore, the library that makes the requests. The future of each item is
+    remembered for as long as obstore holds it: the process must not end before that, because an OS thread of obstore
+    still needs the interpreter."""
     items = aiter(stream)
     while True:
         try:
@@ -127,7 +130,8 @@ async def _each(stream: AsyncIterable[T]) -> AsyncIterator[T]:
 
 
 def _check_process(where: str) -> None:
-    """Raise `UsageError` in a forked child of a process that has made requests with obstore."""
+    """Raise `UsageError` in a forked child of a process that has made requests with obstore. The child does not have
+    the OS threads that obstore uses, so a request there would never end."""
     if _threads_of not in (None, forks.generation):
         raise UsageError(
             f"{where} cannot be used in this process: it is a forked child, and its parent has already used object "

@@ -89,7 +89,8 @@ class NewerObject(Exception):
 
 
 class ThreadParts(NamedTuple):
-    """The head and index of a thread's object, after their checksums were verified."""
+    """The first parts of the object in a bucket that holds a thread, after their checksums were verified: the thread's
+    head, and the index, which lists the packs (stored groups of older frames) and the sizes of the newest frames."""
 
     head: Head
     contents: Index | None
@@ -99,7 +100,8 @@ class ThreadParts(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The content of a blob's object, after its checksum was verified. The blob's own bytes are not checked yet."""
+    """The content of the object in a bucket that stands for a blob, after the checksum of its first fields was
+    verified. The blob's own bytes are not checked yet."""
 
     touched: int
     """The blob's time of last use, in microseconds since 1970."""
@@ -109,8 +111,8 @@ class Record(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """The content of an object whose blob is being deleted, or whose thread was deleted. For readers the blob or thread
-    does not exist."""
+    """The content of the object that a bucket holds in place of a blob that is being deleted, or of a thread that was
+    deleted. For readers the blob or thread does not exist."""
 
     since: int
     """Since when a process has been deleting the object: microseconds since 1970. 0 if no process does."""
@@ -119,9 +121,10 @@ class Dead(NamedTuple):
 def thread_object(
     head: bytes, packs: tuple[Pack, ...], tail: Sequence[bytes], refs: Iterable[str], rewritten: int
 ) -> bytes:
-    """Encode a thread's object. `head` is msgpack. `packs` lists the packs, which are stored groups of older frames.
-    `tail` and `refs` are the frames and the digests of blobs that are not in a pack yet; `rewritten` is the number of
-    bytes written for them since the last pack was made."""
+    """Return the bytes of the object in a bucket that holds a thread. `head` is the thread's head as msgpack. `packs`
+    lists the thread's packs, which are stored groups of older frames. `tail` and `refs` are the frames and the digests
+    of blobs that are not in a pack yet; `rewritten` is the number of bytes written for them since the last pack was
+    made."""
     joined = b"".join(tail)
     index = _encode(
         Index(packs, tuple(map(len, tail)), b"".join(map(bytes.fromhex, refs)), checksum(joined), rewritten)
@@ -131,11 +134,12 @@ def thread_object(
 
 
 def thread_parts(data: bytes) -> tuple[ThreadParts | None, int]:
-    """Decode and check the head and index at the start of a thread's object. `data` may be only the start of the
-    object.
+    """Decode and check the first parts of the object in a bucket that holds a thread: the head and the index, which
+    lists the thread's packs (stored groups of older frames) and the sizes of its newest frames. `data` is the object or
+    only the start of it.
 
-    Returns the head and index as parts, and the number of bytes that they take at the start of the object. The parts
-    have no index if `data` ends before the end of the index; they are None if `data` ends within the head. Raises
+    Returns these parts, and the number of bytes that they take at the start of the object. The index is None if `data`
+    ends before the end of the index. Instead of the parts, None is returned if `data` ends within the head. Raises
     `BadObject` if the object is damaged, and `NewerObject` if it has a later format version.
     """
     fields = _checked(data, _THREAD.size, b"CLT")
@@ -159,9 +163,9 @@ def thread_parts(data: bytes) -> tuple[ThreadParts | None, int]:
 
 
 def thread_tail(data: bytes, parts: ThreadParts) -> tuple[list[bytes], list[str]]:
-    """Return the newest frames of a thread, which are in its own object and not in a pack (a stored group of older
-    frames), and the digests of blobs that they refer to. `data` is the whole object, `parts` its decoded head and
-    index. Raises `BadObject` if the object is damaged or cut short."""
+    """Return the newest frames of a thread, which are in the thread's own object and not in a pack (a stored group of
+    older frames), and the digests of blobs that they refer to. `data` is the whole object, and `parts` are its decoded
+    first parts. Raises `BadObject` if the object is damaged or cut short."""
     if parts.contents is None:
         raise BadObject("it is cut short")
     tail = data[parts.tail :]
@@ -171,29 +175,31 @@ def thread_tail(data: bytes, parts: ThreadParts) -> tuple[list[bytes], list[str]
 
 
 def record(touched: int, data: bytes, name: str = "") -> bytes:
-    """Encode a blob's object. It holds the blob's time of last use, and either the blob's bytes or the name of another
-    object that holds them."""
+    """Return the bytes of the object in a bucket that stands for a blob. It holds `touched`, the blob's time of last
+    use in microseconds since 1970, and either the blob's bytes (`data`) or the name of another object that holds
+    them."""
     fields = _BLOB.pack(b"CLB", VERSION, touched, os.urandom(8), bytes.fromhex(name) if name else _HERE)
     return b"".join((fields, _CRC.pack(crc32(fields)), data))
 
 
 def dead_record(since: int) -> bytes:
-    """Encode a dead record, the object in place of a deleted blob or thread. A process has been deleting the object
-    itself since this time (microseconds since 1970); 0 if none does."""
+    """Return the bytes of a dead record, the object that a bucket holds in place of a deleted blob or thread. `since`
+    is when a process began to delete the dead record itself, in microseconds since 1970; 0 if no process does."""
     fields = _DEAD.pack(b"CLD", VERSION, since, os.urandom(8))
     return fields + _CRC.pack(crc32(fields))
 
 
 def is_dead(data: bytes) -> bool:
-    """Return whether this is a dead record, the object in place of a deleted blob or thread. Raises `BadObject` if it is
-    damaged, and `NewerObject` if it has a later format version. `data` is an object or at least its first `DEAD_SIZE`
-    bytes."""
+    """Return whether `data` is a dead record, the object that a bucket holds in place of a deleted blob or thread.
+    Raises `BadObject` if it is damaged, and `NewerObject` if it has a later format version. `data` is an object or at
+    least its first `DEAD_SIZE` bytes."""
     return data[:3] == b"CLD" and isinstance(read_record(data), Dead)
 
 
 def read_record(data: bytes) -> Record | Dead:
-    """Decode and check a blob's object. Raises `BadObject` if it is damaged, and `NewerObject` if it has a later format
-    version."""
+    """Decode and check the object in a bucket that stands for a blob. Returns a `Record` if the blob exists, and a
+    `Dead` if it is being deleted. Raises `BadObject` if the object is damaged, and `NewerObject` if it has a later
+    format version."""
     if data[:3] == b"CLD":
         _, version, since, _ = _DEAD.unpack(_checked(data, _DEAD.size, b"CLD"))
         if version > VERSION:
@@ -206,8 +212,8 @@ def read_record(data: bytes) -> Record | Dead:
 
 
 def _checked(data: bytes, size: int, magic: bytes) -> bytes:
-    """Return the first `size` bytes of an object. Raises `BadObject` unless they start with `magic` and match the
-    CRC-32 that follows them."""
+    """Return the first `size` bytes of `data`, an object that was read from a bucket. Raises `BadObject` unless these
+    bytes start with `magic` and match the CRC-32 that follows them."""
     fields = data[:size]
     if len(data) < size + _CRC.size or fields[:3] != magic or _CRC.pack(crc32(fields)) != data[size : size + _CRC.size]:
         raise BadObject("its first bytes fail their check")

@@ -35,8 +35,8 @@ thread was deleted."""
 
 
 class ObjectHeads:
-    """Lists the heads (small summaries) of the threads in one namespace of a bucket, and remembers them for the next
-    listing."""
+    """Lists the heads (small summaries) of the threads in one namespace, a separate part of a bucket. Remembers the
+    heads for the next listing."""
 
     def __init__(self, bucket: PatientBucket, root: str, threads: str, where: str) -> None:
         self._bucket = bucket

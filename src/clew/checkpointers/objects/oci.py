@@ -38,11 +38,12 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 class OCICheckpointer(BucketCheckpointer):
     """A store in a bucket of OCI Object Storage. The URL is `oci://namespace/bucket/prefix`.
 
-    The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own. `auth`
-    selects the credentials: `config` takes them from a profile of the SDK's configuration file; `instance` and
-    `resource` use the principal that OCI gives to the machine or the function in which this runs. Alternatively pass a
-    configured `ObjectStorageClient` as `client`. A call without progress for `timeout` seconds, 10 by default, raises
-    `Unavailable`. The progress of an upload cannot be seen, so it gets one more second for each MiB.
+    The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own, which
+    keeps the threads of several users of one store apart. `auth` selects the credentials: `config` takes them from a
+    profile of the SDK's configuration file; `instance` and `resource` use the principal that OCI gives to the machine
+    or the function in which this runs. Alternatively pass a configured `ObjectStorageClient` as `client`. A call
+    without progress for `timeout` seconds, 10 by default, raises `Unavailable`. The progress of an upload cannot be
+    seen, so it gets one more second for each MiB.
     """
 
     def __init__(

@@ -60,7 +60,8 @@ frames of a thread."""
 
 
 class ObjectThreads:
-    """The threads of one namespace of a bucket. Each is one object and its packs, which hold the older frames."""
+    """The threads of one namespace, a separate part of a bucket. Each thread is one object and its packs, which are
+    objects with groups of older frames."""
 
     def __init__(self, bucket: PatientBucket, root: str, blobs: ObjectBlobs, where: str) -> None:
         self._bucket = bucket
@@ -82,8 +83,9 @@ class ObjectThreads:
         raise Corrupt(f"{name} in {self._where} is cut short. Restore it from a copy.")
 
     async def delete(self, thread_id: str) -> None:
-        """Delete a thread: first replace its object by a dead record, then delete its packs, which hold its older frames.
-        Packs that a crash leaves behind are invisible, and a later cleanup deletes them.
+        """Delete a thread: first replace its object by a dead record, a few bytes that say that the thread does not
+        exist; then delete its packs, which hold its older frames. Packs that a crash leaves behind are invisible, and a
+        later cleanup deletes them.
 
         If the thread changes meanwhile, this tries again. But if somebody else has deleted the thread and made it again
         meanwhile, the new thread stays.
@@ -114,8 +116,9 @@ class ObjectThreads:
             await self.packs.delete(key, packs)
 
     async def load(self, key: str) -> Log[Tag] | None:
-        """Read and check the object of a thread, and return the log that it describes. `key` is the hash of the
-        thread's id. Returns None if the thread does not exist. Raises `Corrupt` if the object is damaged."""
+        """Read and check the object of a thread. Returns a `Log`: the newest frames, and the list of the packs (stored
+        groups of older frames). `key` is the hash of the thread's id. Returns None if the thread does not exist. Raises
+        `Corrupt` if the object is damaged."""
         name = f"{self.folder}/{key}"
         found = await self._bucket.get(name)
         if found is None or is_deleted(found.data, name, self._where):
@@ -132,11 +135,11 @@ class ObjectThreads:
         return Log(found.tag, head.log_id, head.frames, Tail(index.packs, tail, refs, index.rewritten))
 
     async def commit(self, key: str, when: Tag | None, append: Append, tail: Tail) -> Tag | None:
-        """Write the object of a thread: the head of `append`, and `tail`, which has its newest frames and its list of
-        packs. `key` is the hash of the thread's id.
+        """Write the object of a thread: the head of `append`, and `tail`, which has the newest frames and the list of
+        the packs (stored groups of older frames). `key` is the hash of the thread's id.
 
-        Writes only if the object is still in the state `when`; with None, only if it does not exist. Returns its new
-        tag, or None if nothing was written.
+        Writes only if the object still has the tag `when`; with None, only if the thread does not exist. A tag
+        identifies one state of an object. Returns the object's new tag, or None if nothing was written.
         """
         data = thread_object(append.encoded, tail.packs, tail.frames, tail.refs, tail.rewritten)
         name = f"{self.folder}/{key}"
@@ -146,9 +149,9 @@ class ObjectThreads:
             return None if when else await self._replace_dead(name, data)
 
     async def _replace_dead(self, name: str, data: bytes) -> Tag | None:
-        """Write the object of a new thread in the place of a dead record, which is the object in place of a deleted
-        thread. `name` is the name of the object, and `data` its new content. Returns the object's new tag, or None if
-        there is no dead record in that place. Waits while a cleanup is deleting the dead record."""
+        """Write the object of a new thread over a dead record, which is the object that stands for a deleted thread.
+        `name` is the name of the object, and `data` its new content. Returns the object's new tag, or None if there is
+        no dead record of that name. Waits while a cleanup is deleting the dead record."""
         while True:
             found = await self._bucket.get(name, 0, DEAD_SIZE)
             if found is None or not is_deleted(found.data, name, self._where):
@@ -191,9 +194,9 @@ class ObjectPacks:
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack]:
-        """Write a new pack that holds the content of the packs `older`, followed by these frames and refs (digests of
-        blobs). Returns the entry of the new pack for the thread's list of packs. `thread` is the thread's key, the hash
-        of its id."""
+        """Write a new pack (a stored group of older frames). It holds the content of the packs `older`, which it is to
+        replace, followed by these frames and refs (digests of blobs). Returns the entry of the new pack for the
+        thread's list of packs. `thread` is the thread's key, the hash of its id."""
         whole = await together([self._whole(thread, pack) for pack in older])
         all_frames = [frame for found, _ in whole for frame in found] + list(frames)
         all_refs = dict.fromkeys([ref for _, found in whole for ref in found] + list(refs))
@@ -257,17 +260,18 @@ class ObjectPacks:
 
 
 def is_deleted(data: bytes, name: str, where: str) -> bool:
-    """Return whether this object of a thread says that the thread was deleted. `data` may be only the start of the
-    object. Raises `Corrupt` if the object is damaged, and `NewerFormat` if it has a later format version. `name` is the
-    object's name, and `where` names the bucket in errors."""
+    """Return whether `data`, the object of a thread in a bucket, says that the thread was deleted. `data` may be only
+    the start of the object. Raises `Corrupt` if the object is damaged, and `NewerFormat` if it has a later format
+    version. `name` is the object's name, and `where` names the bucket in errors."""
     with _explained(name, where):
         return is_dead(data)
 
 
 def read_parts(data: bytes, name: str, where: str) -> ThreadParts | None:
-    """Decode the head and index of a thread's object. Returns None if `data` ends within the head. Raises `Corrupt` if
-    the object is damaged or of another thread, and `NewerFormat` if it has a later format version. `name` is the
-    object's name, and `where` names the bucket in errors."""
+    """Decode the first parts of a thread's object: the head and the index, which lists the thread's packs (stored
+    groups of older frames). `data` is the object or only the start of it. Returns None if `data` ends within the head.
+    Raises `Corrupt` if the object is damaged or of another thread, and `NewerFormat` if it has a later format version.
+    `name` is the object's name, and `where` names the bucket in errors."""
     with _explained(name, where):
         parts, _ = thread_parts(data)
     if parts is not None and thread_key(parts.head.thread_id) != name.rpartition("/")[2]:

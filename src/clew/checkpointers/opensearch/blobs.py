@@ -56,7 +56,7 @@ class _Record(NamedTuple):
 
 
 class Blobs:
-    """The blobs of one namespace of an OpenSearch store."""
+    """The blobs of one namespace (a separate part) of an OpenSearch store."""
 
     def __init__(self, engine: Engine, indices: Indices, ns: str, where: str) -> None:
         self._engine = engine
@@ -150,8 +150,9 @@ class Blobs:
         return {record.name} if record else set()
 
     async def _put_large(self, digest: str, data: bytes) -> None:
-        """Put a blob that is too large for its record. If it exists with all of its bytes, only its time of last use is
-        set to now. Otherwise its bytes are written as documents, then the record that names them."""
+        """Put a blob that is too large for its record, the document that each blob has. If the blob exists with all of
+        its bytes, only its time of last use is set to now. Otherwise its bytes are written as other documents, then the
+        record, which names them."""
         while True:
             mend = False
             try:

@@ -107,9 +107,10 @@ def read_head(source: Mapping[str, Any], key: str, where: str) -> Head:
 
 
 def read_log(state: State, source: Mapping[str, Any], key: str, where: str) -> Log[State]:
-    """Decode and check a thread's whole document, and return the log it describes. `state` is the document's sequence
-    number and term, `source` has its fields, `key` is the hash of the thread's id, and `where` names the store in
-    errors. Raises `Corrupt` if the document is damaged."""
+    """Decode and check a thread's whole document. Returns a `Log`: the newest frames, and the list of the packs (stored
+    groups of older frames). `state` is the document's sequence number and primary term, `source` has its fields, `key`
+    is the hash of the thread's id, and `where` names the store in errors. Raises `Corrupt` if the document is
+    damaged."""
     head = read_head(source, key, where)
     try:
         contents = _decode_contents(_unsealed(source, "contents"))

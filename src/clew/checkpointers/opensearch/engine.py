@@ -140,16 +140,16 @@ class Engine:
 
     async def search(self, body: Answer, index: str | None = None) -> Answer:
         """Search an index and return the cluster's answer. Without an index, search the point in time (a frozen view of
-        an index) that `body`, the search request, names. Never returns partial results: if a shard does not answer,
-        this raises a `ClewError`."""
+        an index) that `body`, the search request, names. Never returns partial results: if a shard (a part of the
+        index) does not answer, this raises a `ClewError`."""
         params = {"allow_partial_search_results": "false"}
         if index is None:
             return await self.call("POST", "/_search", params, body)
         return await self.call("POST", f"/{index}/_search", {**params, **_PRIMARY}, body)
 
     async def refresh(self, index: str) -> None:
-        """Make everything that was written to this index before visible to searches. Costs almost nothing if nothing
-        was written."""
+        """Make everything that has been written to this index visible to searches. Costs almost nothing if nothing was
+        written since the last call."""
         await self.call("POST", f"/{index}/_refresh")
 
     async def call(
@@ -345,8 +345,8 @@ def _network_error(error: Exception) -> str:
 
 class _Json:
     """Passes request bodies to the OpenSearch client, and decodes answers from JSON. Request bodies are JSON as bytes
-    already, so they are not encoded here. One of more than `_LARGE` bytes becomes a file object, which the client sends
-    in several parts, so that it does not block the event loop."""
+    already, so they are not encoded here. A body of more than `_LARGE` bytes becomes a file object, which the client
+    sends in several parts, so that it does not block the event loop."""
 
     mimetype = "application/json"
 

@@ -100,8 +100,8 @@ class Listing:
             await self._let_go(moment)
 
     async def _let_go(self, moment: str) -> None:
-        """Delete a point in time (a frozen view of the index) with this id. A failure does no harm and is only logged:
-        the cluster drops it some minutes later."""
+        """Delete the point in time (a frozen view of the index) whose id is `moment`. A failure does no harm and is
+        only logged: the cluster drops the view by itself some minutes later."""
         try:
             await self._engine.call("DELETE", "/_search/point_in_time", None, {"pit_id": [moment]})
         except ClewError as error:

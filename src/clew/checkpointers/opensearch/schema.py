@@ -132,8 +132,8 @@ class Indices:
         return missing
 
     async def _make(self, engine: Engine, name: str) -> None:
-        """Create the index with this name, and before it the index template of the same name. Either may exist already,
-        made by another process or by hand; then it is left as it is."""
+        """Create the index with this name, and before it the index template of the same name. If the index or the
+        template exists already, made by another process or by hand, it is left as it is."""
         template = {"index_patterns": [name], "priority": _PRIORITY, "template": self._template(name)}
         await self._step(engine, f"/_index_template/{name}", {"create": "true"}, template, "already exists")
         await self._step(engine, f"/{name}", {}, None, "resource_already_exists_exception")
@@ -161,9 +161,9 @@ class Indices:
 
 
 async def _clock(engine: Engine) -> Clock:
-    """Ask a node of the cluster for its time, and return the cluster's clock. The result is this machine's clock if the
-    cluster does not tell its time. It is also this machine's clock if the two differ by no more than `NOTICED` seconds
-    plus the time that the request took."""
+    """Ask a node of the cluster for its time, and return a `Clock` that tells the cluster's time. If the cluster does
+    not tell its time, the `Clock` tells this machine's time. It also does so if the two times differ by no more than
+    `NOTICED` seconds plus the time that the request took."""
     asked = time.time()
     only = {"filter_path": "nodes.*.timestamp"}
     answer = await engine.ask("GET", "/_nodes/_local/stats/process", only, also=_NOT_FOR_US)

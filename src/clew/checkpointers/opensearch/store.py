@@ -63,12 +63,13 @@ class OpenSearchCheckpointer(Checkpointer):
       second node.
     - `index_messages=true` allows `index_text`.
     - `client`: an `opensearchpy.AsyncOpenSearch` to use, for several hosts or for signed requests, as Amazon's service
-      needs them. It is not closed with the checkpointer. It should not retry conditional writes, but if it does, nothing
-      is lost.
+      needs them. The client is not closed with the checkpointer. It should not retry conditional writes, but if it
+      does, nothing is lost.
 
-    An acknowledged append is durable, because the translog is synced for each request. Indices with
-    `index.translog.durability: async` are refused on first use. Reads get documents by id and see every write. Listings and
-    searches refresh the index first, so that they see everything appended before; appends never wait for a refresh.
+    An acknowledged append is durable, because the cluster syncs its write-ahead log, the translog, for each request.
+    Indices with `index.translog.durability: async` are refused on first use. Reads get documents by id and see every
+    write. Listings and searches refresh the index first, so that they see everything appended before; appends never
+    wait for a refresh.
 
     An append checks that the blobs it refers to exist, and sets their time of last use to now, in a request before the
     write. Garbage collection spares a blob for a grace period after its last use, so that period must be longer than an
@@ -266,9 +267,9 @@ async def sweep(engine: Engine, indices: Indices, ns: str, threads: Threads, blo
 
 
 async def _named(hits: list[Answer], threads: Threads, blobs: Blobs) -> set[str]:
-    """Return the names of packs and of blobs' bytes that a sweep must not delete, because a thread or blob still holds
-    them. `hits` are the documents that the sweep has found. If a thread or blob is damaged, all names that `hits` has
-    for it are returned."""
+    """Return the names of packs (groups of older frames) and of blobs' bytes that a cleanup must not delete, because a
+    thread or a blob still refers to them. `hits` are the documents that the cleanup has found. If a thread or blob is
+    damaged, all names that `hits` has for it are returned."""
     names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for hit in hits:
         source = hit["_source"]

@@ -48,8 +48,8 @@ AT_ONCE = 4
 
 
 class Threads:
-    """The threads of one namespace of an OpenSearch store. Each is one document and its packs, which hold the older
-    frames."""
+    """The threads of one namespace, a separate part of an OpenSearch store. Each thread is one document and its packs,
+    which are documents with groups of older frames."""
 
     def __init__(self, engine: Engine, indices: Indices, ns: str, blobs: Blobs, where: str) -> None:
         self._engine = engine
@@ -101,9 +101,9 @@ class Threads:
                 await self.logs.drop(key, found.tail.packs)
 
     async def _deleted(self, key: str, state: State | None) -> bool:
-        """Delete the document of a thread if it is in this state, and the thread's search text in any case. `key` is
-        the hash of the thread's id. With None as the state, only the search text is deleted. Returns False if the
-        document is not in this state any more; then the document stays."""
+        """Delete the document of a thread if it is in this state (sequence number and primary term), and the thread's
+        search text in any case. `key` is the hash of the thread's id. With None as the state, only the search text is
+        deleted. Returns False if the document is in another state; then it stays. Otherwise returns True."""
         actions: list[tuple[str, dict[str, str | int], None]] = [("delete", {"_id": self.text_document(key)}, None)]
         if state is not None:
             condition = {"if_seq_no": state[0], "if_primary_term": state[1]}
@@ -125,8 +125,9 @@ class Threads:
         return f"{self._ns}.{key}.text"
 
     async def load(self, key: str) -> Log[State] | None:
-        """Read and check the document of a thread, and return the log that it describes. `key` is the hash of the
-        thread's id. Returns None if the thread does not exist. Raises `Corrupt` if the document is damaged."""
+        """Read and check the document of a thread. Returns a `Log`: the newest frames, and the list of the packs
+        (stored groups of older frames). `key` is the hash of the thread's id. Returns None if the thread does not
+        exist. Raises `Corrupt` if the document is damaged."""
         found = await self._engine.get(self._indices.threads, self.document(key), LOG)
         if found is None:
             return None
@@ -134,11 +135,11 @@ class Threads:
         return read_log(state, found["_source"], key, self._where)
 
     async def commit(self, key: str, when: State | None, append: Append, tail: Tail) -> State | None:
-        """Write the document of a thread: the head of `append`, and `tail`, which has its newest frames and its list of
-        packs. `key` is the hash of the thread's id.
+        """Write the document of a thread: the head of `append`, and `tail`, which has the newest frames and the list of
+        the packs (stored groups of older frames). `key` is the hash of the thread's id.
 
-        Writes only if the document is still in the state `when`; with None, only if it does not exist. Returns its new
-        state, or None if nothing was written.
+        Writes only if the document is still in the state `when` (sequence number and primary term); with None, only if
+        there is no document. Returns the document's new state, or None if nothing was written.
         """
         document = thread_document(self._ns, append.head, append.encoded, tail)
         return await self._engine.put(self._indices.threads, self.document(key), document, when=when or "absent")
@@ -169,8 +170,8 @@ class DocumentPacks:
         """Return how many of these packs, counted from the newest, are to be merged with `new` bytes of new frames into
         one pack. A pack holds older frames of a thread; `packs` are sorted from old to new.
 
-        The number is what `merged_with` returns for the sizes of the packs. It is lower, down to 0, if the merged pack
-        would otherwise have more than `LARGEST` bytes.
+        Small packs are merged so that a log has few packs and each byte is written again only a few times. Fewer packs
+        are merged, or none, if the merged pack would otherwise have more than `LARGEST` bytes.
         """
         count = merged_with([pack.size for pack in packs], new)
         while count and new + sum(pack.size for pack in packs[len(packs) - count :]) > LARGEST:
@@ -180,9 +181,10 @@ class DocumentPacks:
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack, ...]:
-        """Write a new pack that holds the content of the packs `older`, followed by these frames and refs (digests of
-        blobs); several packs if one would be too large. Returns the entries of the new packs for the thread's list of
-        packs. `thread` is the thread's key, the hash of its id."""
+        """Write a new pack (a stored group of older frames), or several packs if one would be too large. The new packs
+        hold the content of the packs `older`, which they are to replace, followed by these frames and refs (digests of
+        blobs). Returns the entries of the new packs for the thread's list of packs. `thread` is the thread's key, the
+        hash of its id."""
         whole = await self._whole(thread, older)
         all_frames = [frame for found, _ in whole for frame in found] + list(frames)
         all_refs = list(dict.fromkeys([ref for _, found in whole for ref in found] + list(refs)))

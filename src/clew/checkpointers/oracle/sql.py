@@ -267,7 +267,8 @@ class Statements:
         return f"{self._blobs} {_places(count)}"
 
     def listed_keys(self, space: bytes, query: HeadQuery) -> tuple[str, dict[str, object]]:
-        """Return a query for the keys of the heads that match `query`, and the values to bind.
+        """Return an SQL query that selects the keys (hashes of the ids) of threads whose heads match `query`, and a
+        dict of the values to bind, by name.
 
         The SQL does not test titles and tags, so the caller has to. If `query` asks for a title or tags, the SQL does
         not apply the limit on the number of heads either.

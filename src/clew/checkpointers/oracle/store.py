@@ -67,7 +67,7 @@ class OracleCheckpointer(Checkpointer):
         connections: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Open the store at a URL; `from_url` shows its form.
+        """Open the store at a URL of the form `oracle://user:password@host:1521/service`.
 
         `namespace` selects a part of the store that shares nothing with its other namespaces. `prefix` is the text with
         which the names of all its tables start (default `clew_`). `connections` is the maximum number of connections

@@ -1,11 +1,11 @@
 """Appends to and reads the logs of packed stores.
 
 A packed store keeps each thread in one record: an object of a bucket or a document of an index. The record holds the
-head, the newest frames and refs (the tail), and the list of packs with the older ones. A ref is the digest of a blob
-that the thread refers to. A conditional write of the record commits an append. What was last read or written is
-remembered, together with the state of the record (a tag or number that changes with every write). So an append is
-usually a single conditional write, which writes the whole tail again. When the tail grows too large, or has been
-rewritten too often, it becomes a pack. The pack is written before the record, under a name of its own.
+head, the newest frames and refs (the tail), and the list of packs: stored groups of older frames and refs. A ref is the
+digest of a blob that the thread refers to. A conditional write of the record commits an append. What was last read or
+written is remembered, together with the state of the record (a tag or number that changes with every write). So an
+append is usually a single conditional write, which writes the whole tail again. When the tail grows too large, or has
+been rewritten too often, it becomes a pack. The pack is written before the record, under a name of its own.
 
 The store supplies the operations on records (`Records`) and on packs (`Packs`).
 """
@@ -45,7 +45,8 @@ list. Packs that are in no list are deleted after a day, so a very late append c
 
 
 class Append(NamedTuple):
-    """The arguments of one call of `Checkpointer.append`; `encoded` is the head as msgpack."""
+    """One append to a thread: the frames to add, the number of frames that the log must have before (`at`), the
+    thread's new head, also as msgpack (`encoded`), and the digests of the blobs that the frames refer to (`refs`)."""
 
     thread_id: str
     frames: Sequence[bytes]
@@ -68,7 +69,8 @@ class Tail(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the frames and refs that are not in a pack yet."""
+        """The size in bytes of the frames and refs (digests of blobs) that are not in a pack yet. A pack is a stored
+        group of older frames."""
         return sum(map(len, self.frames)) + 32 * len(self.refs)
 
 
@@ -83,25 +85,25 @@ class Log(NamedTuple, Generic[S]):
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory this object takes, with its frames and refs."""
+        """About how many bytes of memory this object takes, with its frames and refs (digests of blobs)."""
         return self.tail.size + 128 * len(self.tail.packs) + 1024
 
 
 class Records(Protocol[S]):
     """The operations on threads' records that a packed store implements. A thread's record is the one object or
-    document that holds its head, its newest frames and the list of its packs."""
+    document that holds its head, its newest frames and the list of its packs (stored groups of older frames)."""
 
     async def load(self, key: str) -> Log[S] | None:
-        """Read and check the record of a thread (the object or document with its newest frames and its list of packs),
-        and return the log that it describes. `key` is the hash of the thread's id. Returns None if the thread does not
-        exist."""
+        """Read and check the record of a thread: the object or document with the newest frames and the list of the
+        packs (stored groups of older frames). Returns the content of the record as a `Log`, or None if the thread does
+        not exist. `key` is the hash of the thread's id."""
 
     async def commit(self, key: str, when: S | None, append: Append, tail: Tail) -> S | None:
-        """Write the record of a thread, its one object or document: the head of `append`, and `tail`, which has its
-        newest frames and its list of packs. `key` is the hash of the thread's id.
+        """Write the record of a thread, its one object or document: the head of `append`, and `tail`, which has the
+        newest frames and the list of the packs (stored groups of older frames). `key` is the hash of the thread's id.
 
-        Writes only if the record is still in the state `when`; with None, only if there is no record. Returns the
-        record's new state, or None if nothing was written.
+        Writes only if the record is still in the state `when`, a value that changes with every write; with None, only
+        if there is no record. Returns the record's new state, or None if nothing was written.
         """
 
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
@@ -120,9 +122,9 @@ class Packs(Protocol):
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack, ...]:
-        """Write one or more new packs that hold the content of the packs `older`, followed by these frames and refs
-        (digests of blobs). Returns the entries of the new packs for the thread's list of packs. `thread` is the
-        thread's key, the hash of its id."""
+        """Write one or more new packs (stored groups of older frames). They hold the content of the packs `older`,
+        which they are to replace, followed by these frames and refs (digests of blobs). Returns the entries of the new
+        packs for the thread's list of packs. `thread` is the thread's key, the hash of its id."""
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
         """Return frames from packs (stored groups of a thread's older frames), in order. Each item of `wanted` is a
@@ -139,8 +141,8 @@ class Packs(Protocol):
 
 
 class PackedLogs(Generic[S]):
-    """Appends to and reads the logs of one namespace of a packed store, which moves the older frames of a thread into
-    packs.
+    """Appends to and reads the logs of one namespace (a separate part) of a packed store. Such a store moves the older
+    frames of a thread into packs: objects or documents that hold many frames each.
 
     `largest_tail` is the most bytes of frames and refs (digests of blobs) that a thread keeps outside packs. Each
     append writes these frames and refs again. When the appends since the last pack have together written more than
@@ -171,9 +173,10 @@ class PackedLogs(Generic[S]):
         self._size = 0
 
     async def append(self, append: Append) -> None:
-        """Add frames, refs and a head to a thread in one atomic step. Raises `Conflict` if the log does not have
-        exactly `append.at` frames, or has another `log_id` than the head of the append. Raises `MissingBlob` if a ref
-        names a blob that does not exist. Does nothing if the log already holds exactly these frames at that position.
+        """Add frames and refs (digests of blobs) to a thread, and replace its head, in one atomic step. Raises
+        `Conflict` if the log does not have exactly `append.at` frames, or has another `log_id` than the head of the
+        append. Raises `MissingBlob` if a ref names a blob that does not exist. Does nothing if the log already holds
+        exactly these frames at that position.
 
         The checks are first made with what is remembered of the log. If they fail, or the store refuses the write, the
         thread's record (its one object or document) is read again, and the checks are repeated with that.
@@ -259,7 +262,7 @@ class PackedLogs(Generic[S]):
         """Write the thread's record (its one object or document) with this append added, if the record is still as
         `known` says, or does not exist if `known` is None. Returns True if the append is written, and False if the
         record was different, so that nothing was added. If the record would become too large, its frames and refs
-        (digests of blobs) are moved to a pack first."""
+        (digests of blobs) are first moved to a pack, a stored group of older frames."""
         before = known.tail if known else Tail()
         tail = before._replace(
             frames=[*before.frames, *map(bytes, append.frames)],
@@ -285,14 +288,15 @@ class PackedLogs(Generic[S]):
         return True
 
     async def _drop_unless_listed(self, key: str, new: Sequence[Pack]) -> None:
-        """After a refused write of a thread's record (its one object or document), delete the packs `new` that were
-        written for that write, unless the record lists them. The record lists them if the store carried out the write
-        although no answer came."""
+        """After a refused write of a thread's record (its one object or document), delete the packs `new` (stored
+        groups of older frames) that were made for that write, unless the record lists them. The record lists them if
+        the store carried out the write although no answer came."""
         if new and not {pack.name for pack in new} & await self.pack_names(key):
             await self.drop(key, new)
 
     async def _holds(self, key: str, found: Log[S], append: Append) -> bool:
-        """Return whether the log already holds exactly the frames of this append, at the position of the append."""
+        """Return whether the thread's log already holds exactly the frames of this append, at the position of the
+        append. `key` is the hash of the thread's id, and `found` says where the frames of the log are stored."""
         end = append.at + len(append.frames)
         if not append.frames or found.log_id != append.head.log_id or end > found.frames:
             return False
@@ -303,7 +307,8 @@ class PackedLogs(Generic[S]):
             return changed is not None and await self._holds(key, changed, append)
 
     async def _frames(self, key: str, found: Log[S], start: int, stop: int) -> list[bytes]:
-        """Return the frames of this log from number `start` up to, not including, `stop`, as far as they exist."""
+        """Return the frames of a thread's log from number `start` up to, not including, `stop`, as far as they exist.
+        `key` is the hash of the thread's id, and `found` says where the frames of the log are stored."""
         wanted: list[tuple[Pack, int, int]] = []
         first = 0
         for pack in found.tail.packs:
@@ -315,8 +320,9 @@ class PackedLogs(Generic[S]):
         return [*packed, *found.tail.frames[max(0, start - first) : max(0, stop - first)]]
 
     async def _changed(self, thread_id: str, pack: Pack) -> Log[S] | None:
-        """Read a thread's record (its one object or document) again after one of its packs was not found. Returns None
-        if the thread does not exist any more. Raises `Corrupt` if the record still lists that pack."""
+        """Read a thread's record (its one object or document) again after one of its packs (stored groups of older
+        frames) was not found. Returns the content of the record, or None if the thread does not exist any more. Raises
+        `Corrupt` if the record still lists that pack."""
         now = await self._load(thread_key(thread_id))
         if now is not None and pack in now.tail.packs:
             raise self._records.lost(thread_id, pack)
@@ -330,8 +336,8 @@ class PackedLogs(Generic[S]):
         await asyncio.sleep(0.05 * times)
 
     async def _load(self, key: str) -> Log[S] | None:
-        """Read the record of a thread (its one object or document), and return the log that it describes, which is also
-        kept in memory. `key` is the hash of the thread's id. Returns None if the thread does not exist."""
+        """Read the record of a thread (its one object or document). Returns its content as a `Log`, which is also kept
+        in memory, or None if the thread does not exist. `key` is the hash of the thread's id."""
         found = await self._records.load(key)
         if found is None:
             self.forget(key)

@@ -41,7 +41,8 @@ LARGEST = 64 * 2**20
 
 
 class BadObject(Exception):
-    """Raised if bytes that a store holds are not the expected pack, thread or blob. The message says what is wrong."""
+    """Raised if bytes that a store holds are not what is expected: a thread, a blob, or a pack (a stored group of older
+    frames). The message says what is wrong."""
 
 
 class PackGone(Exception):
@@ -95,8 +96,9 @@ class PackTable(NamedTuple):
     refs: list[str]
 
     def frames(self, data: bytes | memoryview, start: int, stop: int) -> list[bytes]:
-        """Split `data` into frames and check each of them. `data` holds the pack's frames from number `start` up to,
-        not including, `stop`. Raises `BadObject` if a frame is damaged."""
+        """Split `data` into frames and check each of them. `data` holds the frames of a pack (a stored group of older
+        frames) from number `start` up to, not including, `stop`; the first frame of the pack has the number 0. Raises
+        `BadObject` if a frame is damaged."""
         found: list[bytes] = []
         at = 0
         for size, expected in zip(self.sizes[start:stop], self.sums[start:stop], strict=True):
@@ -109,8 +111,8 @@ class PackTable(NamedTuple):
 
 
 def make_pack(frames: Sequence[bytes], refs: Sequence[str]) -> tuple[Pack, bytes]:
-    """Encode frames and refs (digests of blobs) as a pack with a new unique name. Returns its entry for the thread's
-    list of packs, and its bytes."""
+    """Encode frames and refs (digests of blobs) as a pack, a stored group of older frames, with a new unique name.
+    Returns the pack's entry for the thread's list of packs, and its bytes."""
     table = b"".join(
         [*(_FRAME.pack(len(frame), crc32(frame)) for frame in frames), *(bytes.fromhex(digest) for digest in refs)]
     )
@@ -119,8 +121,9 @@ def make_pack(frames: Sequence[bytes], refs: Sequence[str]) -> tuple[Pack, bytes
 
 
 def pack_table(pack: Pack, data: bytes) -> PackTable:
-    """Decode the part of a pack before its frames, and check it against the sum in `pack`, the thread's entry for it.
-    `data` is the whole pack or at least that part. Raises `BadObject` if it is damaged."""
+    """Decode the part of a pack (a stored group of older frames) that comes before the frames, and check it against the
+    checksum in `pack`, the entry in the thread's list of packs. `data` is the whole pack or at least that part. Raises
+    `BadObject` if the part is damaged."""
     table = data[: pack.table]
     if checksum(table) != pack.sum:
         raise BadObject("its table fails its check")
@@ -130,8 +133,8 @@ def pack_table(pack: Pack, data: bytes) -> PackTable:
 
 
 def merged_with(sizes: Sequence[int], new: int) -> int:
-    """Return how many of the newest packs should be merged with `new` bytes of new frames into one pack. `sizes` are
-    the sizes of the existing packs in bytes, from old to new.
+    """Return how many of the newest packs should be merged with `new` bytes of new frames into one pack. A pack is a
+    stored group of older frames. `sizes` are the sizes of the existing packs in bytes, from old to new.
 
     The level of a pack is log₄ of its size in bytes, rounded down. The new pack takes in the newest packs that are of a
     lower level than itself. If there are none, it takes in the three newest if all of them are of its own level. Both
@@ -165,7 +168,7 @@ def unique_name() -> str:
 
 
 def checksum(data: bytes) -> bytes:
-    """Return the sum of these bytes: the first 16 bytes of their blake3."""
+    """Return a checksum of these bytes: the first 16 bytes of their blake3."""
     return blake3(data).digest(16)
 
 

@@ -54,7 +54,9 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse(url: str, schema: str | None, connections: int | None, timeout: float | None) -> Address:
-    """Parse a store's URL. `schema`, `connections` and `timeout`, if given, override the options of the URL.
+    """Parse a store's URL into an `Address`. `schema` is the database schema that holds the store, `connections` the
+    most connections to open, and `timeout` the seconds without progress after which a call ends. If given, these three
+    override the options of the same names in the URL.
 
     Raises `InvalidInput` for a malformed URL; the message never holds a password.
     """

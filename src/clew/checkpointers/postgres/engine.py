@@ -263,8 +263,8 @@ class Engine:
     # Connections
 
     def _grow(self) -> None:
-        """Start to open more connections if requests wait and fewer connections are open than `Address.connections`
-        allows."""
+        """Start to open more connections to the server if requests wait, until the maximum number (the option
+        `connections` of the store) is open."""
         wanted = len(self._requests) + (1 if self._appends and self._batches < WRITERS else 0)
         most = self.address.connections if self._ready else 1
         room = most - len(self._open) - len(self._connecting)

@@ -82,9 +82,9 @@ class Statements:
         return Statement(sql.encode(), (*types, NUMBER)), [*values, _limit(query)]
 
     def listed_keys(self, namespace: bytes, query: HeadQuery) -> tuple[Statement, list[bytes]]:
-        """Return an SQL statement that selects the keys of the heads that match a query, in the query's order, and the
-        values of the statement's parameters. The server returns all keys joined into one value, so that even a very
-        long listing is as of one moment."""
+        """Return an SQL statement that selects the keys (hashes of the ids) of threads whose heads match a query, in
+        the query's order, and the values of the statement's parameters. The server returns all keys joined into one
+        value, so that even a very long listing is as of one moment."""
         conditions, types, values = _conditions(namespace, query)
         sql = (
             f"SELECT string_agg(key, '' ORDER BY {_ORDER[query.order]}) FROM (SELECT * FROM {self._heads} "  # noqa: S608 - a checked schema, our columns
@@ -101,8 +101,8 @@ def _limit(query: HeadQuery) -> bytes:
 
 
 def _conditions(namespace: bytes, query: HeadQuery) -> tuple[str, list[int], list[bytes]]:
-    """Return the WHERE clause that selects the heads that match a query, the types of the parameters in it, and their
-    values. It selects the same heads as `HeadQuery.matches`."""
+    """Return the WHERE clause that selects the heads that match a query, the types of the parameters in the clause (as
+    PostgreSQL's type numbers), and their values."""
     where = ["ns = $1"]
     types = [BYTES]
     values = [namespace]
@@ -157,7 +157,8 @@ _TYPES = (
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """One call of `Checkpointer.append`, with its values ready for SQL."""
+    """One append to a thread, with its values ready for SQL: the frames to add, the digests of the blobs that they
+    refer to (refs), the number of frames that the log must have before (`at`), and the thread's new head."""
 
     thread_id: str
     place: tuple[bytes, bytes]

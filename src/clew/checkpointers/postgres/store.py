@@ -66,7 +66,7 @@ class PostgresCheckpointer(Checkpointer):
         connections: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Open the store at a URL; `from_url` shows its form.
+        """Open the store at a URL of the form `postgresql://user:password@host:5432/database`.
 
         `namespace` selects a part of the store that shares nothing with its other namespaces. `schema` is the database
         schema that holds the store (default `clew`). `connections` is the maximum number of connections (default 8).

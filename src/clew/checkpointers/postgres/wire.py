@@ -109,7 +109,8 @@ class Connection:
         return self._open
 
     def close(self) -> None:
-        """Close the connection at once. A statement that is running gets no answer: its `done` is not called."""
+        """Close the connection at once. A statement that is running gets no answer: the function `done`, to which the
+        answer would be passed, is not called."""
         self._idle()
         if self._open:
             self._open = False
@@ -152,8 +153,8 @@ class Connection:
         return None
 
     def _answer(self, done: Done) -> None:
-        """Pass the complete answer to `done`, as a result or a failure. If the answer says that the server ends the
-        connection, call `_fail` instead."""
+        """Call `done`, the caller's function, with the complete answer: with a result or a failure. If the server ends
+        the connection, close it too, and report a broken connection."""
         results = self._results
         bad = next((result for result in results if result.status not in _OK), None)
         if bad is not None:
@@ -180,8 +181,9 @@ class Connection:
         self._fail(f"no answer for {self._patience.seconds:g} s", LATE)
 
     def _fail(self, why: str, code: str = LOST) -> None:
-        """Close a broken connection, call `lost`, and pass the failure to `done` of the running statement, if there is
-        one. `why` and `code` say in the failure what happened. That statement may or may not have taken effect."""
+        """Close a broken connection, call `lost`, and report the failure to the caller of the running statement, if
+        there is one. `why` and `code` say in the failure what happened. The statement may or may not have taken
+        effect."""
         if not self._open:
             return
         done = self._done
@@ -196,8 +198,8 @@ async def connect(
 ) -> Connection:
     """Open a connection. `conninfo` is libpq's connection string, and `loop` the running event loop. `patience` is the
     store's `Patience` object: it limits how long connecting, and later each statement, may go without progress. If the
-    connection breaks later, `lost` is called with it. Raises `Failure` if the server cannot be reached or refuses the
-    connection, and `Unavailable` if it does not answer."""
+    connection breaks later, `lost` is called with the connection. Raises `Failure` if the server cannot be reached or
+    refuses the connection, and `Unavailable` if it does not answer."""
     try:
         connection = await patience.part().limit(psycopg.AsyncConnection.connect(conninfo, autocommit=True))
     except psycopg.Error as error:

@@ -46,7 +46,9 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a Redis store; the docstring of `RedisCheckpointer` explains each. All users of one store must
+    """The options of a Redis store: the start of all its keys (`prefix`), the seconds without an append after which a
+    thread is deleted (`ttl`), whether the server is part of a cluster, how many replicas must confirm an append
+    (`wait_replicas`), and the seconds without progress after which a call ends (`timeout`). All users of one store must
     give the same `prefix`."""
 
     prefix: str = "clew:"

@@ -72,9 +72,9 @@ class Line:
         return bool(self.connection.is_connected)
 
     async def talk(self, commands: Sequence[Command], refusal: type[Exception], *, is_sent: bool) -> list[Any]:
-        """Send commands, unless they were sent with `begin`, and return the answers, in order. If the server refuses a
-        command, with an error of the type `refusal`, that error is returned as its answer. Every other error is
-        raised."""
+        """Send commands and return the answers, in order. With `is_sent`, only wait for the answers, because `begin`
+        has already sent the commands. If the server refuses a command, with an error of the type `refusal`, that error
+        is returned as its answer. Every other error is raised."""
         connection = self.connection
         answers: list[Any] = []
         if not is_sent:

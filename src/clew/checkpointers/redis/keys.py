@@ -58,13 +58,13 @@ def moment_bytes(moment: int) -> bytes:
 
 def created_place(head: Head) -> bytes:
     """Return a thread's place (position as sortable bytes) in the listing by creation: the moment of creation, then the
-    thread's key."""
+    thread's key, which is the hash of its id."""
     return moment_bytes(micros(head.created_at)) + thread_digest(head.thread_id)
 
 
 def updated_place(head: Head) -> bytes:
     """Return a thread's place (position as sortable bytes) in the listing by update: the moment of the update, the
-    thread's key, then the moment of creation.
+    thread's key (the hash of its id), then the moment of creation.
 
     The last part makes it possible to find the thread's place in the listing by creation after the thread is gone.
     """
@@ -73,7 +73,7 @@ def updated_place(head: Head) -> bytes:
 
 
 class Layout:
-    """Makes the names of all Redis keys of one namespace."""
+    """Makes the names of all Redis keys of one namespace, which is a separate part of a store."""
 
     def __init__(self, prefix: str, namespace: str) -> None:
         self.format = f"{prefix}format"
@@ -93,19 +93,21 @@ class Layout:
         return own + b":head", own + b":log", own + b":refs", *self.listings(self.shard(key))
 
     def listings(self, shard: int) -> tuple[bytes, bytes, bytes]:
-        """Return three names of Redis keys of a shard: its listings of threads by update and by creation, and the key
-        that says that the shard has had threads."""
+        """Return the names of three Redis keys of a shard (one of the 64 parts of a namespace): the list of its threads
+        in the order of their last update, the list in the order of their creation, and the key that says that the shard
+        has had threads. `shard` is the number of the shard, counted from 0."""
         tag = self.tags[shard]
         return tag + b"updated", tag + b"created", tag + b"threads"
 
     def thread_keys_pattern(self) -> bytes:
-        """Return a pattern for `SCAN` that matches the names of the heads, logs and refs of all threads."""
+        """Return a pattern for the Redis command `SCAN`. It matches the names of all Redis keys that hold the head, the
+        log or the refs (digests of blobs) of a thread in this namespace."""
         name, _, _ = self.tags[0].rpartition(b".")
         return re.sub(rb"([\\*?\[\]])", rb"\\\1", name) + b".*}:" + b"?" * 2 * KEY + b":*"
 
     def thread_of(self, name: bytes) -> str | None:
-        """Return the key of the thread that this Redis key belongs to, or None if it is not a head, log or refs of a
-        thread in this namespace."""
+        """Return the thread's key (the hash of its id) to which the Redis key `name` belongs. Returns None unless the
+        Redis key holds the head, the log or the refs (digests of blobs) of a thread in this namespace."""
         tag, _, own = name.rpartition(b"}:")
         key, _, kind = own.partition(b":")
         try:

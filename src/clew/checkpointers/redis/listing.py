@@ -8,7 +8,7 @@ with a limit) as a whole, a listing without a limit in parts.
 
 An expired thread leaves its place behind, because the server removes the thread's keys and knows nothing of listings.
 If a query finds such a place, it removes the place, in one step that first checks that no thread has this place again.
-If the listing of a shard is lost, the query first makes it again: see `recovery`.
+If the listing of a shard is lost, the query first makes it again from the Redis keys of the threads.
 """
 
 from __future__ import annotations
@@ -86,11 +86,12 @@ class Listing:
         return sorted(found, key=self._query.position, reverse=True)
 
     async def _places(self, size: int) -> tuple[list[bytes], bytes]:
-        """Return the places (positions in the listing) of the newest threads, from the oldest of them to the newest,
-        and a bound. At most `size` places are read from each shard (part of the namespace).
+        """Return the places (positions in the listing, as sortable bytes) of the newest threads, from the oldest of
+        them to the newest, and a bound, which is a place too. At most `size` places are read from each shard (part of
+        the namespace).
 
-        The result has every place from the bound up to the newest, and no older one. The bound is empty if the result
-        has all places.
+        The result has every place of the namespace from the bound up to the newest, and no older one. The bound is
+        empty if the result has all places of the namespace.
         """
         shards = await self._ask_shards(size)
         places: list[bytes] = []
@@ -127,8 +128,8 @@ class Listing:
         raise Unavailable(f"{self._where}: listings of threads are lost again as soon as they are made. Try again.")
 
     async def _is_new(self) -> bool:
-        """Return True if no shard has a listing or the key that says that the shard has had threads. This is so in a
-        new store, and in a store that lost all these keys."""
+        """Return True if no shard (part of the namespace) has a list of its threads, or the key that says that the
+        shard has had threads. This is so in a new store, and in a store that lost all these keys."""
         return not any(
             await self._engine.commands([("EXISTS", *self._layout.listings(number)) for number in range(SHARDS)])
         )
@@ -150,8 +151,8 @@ class Listing:
 
     async def _follow(self, places: list[bytes], complete_to: bytes, batch: int) -> AsyncIterator[Head]:
         """Yield the heads of the threads at these places (positions in the listing) that match the query, each thread
-        once. `places` are sorted from the oldest to the newest, and are followed from the newest. `complete_to` is the
-        oldest place down to which `places` is complete.
+        once. `places` are sorted from the oldest to the newest; the heads are read from the newest on. `places` lacks
+        no place of a thread down to the place `complete_to`.
 
         Heads are read in batches: `batch` of them first, then more each time, up to a limit. Each batch is sorted by
         the places that its threads have when their heads are read. A thread that has moved to an older place meanwhile

@@ -2,8 +2,9 @@
 restore.
 
 A thread exists if its Redis keys exist, and the command `SCAN` finds these without any listing. `SCAN` looks at every
-key of the server, so it is used in only three cases: if a query finds that the listing of a shard is missing, if the
-first query of a checkpointer finds no listing at all, and before gc (garbage collection of blobs) deletes anything.
+key of the server, so it is used in only three cases: if a query finds that the listing of a shard (part of a namespace)
+is missing, if the first query of a checkpointer finds no listing at all, and before gc (garbage collection of blobs)
+deletes anything.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _BATCH = 1000
 
 
 class Recovery:
-    """Finds the threads of one namespace that its listings do not have, and puts them back."""
+    """Finds the threads of a namespace that are missing in its listings (Redis keys with sorted lists of its threads),
+    and puts them back."""
 
     def __init__(self, engine: Engine, layout: Layout, where: str) -> None:
         self._engine = engine
@@ -43,9 +45,9 @@ class Recovery:
         return self._scanned_at is not None
 
     async def check(self, *, recent: bool = False) -> int:
-        """Put every thread that exists into both listings that its shard (one of 64 parts of the store) has of its threads:
-        by time of change, and by time of creation. Returns the number of threads that were missing in one. With
-        `recent`, do nothing and return 0 if this checkpointer did so within the last minute.
+        """Put every thread that exists into both listings of threads: by update and by creation. Returns the number of
+        threads that were missing in a listing. With `recent`, does nothing and returns 0 if this checkpointer has
+        checked the listings within the last minute.
 
         Raises `Corrupt` if the head of a thread is missing while other data of it is there: gc must not delete blobs
         then, because it is unknown which blobs such a thread refers to.
@@ -59,9 +61,9 @@ class Recovery:
         return restored
 
     async def run(self) -> tuple[int, list[str]]:
-        """Put every thread that exists into both listings of its shard: by update and by creation. Returns the number
-        of threads that were missing in one of them, and the keys of the threads whose head is missing while other data
-        of them is there."""
+        """Put every thread that exists into both listings of threads: by update and by creation. Returns the number of
+        threads that were missing in a listing, and the keys (hashes of the ids) of threads whose head is missing while
+        other data of them is there."""
         began = time.monotonic()
         known: set[str] = set()
         broken: list[str] = []
@@ -79,8 +81,9 @@ class Recovery:
         return restored, broken
 
     async def _restore(self, keys: list[str], broken: list[str]) -> int:
-        """Put the threads with these keys into both listings of their shards. Returns how many were missing in one of
-        the two. Adds to the list `broken` the keys of threads that have lost their head."""
+        """Put the threads with these keys (hashes of their ids) into both listings of threads: by update and by
+        creation. Returns how many were missing in a listing. Adds to the list `broken` the keys of threads that have
+        lost their head."""
         shards = self._layout.by_shard(keys)
         calls = []
         for number, members in shards.items():
@@ -95,8 +98,8 @@ class Recovery:
 
 
 def in_part(key: str, where: str) -> Corrupt:
-    """Return the error for a thread whose head is missing while other data of it is there. `key` is the thread's key,
-    since only the head knows its id."""
+    """Return the error for a thread whose head is missing while other data of it is there. `key`, the hash of the
+    thread's id, names the thread in the error, because only the head has the id itself. `where` names the server."""
     return Corrupt(
         f"the head of the thread with the key {key} in {where} is missing, but not the rest of the thread. "
         "The server has evicted keys or was restored in part. Restore a copy."

@@ -2,8 +2,8 @@
 its append-only file.
 
 All keys of a call are in one slot of a cluster, and all are named in the call. If the server has evicted a key or was
-restored incompletely, some data of a thread may be missing: its head then names more or fewer frames or refs than there
-are. Scripts report this and never take the rest for the whole thread.
+restored incompletely, some data of a thread may be missing: its head then says another number of frames, or of refs
+(digests of blobs), than there are. Scripts report this and never take the rest for the whole thread.
 """
 
 from __future__ import annotations

@@ -45,9 +45,9 @@ _decode = msgspec.msgpack.Decoder(Head).decode
 
 
 class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The arguments of one call of `Checkpointer.append` as values for SQL. Each frame and each ref becomes a row of
-    its own. The other fields select or fill the row of the thread's head, except for `id` (the thread's id as text) and
-    `size` (the bytes of frames and head together), which are not stored."""
+    """The arguments of one call of `Checkpointer.append` as values for SQL. Each frame, and each ref (digest of a
+    blob), becomes a row of its own. The other fields select or fill the row of the thread's head, except for `id` (the
+    thread's id as text) and `size` (the bytes of frames and head together), which are not stored."""
 
     id: str
     """The thread id as text, for errors."""
@@ -75,8 +75,8 @@ class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 def make_append(
     space: bytes, thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str], encoded: bytes
 ) -> Append:
-    """Convert the arguments of `Checkpointer.append` into values for SQL. `encoded` is the head as bytes, as
-    `check_append` returns it. `space` is the namespace in the form in which the store keeps it."""
+    """Convert the arguments of `Checkpointer.append` into values for SQL. `encoded` is the head as msgpack. `space` is
+    the namespace in the form in which the store keeps it."""
     return Append(
         id=thread_id,
         space=space,
@@ -139,8 +139,8 @@ def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collec
     """Return the error that this append must raise, or None if it may be written.
 
     `ends` is the number of frames that the log has now, or None if the thread does not exist. `same_log` is False if
-    the thread was deleted and made again since the caller read it. `missing` are those refs of the append for which
-    there is no blob. Call this only if the log does not already hold the append.
+    the thread was deleted and made again since the caller read it. `missing` are the digests of blobs that the append
+    refers to and the store does not have. Call this only if the log does not already hold the append.
     """
     if ends is None:
         if append.at > 0 or not append.frames:

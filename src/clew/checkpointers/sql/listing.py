@@ -37,7 +37,9 @@ async def list_heads(
     select_keys: Callable[[HeadQuery], Awaitable[Iterable[bytes]]],
     select_by_keys: Callable[[Sequence[bytes]], Awaitable[Rows]],
 ) -> AsyncIterator[Head]:
-    """Yield the heads that match the query, as `Checkpointer.heads` promises. `where` names the store in errors.
+    """Yield the heads that match the query, in its order, each thread once. A thread that is updated meanwhile is not
+    missed, but may come later than its place in this order. If heads are damaged, raises `Corrupt` after all others.
+    `where` names the store in errors.
 
     The other arguments are functions that each run a single SQL statement. `select` returns the rows that match a
     query, in its order; a row is a stored head and its thread's id. `select_keys` returns only the threads' keys, in
@@ -59,8 +61,8 @@ async def list_heads(
 
 
 def sorted_part(heads: Iterable[Head], query: HeadQuery) -> list[Head]:
-    """Return the given heads that match the query, in its order. Heads that were read by key need this: since the keys
-    were selected, a head may have moved in the listing, or no longer match."""
+    """Return the given heads that match the query, in its order. A listing that first selects the keys of threads and
+    then reads the heads needs this: meanwhile a head may have moved in the listing, or no longer match."""
     return sorted(filter(query.matches, heads), key=query.position, reverse=True)
 
 

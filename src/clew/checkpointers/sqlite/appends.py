@@ -61,7 +61,8 @@ version of Clew deletes a thread, the thread's packs stay, so its id must not be
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """The arguments of one call of `Checkpointer.append`, converted to values for SQL."""
+    """One append to a thread, converted to values for SQL: the frames to add, the digests of the blobs that they refer
+    to (`refs`), the number of frames that the log must have before (`at`), and the columns of the thread's new head."""
 
     thread_id: str
     namespace: str

@@ -71,14 +71,14 @@ _SHORTEST, _LONGEST = 0.001, 0.05
 
 
 class LockWait:
-    """Decides how long the statements of one connection wait while another process has locked the database. SQLite calls
-    this object each time that a statement finds the database locked.
+    """Decides how long the statements of one connection wait while another process has locked the database. SQLite
+    calls this object each time that a statement finds the database locked.
 
     A call gives up when `seconds` have passed both since it was made and since something was last written to the WAL
     (SQLite's write-ahead log): a WAL that grows shows that other transactions end, and that the disk works. All
     statements of a call share its time, and so do calls that wait in the same queue.
 
-    Outside of `allowed`, and before `allow` is called, statements do not wait.
+    Statements wait only after `allow` was called, or in a `with` block of `allowed`. Otherwise they fail at once.
     """
 
     __slots__ = ("_seconds", "_since", "_wal")
@@ -89,12 +89,14 @@ class LockWait:
         self._since: float | None = None
 
     def allow(self, since: float) -> None:
-        """From now on let statements wait for a call that was made at the time `since` of the steady clock."""
+        """From now on, let statements wait while the database is locked. They belong to a call that was made at the
+        time `since` of the steady clock, from which the time that they may wait is counted."""
         self._since = since
 
     @contextlib.contextmanager
     def allowed(self, since: float) -> Iterator[None]:
-        """Let statements wait during the `with` block, as `allow` does. After it, they do not wait."""
+        """Let statements wait while the database is locked, but only during the `with` block. They belong to a call
+        that was made at the time `since` of the steady clock, from which the time that they may wait is counted."""
         self._since = since
         try:
             yield
@@ -108,12 +110,13 @@ class LockWait:
         return left if left > 0 else max(left, self._seconds - self._age())
 
     def left_now(self) -> float:
-        """Return how many seconds more the present call may wait."""
+        """Return how many seconds more statements may now wait for a lock. The result is 0 if they may not wait, and 0
+        or less if the time of their call is over."""
         return 0.0 if self._since is None else self.left(self._since)
 
     def _age(self) -> float:
-        """Return how many seconds ago something was written to the WAL. Returns infinity if there is none, or for a time
-        in the future: the clock was set, and the time says nothing."""
+        """Return how many seconds ago something was written to the WAL (SQLite's write-ahead log). Returns infinity if
+        there is no WAL, or if the time is in the future: then the clock was set, and the time says nothing."""
         try:
             age = time.time() - os.stat(self._wal).st_mtime
         except OSError:
@@ -121,8 +124,8 @@ class LockWait:
         return age if age >= 0 else math.inf
 
     def __call__(self, tries: int) -> bool:
-        """Wait a moment before another attempt to get the lock. `tries` is how many attempts were made before. Returns
-        False at once if the call has no time left."""
+        """Wait a moment before another attempt to get the lock, and return True, which makes SQLite try again. `tries`
+        is how many attempts were made before. Returns False at once if the call has no time left."""
         left = self.left_now()
         if left <= 0:
             return False
@@ -243,8 +246,8 @@ def check_writable(connection: apsw.Connection, wait: LockWait) -> None:
 
     If SQLite once fails to open a file beside the database for writing, it opens that file read-only and does not try
     again. This affects the one connection, or all connections of the process to this database until the last of them is
-    closed. So the first connection is checked, and the connection that writes. Does not wait for a lock. `wait` is what
-    decides how long the connection's other statements do.
+    closed. So the first connection is checked, and the connection that writes. This check does not wait for a lock.
+    `wait` decides how long the connection's later statements wait for one; it is set again at the end.
     """
     connection.set_busy_handler(None)
     try:

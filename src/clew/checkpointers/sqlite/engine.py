@@ -116,7 +116,7 @@ class Engine:
             raise
 
     async def write(self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Call this function with a cursor inside the next transaction. Returns the function's result when the
+        """Call the function `work` with a cursor inside the next transaction. Returns the function's result when the
         transaction is on the disk. `loop` is the event loop of the caller."""
         result: T = await self.submit(work, loop)
         return result
@@ -185,8 +185,9 @@ class Engine:
         return True
 
     async def read(self, work: Callable[[apsw.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Call this function with a cursor, on an OS thread for reads, and return its result. The function runs in a
-        read transaction of its own, so that it sees one state of the database. `loop` is the event loop of the caller.
+        """Call the function `work` with a cursor, on an OS thread for reads, and return its result. The function runs
+        in a read transaction of its own, so that it sees one state of the database. `loop` is the event loop of the
+        caller.
         """
         since = time.monotonic()
 
@@ -248,8 +249,8 @@ class Engine:
                     self._checkpoint(self._connection)
 
     def _with_time_left(self, batch: list[Job]) -> tuple[list[Job], list[Job]]:
-        """Divide requests that found the database locked into those whose time is over and those that wait on. The
-        latter lose their error. If there is no memory for this, none waits on."""
+        """Divide requests that found the database locked into two lists: those whose time is over, and those that are
+        to be tried again, whose error is removed. If there is no memory for this, all are in the first list."""
         over: list[Job] = []
         left: list[Job] = []
         try:
@@ -264,8 +265,8 @@ class Engine:
     def _gather(self, left: list[Job], more: bool) -> tuple[list[Job], bool]:
         """Take the requests that are in the queue, and return them after those in `left`, which are to be tried again.
         Waits for requests if there are none in `left`. The queue holds lists of requests; no further list is taken once
-        there are `MAX_BATCH` requests or more. The second value returned is False once `stop` was called, and then
-        `more` is False in the next call."""
+        there are `MAX_BATCH` requests or more. The second value returned says whether the queue may still get requests:
+        it is False once `stop` was called. `more` is this value from the previous call; if False, nothing is taken."""
         batch = left
         while more and len(batch) < MAX_BATCH:
             try:
@@ -285,9 +286,10 @@ class Engine:
         return batch, more
 
     def _transact(self, connection: apsw.Connection, batch: list[Job], *, patient: bool = False) -> None:
-        """Run a batch as one transaction: all appends together, then the other functions one by one. Stores each job's
-        result, or the error that refuses it, in the job; raises if the whole transaction fails. With `patient`, waits
-        while another process has locked the database; otherwise raises at once."""
+        """Run a batch of requests as one transaction: all appends together, then the other requests, which are
+        functions, one by one. Stores each request's result, or the error that refuses it, in its job; raises if the
+        whole transaction fails. With `patient`, waits while another process has locked the database; otherwise raises
+        at once."""
         db = connection.cursor()
         others = [job for job in batch if type(job.work) is not Append]
         appends = [job for job in batch if type(job.work) is Append] if others else batch
@@ -315,7 +317,7 @@ class Engine:
 
     def _begin(self, db: apsw.Cursor, batch: list[Job], patient: bool) -> None:
         """Start a write transaction. If another process has locked the database, `patient` decides: with it, wait until
-        the time of one request in the batch is over; without it, raise `apsw.BusyError` at once."""
+        one request in the batch has no time left; without it, raise `apsw.BusyError` at once."""
         try:
             db.execute("BEGIN IMMEDIATE")
         except apsw.BusyError:
@@ -326,8 +328,8 @@ class Engine:
 
     def _roll_back(self, connection: apsw.Connection, db: apsw.Cursor, failure: BaseException) -> None:
         """Roll back a transaction that failed. If it failed for lack of memory, or cannot be rolled back, also close
-        the connection; the next transaction opens another. Otherwise the transaction could stay open, which locks out
-        other processes, or the connection could keep a setting that was meant for one statement."""
+        the connection; the next transaction opens another. If the connection were kept then, the transaction could stay
+        open, which locks out other processes, or a setting that was meant for one statement could stay."""
         try:
             db.close(True)
             roll_back(connection)
@@ -345,7 +347,7 @@ class Engine:
     def _transact_or_free_room(self, connection: apsw.Connection, batch: list[Job]) -> None:
         """Run a batch as one transaction, and wait while another process has locked the database. If the disk is full,
         carry out only the requests that free disk space, in small transactions and with the space held in reserve. The
-        other requests get the error."""
+        other requests fail with the error about the full disk."""
         try:
             if self._is_full:
                 self._checkpoint(connection)
@@ -380,8 +382,9 @@ class Engine:
         self._pages = 0
 
     def _connect_writer(self, batch: list[Job]) -> apsw.Connection:
-        """Open the connection that writes, for these requests. Once it is open, a statement on it fails at once if
-        another process has locked the database, except where `LockWait.allowed` is used."""
+        """Open the connection that writes. Opening it may wait for other processes as long as the oldest of these
+        requests may. Once the connection is open, a statement on it fails at once if another process has locked the
+        database, unless it is run in a `with` block of `LockWait.allowed`."""
         with self._wait.allowed(_earliest(batch)):
             connection = self._file.connect_writer(self._wait)
         with self._file.explained(), closed_on_error(connection):

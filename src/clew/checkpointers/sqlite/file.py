@@ -100,8 +100,9 @@ class StoreFile:
 
     @contextmanager
     def _alone(self, wait: LockWait) -> Iterator[None]:
-        """Let one OS thread at a time open a connection. Raises `apsw.BusyError` if another one, which waits for another
-        process, takes longer than this call may wait."""
+        """Let only one OS thread at a time open a connection: the one in this `with` block. Raises `apsw.BusyError` if
+        another OS thread is opening one for longer than `wait` allows, for example because a process has locked the
+        database."""
         if not self._opening.acquire(timeout=max(0.0, wait.left_now())):
             raise apsw.BusyError("database is locked")
         try:
@@ -157,7 +158,8 @@ class Reader:
         self._wait = LockWait(file.path, seconds)
 
     def connection_for(self, since: float) -> apsw.Connection:
-        """Return the connection, for a call that was made at the time `since` of the steady clock."""
+        """Return the connection that reads, and open it if it is not open. It is for a call that was made at the time
+        `since` of the steady clock: the time that its statements may wait for a lock is counted from then."""
         self._wait.allow(since)
         if self._connection is None:
             self._connection = self._file.connect_reader(self._wait)

@@ -24,7 +24,8 @@ many, so every entry on the page where the key would be is checked."""
 
 
 class ThreadRow(NamedTuple):
-    """A thread's row in the table `heads`."""
+    """A thread's row in the table `heads`: the row's id, the number of frames, the log's id, the time of creation in
+    microseconds since 1970, and the stored head."""
 
     id: int
     frames: int
@@ -125,8 +126,8 @@ def list_rows(db: apsw.Cursor, statement: str, values: Sequence[object], everyth
 
 
 class Listed(NamedTuple):
-    """The rows of a listing. `is_whole` is False if the listing lacks threads of the namespace or has one twice,
-    because the index is damaged."""
+    """The rows of a listing of threads. `is_whole` is False if the listing lacks threads of the namespace or has one
+    twice, because the database's index of threads is damaged."""
 
     rows: list[Any]
     is_whole: bool

@@ -156,8 +156,8 @@ def _runs(sizes: Sequence[tuple[int, int]], least: int) -> Iterator[tuple[int, i
 
 def _wasted(size: int) -> int:
     """Return how many bytes of its last page a pack of this size leaves empty. A pack is a row that holds many frames.
-    SQLite keeps a part of a large row beside its key, at least `_BESIDE[0]` and at most `_BESIDE[1]` bytes. The rest is
-    in pages that no other row uses."""
+    SQLite keeps a part of a large row, from `_BESIDE[0]` to `_BESIDE[1]` bytes, in the page with the row's key. The
+    rest is in pages that no other row uses."""
     rest = (size + _ROW - _BESIDE[0]) % (PAGE_SIZE - 4)
     return 0 if rest <= _BESIDE[1] - _BESIDE[0] else PAGE_SIZE - 4 - rest
 

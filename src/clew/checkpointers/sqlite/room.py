@@ -60,8 +60,8 @@ VACUUM_STEP = 16
 class Deletion(ABC):
     """The deletion of a thread or of blobs. It is done in one transaction or, on a full disk, in several small ones.
 
-    `is_abandoned` returns whether nobody waits for the deletion any more. If it does so when the deletion would begin,
-    nothing is deleted. It is None if that cannot be.
+    `is_abandoned` is a function that returns whether nobody waits for the deletion any more. If it returns True when
+    the deletion would begin, nothing is deleted. It is None if somebody always waits.
     """
 
     def __init__(self, is_abandoned: Callable[[], bool] | None) -> None:
@@ -74,13 +74,13 @@ class Deletion(ABC):
             raise Unavailable(GIVEN_UP)
 
     def __call__(self, db: apsw.Cursor) -> None:
-        """Delete everything. Called inside a transaction."""
+        """Delete the whole thread, or all of the blobs. Called inside a transaction."""
         if not self._gives_up():
             self._delete_all(db)
 
     def delete_part(self, db: apsw.Cursor) -> bool:
-        """Delete a small part, and return True once everything is deleted. The caller calls this again and again, each
-        time in a transaction of its own, until it returns True."""
+        """Delete a small part of the thread or of the blobs, and return True once everything is deleted. The caller
+        calls this again and again, each time in a transaction of its own, until it returns True."""
         return self._gives_up() or self._delete_part(db)
 
     @abstractmethod
@@ -96,7 +96,8 @@ class Deletion(ABC):
 
 
 class ThreadDeletion(Deletion):
-    """The deletion of one thread. `where` names the database in errors."""
+    """The deletion of one thread, which can be done in one transaction or in small parts. `where` names the database in
+    errors."""
 
     def __init__(
         self, namespace: str, thread_id: str, where: str, is_abandoned: Callable[[], bool] | None = None
@@ -130,7 +131,8 @@ class ThreadDeletion(Deletion):
 
 
 class BlobDeletion(Deletion):
-    """The deletion of blobs, except those whose time of last use is later than `before()`, in microseconds since 1970."""
+    """The deletion of blobs, except those that were last used after a certain moment. The function `before` returns
+    this moment, in microseconds since 1970."""
 
     def __init__(
         self,
@@ -194,8 +196,8 @@ def reserve_of(store: Path) -> Reserve:
 
 
 def release_at_rest(reserve: Reserve, store: Path) -> None:
-    """Remove the reserve file of a store if the store has no WAL (SQLite's write-ahead log): then all processes have
-    closed it, and everything is in the database."""
+    """Remove the reserve of a store, a file that keeps disk space free for deletions, if the store has no WAL (SQLite's
+    write-ahead log): then all processes have closed it, and everything is in the database."""
     if not os.path.lexists(f"{store}-wal"):
         reserve.release()
 
@@ -207,8 +209,9 @@ def free_room(
     jobs: Sequence[Job],
     transact: Callable[[apsw.Connection, list[Job]], None],
 ) -> None:
-    """Carry out these jobs, which free disk space, on a full disk, then return the space to the disk. Stores an error
-    in each job that fails. A `Deletion` is carried out in small transactions; for any other job, `transact` is called.
+    """Carry out these jobs (requests that free disk space) on a full disk, then return the space to the disk. Stores an
+    error in each job that fails. A `Deletion` is carried out in small transactions; any other job is passed to
+    `transact`, which runs it as one transaction. `reserve` is a file that keeps some disk space free for this.
     """
     reserve.release()
     _move_wal(connection)
@@ -234,8 +237,8 @@ def full_disk(error: BaseException) -> apsw.FullError | None:
 
 
 def _delete_in_parts(connection: apsw.Connection, deletion: Deletion) -> None:
-    """Delete something in small transactions, each of which is on the disk before the next one begins. Moves the WAL
-    (SQLite's write-ahead log) into the database between them, so that it starts over instead of growing."""
+    """Carry out a deletion in small transactions, each of which is on the disk before the next one begins. Moves the
+    WAL (SQLite's write-ahead log) into the database between them, so that it starts over instead of growing."""
     while not _in_transaction(connection, deletion.delete_part):
         _restart_wal(connection)
 

@@ -168,8 +168,8 @@ def _check_objects(connection: apsw.Connection, where: str) -> None:
 
 @functools.cache
 def _definitions() -> set[str]:
-    """Return the SQL definitions of all tables and indexes that a store of any version of Clew can have, each in the
-    form that `_plain_sql` gives it."""
+    """Return the SQL definitions of all tables and indexes that a store of any version of Clew can have. Each is in
+    lower case, without comments and with single spaces, so that it can be compared with others."""
     found: set[str] = set()
     with contextlib.closing(apsw.Connection(":memory:")) as model:
         for step in (TABLES, INDEXES, COLUMNS, PACKS):
@@ -180,7 +180,8 @@ def _definitions() -> set[str]:
 
 def _plain_sql(sql: object) -> str:
     """Return an SQL definition without comments, in lower case and with single spaces. Definitions are compared in this
-    form, because versions of Clew differ in these where they define the same table."""
+    form, because two versions of Clew may write the definition of the same table with other comments, letters or
+    spaces."""
     return " ".join(_COMMENT.sub(" ", str(sql)).lower().split())
 
 
@@ -189,8 +190,9 @@ _COMMENT = re.compile(r"--[^\n]*")
 
 def migrate(connection: apsw.Connection, where: str, wait: LockWait) -> None:
     """Bring a database to the current version and into WAL mode. An empty database gets all tables; a store of an older
-    version gets what later versions have added. Raises the same errors as `check` if the database is not a store that
-    can be used, and `Unavailable` if it cannot be changed to WAL mode.
+    version gets what later versions have added. Raises `InvalidInput` if it is the database of another program,
+    `NewerFormat` if a later version of Clew made it, `Corrupt` if it is a store whose tables are lost, and
+    `Unavailable` if it cannot be changed to WAL mode.
 
     The change is one transaction. Several processes may do this at the same time, and processes that have the store
     open can go on. `where` names the database in errors. `wait` decides how long to wait for the locks of others.

@@ -47,10 +47,10 @@ __all__ = ["SQLiteCheckpointer"]
 class SQLiteCheckpointer(Checkpointer):
     """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
 
-    All checkpointers that a process opens on the same file with the same `timeout` share one writer, so appends that are
-    made at the same time share one fsync. Several processes may use the same file. Network file systems are refused,
-    because SQLite's WAL is not safe on them. `timeout` is how many seconds a call waits while another process has locked
-    the file and writes nothing.
+    All checkpointers that a process opens on the same file with the same `timeout` share one OS thread that writes, so
+    appends that are made at the same time share one fsync. Several processes may use the same file. Network file
+    systems are refused, because SQLite's WAL is not safe on them. `timeout` is how many seconds a call waits while
+    another process has locked the file and writes nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], namespace: str = "", *, timeout: float = TIMEOUT) -> None:
@@ -266,8 +266,7 @@ _GET_BLOB = "SELECT data FROM blobs JOIN blob_data USING (id) WHERE ns = ? AND d
 
 
 def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
-    """Return the SELECT statement that lists the heads that match a query, and the values of its placeholders. It
-    selects the same heads as `HeadQuery.matches`."""
+    """Return the SELECT statement that lists the heads that match a query, and the values of its placeholders."""
     where: list[str] = ["ns = ?"]
     values: list[object] = [namespace]
 

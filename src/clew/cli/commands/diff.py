@@ -86,8 +86,9 @@ class _Said:
 
 
 async def _changes(store: Checkpointer, head: Head, old: Checkpoint, new: Checkpoint) -> _Said:
-    """Return which messages differ between two states of the thread with this head. Messages are compared by their
-    position in the history, not by their text: two with the same text are still two."""
+    """Return the messages that only one of two states of a thread has: those only in the state `old`, and those only in
+    the state `new`. `head` is the thread's head. Messages are compared by their position in the history, not by their
+    text: two with the same text are still two."""
 
     async def only_in(one: Checkpoint, other: Checkpoint) -> list[Message]:
         ranges = thread_sketch.without(one.view, other.view)

@@ -60,9 +60,9 @@ def fork(
 async def _fork(
     store: Checkpointer, given: str, turn: int | None, frame: int | None, new_id: str | None
 ) -> tuple[Head, str, int, Way]:
-    """Fork the thread that `given` names. The fork begins after the turn `turn`. If `frame` is given, it begins with
-    the state that the thread had after the first `frame` frames (records) of its log; if both are None, with the
-    present state. The fork gets the id `new_id`, or an id made from the old one if `new_id` is None.
+    """Fork the thread that `given` names. The fork begins with the state that the thread had at the end of the turn
+    `turn` or, if `frame` is given, after the first `frame` frames (records) of its log. If both are None, it begins
+    with the present state. The fork gets the id `new_id`, or an id made from the old one if `new_id` is None.
 
     Returns the fork's head, the original's id, the number of the turn after which the fork begins, and a `Way`, from
     which the command that goes on with the fork is made. Raises `InvalidInput` if both `turn` and `frame` are given.

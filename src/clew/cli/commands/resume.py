@@ -170,8 +170,8 @@ def _is_of_provider(given: str) -> bool:
 
 
 class _Found(NamedTuple):
-    """What `_find` found: the job of resuming a thread (its id, and the options for its agent), and what the store has
-    about the thread."""
+    """The result of finding the thread to resume: the job of resuming it (the thread's id, and the options for its
+    agent), and what the store has about the thread."""
 
     job: Job
     head: Head | None = None
@@ -238,8 +238,8 @@ async def _last(store: Checkpointer, url: str | None) -> str:
 
 
 async def _unnamed(store: Checkpointer) -> str:
-    """Raise a `UsageError` that asks which thread is meant. The notes of the error list the newest threads, at most
-    `_SHOWN`. Never returns."""
+    """Raise a `UsageError` that asks which thread is meant. The notes of the error list the newest threads, at most as
+    many as the constant `_SHOWN` says. Never returns."""
     error = UsageError("which thread? Give its id, or --last for the one that changed last.")
     shown = 0
     async for head in _resumable(store):

@@ -155,7 +155,8 @@ class View(Protocol):
 
 
 class Follower:
-    """Reads the frames (records) that were appended to a thread's log since the last look, and passes them to a view."""
+    """Reads the frames (records) that were appended to a thread's log since the last time it read the log, and passes
+    them to a view, which shows them."""
 
     def __init__(self, store: Checkpointer, thread_id: str, view: View, turns: int) -> None:
         """Prepare to follow a thread of `store`. `view` shows what is read; at the start it can show the thread's last

@@ -1,5 +1,5 @@
-"""The names of caw, the coding agent wrapper, for its users: change `from caw import Agent` to
-`from clew.compat.caw import Agent`. The calls block, as those of caw do."""
+"""The classes of caw, a library that wraps coding agents, under the names that its users know: change `from caw import
+Agent` to `from clew.compat.caw import Agent`. All calls block until they are done, as those of caw do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The agent of caw: it says with which coding agent, and how, sessions work."""
+"""The class `Agent` of caw, a library that wraps coding agents. An agent says which coding agent works in its sessions,
+and with which settings."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _CALLED = {
 
 
 class Agent:
-    """An agent of caw: which coding agent works, and how. Its sessions block.
+    """The agent of caw (a library that wraps coding agents), built on Clew. It says which coding agent works, and with
+    which settings. Calls of its sessions block until they are done.
 
     agent = Agent(provider="claude_code", data_dir="caw_data")
     session = agent.start_session()
@@ -60,16 +62,17 @@ class Agent:
         name: str = "",
         **settings: Any,
     ) -> None:
-        """`provider` is `claude_code`, `codex`, `opencode`, or a list of them in the order in which they are tried.
-        Without one, the environment variable `CAW_PROVIDER` says it, and then it is Claude Code. `model` is the name of
-        a model in the words of the first provider; without one, `CAW_MODEL` says it.
+        """`provider` is `claude_code`, `codex` or `opencode`, or a list of them in the order in which they are tried.
+        If it is None, the environment variable `CAW_PROVIDER` names the provider; if that is not set either, the
+        provider is Claude Code. `model` is the provider's own name of a model: a text is for the first provider, a
+        mapping has a name for each provider. If it is None, the environment variable `CAW_MODEL` names the model.
 
         `data_dir` is a folder in which everything is kept: `clew.db`, which is a store of Clew, and for each session a
-        readable file, `sessions/ID/trajectory.json`. Without it, nothing is kept beyond the session.
+        readable file, `sessions/ID/trajectory.json`. If it is None, nothing is kept beyond the session.
 
-        `settings` are `permissions`, `cwd`, `env`, `timeout`, `workspace`, `options`, `budget`, `redact`, `takeover` and
-        `restore_files`, as Clew's own `Agent` has them; `permissions` is `full` here, because caw asks for no
-        permission either. Any other argument raises `InvalidInput`, which says what Clew calls it.
+        `settings` are arguments of Clew's own `Agent`: `permissions`, `cwd`, `env`, `timeout`, `workspace`, `options`,
+        `budget`, `redact`, `takeover` and `restore_files`. By default `permissions` is `full`, because caw asks for no
+        permission either. Any other argument raises `InvalidInput`; the message says what Clew has instead.
         """
         if settings.get("auto_wait") is False:
             del settings["auto_wait"]  # Clew never waits for the end of a limit
@@ -81,7 +84,7 @@ class Agent:
             "permissions": "full",
             **settings,
             "name": name,
-            "system_prompt": "" if system_prompt is None else system_prompt,
+            **({} if system_prompt is None else {"system_prompt": system_prompt}),
         }
         if not isinstance(self._model, str | Mapping | None):
             raise InvalidInput(
@@ -94,36 +97,39 @@ class Agent:
         )  # refuses wrong values now, not in the first session
 
     def start_session(self, **others: Any) -> Session:
-        """Return a new session. Nothing is started or written yet. `others` raise `InvalidInput`."""
+        """Return a new session. No program is started and nothing is written before the first prompt. Raises
+        `InvalidInput` if there are any arguments in `others`."""
         refuse(others)
         session_id = str(uuid4())
         return Session(self._with(self._providers), self._file(session_id), session_id)
 
     def resume_session(self, resume_handle: str, **others: Any) -> Session:
-        """Return the session that a handle stands for, one of caw or one of Clew, in any process. `others` raise
-        `InvalidInput`.
+        """Return the session that `resume_handle` stands for: the text that a session of caw or of Clew has given for
+        this purpose, in this process or another. Raises `InvalidInput` if there are any arguments in `others`.
 
-        With the data_dir of the session, its whole history is there, and new turns are added to it; a session that caw
-        made is brought into the store first. The id of the session is enough then. Without the data_dir, the program's
-        own conversation goes on, if it is on this machine, and the trajectory starts empty.
+        If this agent has the `data_dir` of the session, the whole history of the session is there, and new turns are
+        added to it. Then the id of the session is enough as a handle, and a session that caw itself made is first
+        copied into Clew's store. If this agent has no system prompt, the one on record goes on. Without the `data_dir`,
+        the coding program's own conversation goes on if it is on this machine, and the session's trajectory (its
+        record) starts empty.
 
-        If this agent names no provider, the one in the handle goes on. If it names others, the first of them goes on
-        with the whole conversation.
+        If this agent names no provider, the one that the handle names goes on. Otherwise the first provider that this
+        agent names goes on with the whole conversation.
         """
         refuse(others)
         handle = read_handle(resume_handle)
         is_bare = not handle.provider
         if is_bare and self._data_dir is None:
             raise InvalidInput(
-                f"{resume_handle!r} is not a whole handle, and a session id alone is enough only with the data_dir that "
-                "has the session: Agent(data_dir=…)"
+                "this is not a whole handle, which begins with '{', and a session id alone is enough only with the data_dir "
+                "that has the session: Agent(data_dir=…)"
             )
         file = self._file(handle.session_id)
         return Session(self._with(self._goes_on(handle, file)), file, handle.session_id, resume_handle)
 
     def completion(self, message: str, **others: Any) -> Trajectory:
-        """Ask one prompt in a session of its own, end that session, and return its trajectory. `others` raise
-        `InvalidInput`."""
+        """Ask one prompt in a session of its own, end that session, and return its trajectory, the record of what was
+        done. Raises `InvalidInput` if there are any arguments in `others`."""
         with self.start_session(**others) as session:
             session.send(message)
         return session.trajectory
@@ -132,7 +138,8 @@ class Agent:
         return None if self._data_dir is None else SessionFile(self._data_dir, session_id)
 
     def _goes_on(self, handle: Handle, file: SessionFile | None) -> list[str]:
-        """Return the providers that go on with the session of a handle, in the order in which they are tried."""
+        """Return the names of the providers that can go on with a session, in the order in which they are tried: those
+        that this agent names or, if it names none, the one that the handle or the session's file names."""
         if self._is_pinned:
             return self._providers
         known = handle.provider or (file.text("agent") if file else "")
@@ -145,16 +152,17 @@ class Agent:
 
 
 def refuse(names: Any) -> None:
-    """Raise `InvalidInput` if there are any of these arguments, which this module does not have. The message says what
-    Clew calls them."""
+    """Raise `InvalidInput` if `names`, the names of arguments that this module does not take, is not empty. The message
+    says what to use instead of the first of them."""
     for name in sorted(names):
         ways = ", ".join(sorted(_PASSED_ON))
         raise InvalidInput(f"{name}: {_CALLED.get(name, f'there is no such argument. Those of Clew are {ways}')}")
 
 
 def _providers(given: str | Sequence[str] | None) -> tuple[bool, list[str]]:
-    """Return whether the user has named providers, and the names in the order in which they are tried. `auto` leaves
-    the choice to the environment variable `CAW_PROVIDER`, as None does."""
+    """Return two things: whether `given` names providers, and the names of the providers in the order in which they are
+    tried. If `given` is None or `auto`, the environment variable `CAW_PROVIDER` names them; if that is not set either,
+    the provider is Claude Code."""
     if given is None or given == "auto":
         named = [name.strip() for name in os.environ.get(PROVIDER, "").split(",") if name.strip()]
     else:

@@ -1,5 +1,5 @@
-"""What a session prints while it works, as the environment variable `CAW_LOG` asks for: prompts, tools, answers, what
-they used, and limits that were reached."""
+"""Print what a session does while it works: prompts, tool calls, answers, tokens and cost, and limits of the account
+that were reached. The environment variable `CAW_LOG` says how much is printed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ _LONGEST = 100
 
 
 class Display:
-    """Prints what a session does, line by line, to the standard output."""
+    """Prints what a session does while it works, line by line. The lines go to the standard output, or to a function
+    that is given."""
 
     def __init__(self, mode: Mode | None = None, write: Callable[[str], object] | None = None) -> None:
-        """Without a `mode`, the environment variable `CAW_LOG` says it; if that is not set, it is `short`. Lines go to
-        `write`, by default to the standard output."""
+        """`mode` says how much is printed: `full`, `short`, `result` or `off`. If it is None, the environment variable
+        `CAW_LOG` says it, and without that variable it is `short`. Each line is passed to `write`; if that is None,
+        lines go to the standard output."""
         self.mode = _mode(os.environ.get(VARIABLE, "short")) if mode is None else mode
         self._write = write or _to_output
         self._heard = ""
@@ -41,7 +43,7 @@ class Display:
         """Whether words of an answer to the last prompt have come."""
 
     def began(self, provider: str, model: str, session_id: str) -> None:
-        """Print which session it is."""
+        """Print the provider, the model and the id of the session that begins."""
         self._say("session", " · ".join(part for part in (provider, model, session_id) if part))
 
     def asked(self, prompt: str) -> None:
@@ -49,7 +51,8 @@ class Display:
         self._say("prompt", prompt)
 
     def take(self, event: Event) -> None:
-        """Print an event of the run: a tool call, its output, or words, once they are complete."""
+        """Print an event of the run: a tool call, or the output of a tool. The pieces of a text, or of the model's
+        thinking, are collected, and printed when something else follows."""
         if isinstance(event, TextDelta | ThinkingDelta):
             kind = "answer" if isinstance(event, TextDelta) else "thinking"
             if kind != self._kind:
@@ -65,7 +68,8 @@ class Display:
             self._say("failed" if event.result.is_error else "output", "\n".join(parts))
 
     def answered(self, turn: Turn) -> None:
-        """Print what is left of the answer, why the turn was stopped, and what it used."""
+        """Print the end of a turn: the part of the answer that is not printed yet, the reason if the turn was stopped,
+        and the tokens, cost and time of the turn."""
         self._flush()
         if not self._has_answered:
             self._say("answer", turn.result, "result")
@@ -79,7 +83,7 @@ class Display:
         self._say("limit", str(error), "result")
 
     def ended(self, turns: int, usage: UsageStats) -> None:
-        """Print what the whole session used."""
+        """Print how many turns the session had, and the tokens and cost of all of them together."""
         self._say("session", f"{plural(turns, 'turn')} · {_spent(usage)}", "result")
 
     def _flush(self) -> None:
@@ -113,7 +117,7 @@ def _arguments(value: Any) -> str:
 
 
 def _spent(usage: UsageStats) -> str:
-    """Return tokens and dollars in words. Amounts that are not known are said to be so."""
+    """Return the tokens and the cost in `usage` as text. The text says so if an amount is not known."""
     if usage.total_tokens is None:
         return "tokens not known"
     tokens = f"{usage.input_tokens:,} in, {usage.output_tokens:,} out"

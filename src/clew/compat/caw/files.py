@@ -1,4 +1,5 @@
-"""The readable files of a data_dir: one `trajectory.json` for each session, in the form that caw reads and writes."""
+"""Read and write the readable file of a session, `trajectory.json`, in the form that caw uses (a library that wraps
+coding agents). The files are in a data_dir, the folder in which an agent keeps its sessions."""
 
 from __future__ import annotations
 
@@ -22,18 +23,21 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
 class SessionFile:
-    """The file that shows a session of a data_dir to people and to other programs. The store in the data_dir has all that
-    is in the file, and more. So a file that is missing or damaged is made anew.
+    """The file `trajectory.json`, which shows one session to people and to other programs. Clew's store in the same
+    data_dir (the folder in which an agent keeps its sessions) has all that is in the file, and more. So a file that is
+    missing or damaged is made anew.
 
-    Turns that are in the file already stay as they are, so that a session which caw began keeps what caw wrote.
+    Turns that are in the file already are not changed, so that a session which caw began keeps what caw wrote.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str], session_id: str) -> None:
-        """Raises `InvalidInput` if the id cannot be the name of a folder."""
+        """`data_dir` is the folder in which an agent keeps its sessions. The file is in a folder below it that has the
+        name `session_id`. Raises `InvalidInput` if the id cannot be the name of a folder. The error does not quote the
+        id: it may be a handle that was damaged, and a handle is a secret."""
         if not _NAME.fullmatch(session_id):
             raise InvalidInput(
-                f"the session id {session_id!r} cannot be the name of a folder in data_dir. Ids have letters, digits, '-', "
-                "'_' and '.', and do not begin with '.'."
+                "this is neither a whole handle, which begins with '{', nor a session id that can be the name of a folder "
+                "in data_dir. Ids have letters, digits, '-', '_' and '.', and do not begin with '.'."
             )
         root = Path(os.path.abspath(data_dir))
         self.store = root / STORE
@@ -46,8 +50,8 @@ class SessionFile:
         return self._path.is_file()
 
     def facts(self) -> dict[str, Any]:
-        """Return what the file says of the session, `turns` included; empty if there is no such file, or if it is
-        damaged."""
+        """Return the content of the file: the fields of the session, `turns` among them, as a dict. Returns an empty
+        dict if there is no such file, or if it is damaged."""
         try:
             found = msgspec.json.decode(self._path.read_bytes())
         except FileNotFoundError:
@@ -59,13 +63,14 @@ class SessionFile:
         return found if isinstance(found, dict) and isinstance(found.get("turns"), list) else {}
 
     def text(self, name: str) -> str:
-        """Return what the file says of the session under a name, such as `created_at`; empty if it says nothing."""
+        """Return the text in the field `name` of the file, such as `created_at`; empty if there is none."""
         found = self.facts().get(name)
         return found if isinstance(found, str) else ""
 
     def write(self, trajectory: Trajectory, key: str) -> None:
-        """Add the turns that the file does not have yet, and bring its totals up to date. `key` is the id by which the
-        provider knows the session. The file is replaced as a whole, so that no reader ever finds half of it."""
+        """Add to the file the turns of `trajectory`, the record of the session, that the file does not have yet, and
+        update the totals in the file. `key` is the id by which the provider knows the session. The file is replaced as
+        a whole, so that no reader ever finds half of it."""
         before = self.facts()
         made = {**before, **trajectory_to_json(trajectory)}
         made["turns"] = _joined(before.get("turns", []), trajectory.turns)
@@ -81,8 +86,9 @@ class SessionFile:
 
 
 def _joined(written: Sequence[Any], turns: Sequence[Turn]) -> list[Any]:
-    """Return the turns for the file: those that it has, unchanged, and between and after them those that it lacks. Turns
-    are told apart by their prompts: caw may have written the file too, while Clew did not look."""
+    """Return the list of turns to write into the file: `written`, the turns that the file has already, unchanged, and
+    between and after them the turns of `turns` that it lacks. Two turns are taken for the same if their prompts are the
+    same, because caw may have added turns to the file too."""
     found: list[Any] = []
     left = list(written)
     for place, turn in enumerate(turns):
@@ -93,8 +99,8 @@ def _joined(written: Sequence[Any], turns: Sequence[Turn]) -> list[Any]:
 
 
 def _is_same(written: Any, turn: Turn) -> bool:
-    """Return whether a turn in a file of caw has the prompt of this turn. To some programs, caw gives a prompt in
-    quotation marks, or with the system prompt before it."""
+    """Return whether `written`, a turn in a file of caw, has the prompt of `turn`. In `turn` the prompt may have
+    quotation marks around it, or the system prompt before it, because caw sends it so to some programs."""
     prompt = written.get("input") if isinstance(written, dict) else None
     return isinstance(prompt, str) and _plain(turn.input).endswith(_plain(prompt))
 
@@ -104,5 +110,6 @@ def _plain(prompt: str) -> str:
 
 
 def _metadata(agent: str, key: str) -> dict[str, Any]:
-    """Return what caw notes about a session in order to resume it: under which id its provider knows it."""
+    """Return the metadata that caw needs to resume a session: a dict with `key`, the id by which the provider `agent`
+    knows the session, under the name that caw uses for it. Returns an empty dict if there is no such name or id."""
     return {KEYS[agent]: key} if agent in KEYS and key else {}

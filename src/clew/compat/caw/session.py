@@ -1,4 +1,5 @@
-"""A session of caw: a conversation with a coding agent over several prompts, which any process can go on with."""
+"""A session of caw (a library that wraps coding agents): a conversation with a coding agent over several prompts, which
+any process can go on with."""
 
 from __future__ import annotations
 
@@ -26,14 +27,16 @@ log = logging.getLogger("clew.compat.caw")
 class Session:
     """A conversation with Claude Code, Codex or opencode. Made by `Agent.start_session` and `Agent.resume_session`.
 
-    Each prompt starts the program, which ends with the prompt: between prompts nothing runs. With a data_dir everything
-    is on record there as it happens, so a process that is killed loses nothing that was recorded.
+    Each prompt starts the coding agent's program, which ends when the prompt is answered: between prompts nothing runs.
+    If the agent has a `data_dir`, a folder for its data, everything is recorded there as it happens, so a process that
+    is killed loses nothing that was recorded.
     """
 
     def __init__(self, settings: dict[str, Any], file: SessionFile | None, session_id: str, handle: str = "") -> None:
-        """Begin a new session with this id, or go on with the one that `handle` stands for. `settings` are the arguments
-        for `clew.sync.Agent`, without a store. `file` shows the session in a data_dir; None keeps nothing beyond this
-        object."""
+        """Begin a new session with the id `session_id` or, if `handle` is given, go on with the session that the handle
+        stands for. `settings` are the arguments for `clew.sync.Agent`, without a store; if they have no `system_prompt`,
+        a session goes on with the one on record. `file` is the file that shows the session in the agent's data_dir; if
+        it is None, nothing is kept beyond this object."""
         self._session_id = session_id
         self._file = file
         self._display = Display()
@@ -41,17 +44,18 @@ class Session:
         self._ended = False
         self._asked = bool(handle)
         """Whether a prompt is on record, so that a handle leads somewhere."""
-        self._about = {"system_prompt": settings.get("system_prompt", "")}
         is_bare = bool(handle) and not handle.lstrip().startswith("{")
         if is_bare and file is not None and not (file.exists or file.store.exists()):
             raise _not_found(session_id, file)
         try:
             store = self._open_store()
+            if handle and store is not None and file is not None:
+                _bring(file, store, session_id)
+                settings = {"system_prompt": _prompt_on_record(store, session_id), **settings}
+            self._about = {"system_prompt": settings.get("system_prompt", "")}
             self._agent = self._closing.enter_context(sync.Agent(**settings, checkpointer=store))
             self._began = (file.text("created_at") if file else "") or datetime.now(UTC).isoformat()
             if handle:
-                if store is not None and file is not None:
-                    _bring(file, store, session_id)
                 self._session = self._agent.resume_session(handle)
             else:
                 self._session = self._agent.start_session(thread_id=session_id)
@@ -87,14 +91,15 @@ class Session:
 
     @property
     def trajectory(self) -> Trajectory:
-        """What was done in the session so far. Without a data_dir, a resumed session begins with an empty one."""
+        """The record of what was done in the session so far. If the agent has no data_dir (a folder for its data), the
+        record of a resumed session begins empty."""
         return self._trajectory
 
     def send(self, message: str) -> Turn:
-        """Ask a prompt and return the turn, in which `result` is the answer as text.
+        """Ask a prompt, wait for the answer, and return the turn. Its `result` is the answer as text.
 
         If the provider fails, its error is raised, and never returned as an answer: `ProviderLimited` if the account
-        has reached a limit, `NotLoggedIn`, `ProviderMissing` and others.
+        has reached a limit, `NotLoggedIn`, `ProviderMissing` and others. Raises `UsageError` if the session has ended.
         """
         if self._ended:
             raise UsageError(
@@ -114,10 +119,8 @@ class Session:
         return turn
 
     def end(self) -> Trajectory:
-        """End the session and return its trajectory. The handle stays valid, and any process can go on from it.
-
-        Ending it again does nothing.
-        """
+        """End the session and return its trajectory, the record of its turns. The handle stays valid: any process can
+        go on with the session. If the session has ended already, only return the trajectory."""
         if self._ended:
             return self._trajectory
         if self._asked:
@@ -146,7 +149,8 @@ class Session:
         return run.result
 
     def _note(self) -> None:
-        """Read from the record what was done so far, and bring the file of the session up to date."""
+        """Update the trajectory, which is the record of what was done in the session so far, and write it to the
+        session's file."""
         self._trajectory = self._read()
         self._asked = self._asked or bool(self._trajectory.turns)
         self._show()
@@ -159,8 +163,8 @@ class Session:
         return Trajectory(agent=self._session.provider, session_id=session_id, created_at=self._began, **self._about)
 
     def _show(self) -> None:
-        """Bring the file of the session up to date. If that fails, only log it: everything is on record in the store,
-        and the next prompt tries again."""
+        """Write the trajectory, the record of the session, to the session's file. A failure is only logged: the store
+        has everything, and the next prompt tries again."""
         if self._file is None or not self._trajectory.turns:
             return
         try:
@@ -170,8 +174,9 @@ class Session:
 
 
 def _bring(file: SessionFile, store: sync.SQLiteCheckpointer, session_id: str) -> None:
-    """If the session is in the data_dir but not in its store, because caw made it, bring it into the store. The file is
-    not changed. If the file is damaged, this is only logged: a whole handle leads to the conversation nevertheless."""
+    """Copy a session into the store if the agent's data_dir has only its file, because caw itself made it. `file` is
+    that file, which is not changed. If the file is damaged, this is only logged, because a complete handle leads to the
+    provider's own conversation nevertheless."""
     if not file.exists or store.head(session_id) is not None:
         return
     with CawSource.open(file.folder) as source:
@@ -185,6 +190,11 @@ def _bring(file: SessionFile, store: sync.SQLiteCheckpointer, session_id: str) -
             thread.append(*found.entries)
     for loss in found.losses:
         log.warning("session %r, which caw made: left behind: %s", session_id, loss)
+
+
+def _prompt_on_record(store: sync.SQLiteCheckpointer, session_id: str) -> str:
+    """Return the system prompt with which the session was last asked; empty if the store does not have the session."""
+    return "" if store.head(session_id) is None else sync.Thread.load(store, session_id).system_prompt
 
 
 def _not_found(session_id: str, file: SessionFile) -> ThreadNotFound:

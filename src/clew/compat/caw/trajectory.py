@@ -1,5 +1,5 @@
-"""The result types of caw: a trajectory is the record of a session, and consists of turns. In caw, a turn is one prompt
-with everything up to its answer; Clew calls that an exchange."""
+"""The types of the results in caw, a library that wraps coding agents. A trajectory is the record of a session, and
+consists of turns. In caw, a turn is one prompt with everything up to its answer; Clew calls that an exchange."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = [
 
 
 class UsageStats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens, and what they cost in dollars. An amount that is not known is None, never 0.
+    """Numbers of tokens, and their cost in dollars. An amount that is not known is None, never 0.
 
-    As in caw, `input_tokens` are those that did not come from a cache and did not go to one. Clew's own `Usage` counts
-    these as input too.
+    As in caw, `input_tokens` leaves out the tokens that were read from a cache or written to one. Clew's own `Usage`
+    counts them as input too.
     """
 
     input_tokens: int | None = None
@@ -42,20 +42,20 @@ class UsageStats(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def total_tokens(self) -> int | None:
-        """Input and output tokens together; None if they are not known."""
+        """The sum of `input_tokens` and `output_tokens`; None if one of them is not known."""
         if self.input_tokens is None or self.output_tokens is None:
             return None
         return self.input_tokens + self.output_tokens
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag="text"):
-    """Words of the agent."""
+    """A piece of text that the agent wrote."""
 
     text: str
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking"):
-    """What the agent thought before it spoke."""
+    """A piece of the model's reasoning, which comes before its answer."""
 
     text: str
 
@@ -71,7 +71,8 @@ class ToolUse(msgspec.Struct, frozen=True, tag="tool_use"):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt and everything that was done for it, up to its answer."""
+    """One prompt and everything that was done for it, up to its answer. This is a turn as caw has it; Clew calls it an
+    exchange."""
 
     input: str
     """The prompt."""
@@ -123,7 +124,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def duration_ms(self) -> int:
-        """How many milliseconds the turns took."""
+        """How many milliseconds all turns took together."""
         return sum(turn.duration_ms for turn in self.turns)
 
     @property
@@ -132,7 +133,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_usage(self) -> UsageStats:
-        """The same as `usage`, which includes sub-agents already."""
+        """The tokens and the cost of the whole session, sub-agents included. This is `usage` under a second name that
+        caw has for it."""
         return self.usage
 
     @property
@@ -142,7 +144,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_turn(result: RunResult) -> Turn:
-    """Return the result of a prompt, or an exchange of a thread, as a turn."""
+    """Convert the result of a prompt, or an exchange of a thread, to a `Turn`. caw calls a prompt with everything up to
+    its answer a turn."""
     return Turn(
         input=result.prompt,
         output=tuple(_blocks(result)),
@@ -154,8 +157,8 @@ def as_turn(result: RunResult) -> Turn:
 
 
 def as_trajectory(found: Exchanges, provider: str, **about: str) -> Trajectory:
-    """Return the exchanges of a thread as a trajectory. `provider` is the name of the provider that has the thread now,
-    and `about` are further fields, such as `created_at`."""
+    """Convert the exchanges of a thread to a `Trajectory`, the record of a session in caw. `provider` is the name of
+    the provider that has the thread now, and `about` has further fields of the trajectory, such as `created_at`."""
     last: Exchange | None = found.exchanges[-1] if found.exchanges else None
     model = about.pop("model", "")
     return Trajectory(
@@ -188,8 +191,8 @@ def _blocks(result: RunResult) -> Iterator[TextBlock | ThinkingBlock | ToolUse]:
 
 
 def turn_to_json(turn: Turn) -> dict[str, Any]:
-    """Return a turn as caw writes it into a file, with its status, which caw does not have. Amounts that are not known
-    are left out."""
+    """Return a turn as a dict in the form in which caw writes turns into a file, with one more field, `status`. Tokens
+    and costs that are not known are left out."""
     return {
         "input": turn.input,
         "output": msgspec.to_builtins(turn.output),
@@ -200,7 +203,8 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """Return a trajectory without its turns as caw writes it into a file. Amounts that are not known are left out."""
+    """Return a trajectory, the record of a session, as a dict in the form in which caw writes it into a file. The list
+    of turns in it is empty. Tokens and costs that are not known are left out."""
     usage = msgspec.to_builtins(trajectory.usage)
     return {
         "agent": trajectory.agent,

@@ -1,4 +1,5 @@
-"""`GenericAgent` and its parts by the names of the Cortex workflows: agents that remember their last session."""
+"""The class `GenericAgent` of the Cortex workflows (another system), an agent that remembers its last session, and the
+classes that it uses, under their names there."""
 
 from __future__ import annotations
 

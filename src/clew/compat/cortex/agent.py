@@ -33,14 +33,15 @@ _NAMES = ("Alice", "Bruno", "Chiara", "Dmitri", "Esther", "Femi", "Greta", "Hami
 
 
 class GenericAgent:
-    """An agent of any provider that asks its prompt with `run`, and more in the same session with `resume`.
+    """An agent that sends prompts to a provider: with `run` the prompt of its config, and with `resume` further prompts
+    in the same session.
 
         agent = GenericAgent(AgentConfig("My name is Alice.", model_provider="claude"))
         response = agent.run()
         print(agent.resume("What is my name?").result, response.session_id)
 
-    All calls block. Everything is recorded as it happens, so a session can be resumed after any stop, by any object
-    that has its id: `AgentConfig(…, resume_from=session_id)`.
+    All calls block until they are done. Everything is recorded as it happens, so a session can be resumed after any
+    stop. Any `GenericAgent` that is given the session's id can do that: `AgentConfig(…, resume_from=session_id)`.
     """
 
     def __init__(self, config: AgentConfig) -> None:
@@ -57,10 +58,11 @@ class GenericAgent:
         return self._last_session_id or self.config.resume_from
 
     def run(self) -> AgentResponse:
-        """Ask the `user_prompt` of the config: in the session that `resume_from` names, else in a new one.
+        """Ask the `user_prompt` of the config, in the session that `resume_from` names or else in a new one, and return
+        the answer.
 
-        Raises `SessionNotFound` or `ThreadNotFound` if there is no session of that id. Errors of the provider are
-        raised too, and never returned as an answer.
+        Raises `SessionNotFound` or `ThreadNotFound` if `resume_from` names a session that does not exist. Errors of the
+        provider are raised too, and never returned as an answer.
         """
         config = self.config
         response = self._ask(config.user_prompt, config.resume_from, config.max_turns, config.timeout)
@@ -69,8 +71,9 @@ class GenericAgent:
         return dataclasses.replace(response, resumption=check_session_resumption(config))
 
     def resume(self, user_prompt: str, max_turns: int | None = None, timeout: float | None = None) -> AgentResponse:
-        """Ask a prompt in the session that this agent used last, or else in that of `resume_from`. All settings stay;
-        `max_turns` and `timeout` replace those of the config for this prompt.
+        """Ask a prompt in the session that this agent used last, or else in the one that the config names as
+        `resume_from`, and return the answer. `max_turns` and `timeout` (in seconds) replace those of the config for
+        this prompt; all other settings stay.
 
         Raises `UsageError` if there is no session yet, and `NotImplementedError` if the provider cannot resume one.
         """
@@ -84,7 +87,8 @@ class GenericAgent:
         return self._ask(user_prompt, self.session_id, turns, config.timeout if timeout is None else timeout)
 
     def close(self) -> None:
-        """Close the store, if this agent has opened one. It is closed at the end of the process too."""
+        """Close the store, if this agent has opened one. Without this call, the store is closed at the end of the
+        process."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
@@ -104,7 +108,9 @@ class GenericAgent:
     def _ask_model(
         self, prompt: str, session_id: str | None, max_turns: int | None, timeout: float | None
     ) -> AgentResponse:
-        """Ask Clew's own agent. A model's API keeps no sessions: they are in the store, by the ids of their threads."""
+        """Ask a prompt with Clew's built-in agent, which calls a model's API, and return the answer. `session_id` is
+        the id of the thread to go on with; None begins a new thread. `timeout` is in seconds. Raises
+        `NotImplementedError` if the session cannot be resumed because nothing has stored it."""
         config = self.config
         if session_id is not None and config.checkpointer is None and session_id != self._last_session_id:
             raise NotImplementedError(
@@ -166,8 +172,9 @@ class GenericAgent:
             return _response(result, self._key(store, session))
 
     def _session(self, agent: Agent, store: Checkpointer, session_id: str) -> Session:
-        """Return the session with the provider's own id `session_id`: from the store if it has the session's thread,
-        which an agent has made or `clew import --from native`, else from what the provider's program keeps here."""
+        """Return the session that has the provider's own id `session_id`. If the store has no thread of this session,
+        made by an agent or by `clew import --from native`, it is the session that the provider's program keeps on this
+        machine."""
         provider = self.config.provider
         found = list(Thread.list(store, HeadQuery(tags={f"{_TAG}{session_id}": provider})))
         if not found:
@@ -179,15 +186,16 @@ class GenericAgent:
         return agent.resume_session(write_handle(provider, session_id, session_id))
 
     def _key(self, store: Checkpointer, session: Session) -> str:
-        """Return the id that the provider has for the session now, and remember it. It changes if the session had to be
-        written anew, on another machine for example."""
+        """Return the provider's own id of the session, and remember it as the session to go on with. The id is a new
+        one if the session had to be written anew, for example on another machine."""
         key = read_handle(session.resume_handle).resume_key
         _note(store, session.thread_id, self.config.provider, key)
         self._last_session_id = key
         return key
 
     def _store(self) -> Checkpointer:
-        """Return the store, which is opened when it is first used."""
+        """Return the store in which this agent records its sessions: the one in the config, or one that is opened at
+        the first call."""
         config = self.config
         if isinstance(config.checkpointer, AsyncCheckpointer | Checkpointer):
             return cast(Checkpointer, config.checkpointer)
@@ -211,7 +219,8 @@ def _open(config: AgentConfig) -> Checkpointer:
 
 
 def _note(store: Checkpointer, thread_id: str, provider: str, key: str) -> None:
-    """Put the provider's own id of a session on its thread, so that the thread is found by it."""
+    """Give the thread of a session a tag with `key`, the provider's own id of the session, so that the thread can be
+    found by this id. Does nothing if the thread has the tag already."""
     head = _head(store, thread_id)
     if head is None or f"{_TAG}{key}" not in head.tags:
         with Thread.open(store, thread_id) as thread:
@@ -219,8 +228,8 @@ def _note(store: Checkpointer, thread_id: str, provider: str, key: str) -> None:
 
 
 def _discard_if_empty(store: Checkpointer, thread_id: str) -> bool:
-    """Delete a thread in which nothing was asked, because its provider is not installed, for example. Returns whether
-    there is no thread now."""
+    """Delete the thread if no prompt is recorded in it, for example because its provider is not installed. Returns True
+    if there is no such thread now, else False."""
     if _head(store, thread_id) is None:
         return True
     if Thread.load(store, thread_id).history:
@@ -231,7 +240,8 @@ def _discard_if_empty(store: Checkpointer, thread_id: str) -> bool:
 
 
 def _head(store: Checkpointer, thread_id: str) -> Head | None:
-    """Return the head of a thread; None if there is none. Works with a store of `clew` too, whose methods are async."""
+    """Return the head of a thread; None if there is no such thread. `store` may also be a store of `clew`, whose
+    methods are async."""
     found = Thread.list(store, HeadQuery(prefix=thread_id))
     return next((head for head in found if head.thread_id == thread_id), None)
 
@@ -253,15 +263,17 @@ def _response(result: RunResult, session_id: str, status: str = "", reason: str 
 
 
 def _is_out_of_turns(error: ProviderError) -> bool:
-    """Return whether Claude Code has ended a prompt because of its option `--max-turns`."""
+    """Return whether the error says that Claude Code has stopped at the limit of turns that its option `--max-turns`
+    sets."""
     return "max_turns" in error.reason or "maximum number of turns" in error.reason
 
 
 def check_session_resumption(config: AgentConfig) -> ResumptionReport:
-    """Try with the provider of a config whether its sessions can be resumed. Costs two prompts.
+    """Test whether sessions of the provider in `config` can be resumed, and return a report. The test asks two prompts,
+    which cost money.
 
-    One agent is told a name and a number. Another one, which is given only the id of that session, is asked for them.
-    Errors of the provider are reported and not raised.
+    One agent is told a name and a number. A second agent, which is given only the id of the first agent's session, is
+    asked for them. Errors of the provider are put into the report and not raised.
     """
     name, number = secrets.choice(_NAMES), str(secrets.randbelow(900_000) + 100_000)
     told = config.changed(
@@ -308,10 +320,13 @@ def get_claude_session_id(
     *,
     env: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Return the id of the session of Claude Code that was used last in a folder, if that was after `start_time`; else
-    None. The folder is that of this process unless `cwd` is given. `start_time` is a time, or seconds since 1970.
+    """Return the id of the session of Claude Code that was used last in a folder, if that was at or after `start_time`;
+    otherwise None. The folder is `cwd`, by default the current one. `start_time` is a datetime, or a number of seconds
+    since 1970. `env` are the environment variables that say where Claude Code keeps its sessions, by default those of
+    this process.
 
-    For sessions that were begun without Clew. A response of a `GenericAgent` has the id of its own.
+    This is for sessions that were begun without Clew. The response of a `GenericAgent` has the id of its session
+    already.
     """
     place = Place(Path(os.path.abspath(cwd or Path.cwd())), dict(os.environ if env is None else env))
     since = start_time.astimezone(UTC) if isinstance(start_time, datetime) else datetime.fromtimestamp(start_time, UTC)

@@ -70,16 +70,17 @@ class AgentConfig:
         data_dir: str | os.PathLike[str] | None = None,
         **others: Any,
     ) -> None:
-        """`user_prompt` is what `GenericAgent.run` asks. `model_provider` is `claude` (Claude Code), `openai` or `codex`
-        (Codex), `opencode`, or `clew`, Clew's own agent, for which `model` is for example `openai:gpt-5`. For the others
-        `model` is the provider's own name of a model. `tools` are functions for Clew's own agent; programs bring theirs.
+        """`user_prompt` is what `GenericAgent.run` asks. `model_provider` is `claude` (Claude Code), `openai` or
+        `codex` (Codex), `opencode`, or `clew`, Clew's own agent, for which `model` is for example `openai:gpt-5`. For a
+        coding agent, `model` is the provider's own name of a model. `tools` are functions for Clew's own agent; a
+        coding agent has tools of its own, and takes none here.
 
-        `max_turns` limits the responses of the model to a prompt, with Claude Code and Clew's own agent. `timeout` is
-        in seconds, for each prompt. `resume_from` is the session id of an earlier response: `run` then continues that
-        session. With `test_session_resumption=True`, `run` also tries in a session of its own whether resuming works,
-        which costs two prompts more.
+        `max_turns` limits how many responses the model may give to one prompt; only Claude Code and Clew's own agent
+        take it. `timeout` is in seconds, for each prompt. `resume_from` is the session id of an earlier response: `run`
+        then continues that session. With `test_session_resumption=True`, `run` also tests in a session of its own
+        whether resuming works, which costs two more prompts.
 
-        All others are those of `clew.Agent`. Any argument in `others` raises `InvalidInput`.
+        The other parameters mean what they mean in `clew.Agent`. Any argument in `others` raises `InvalidInput`.
         """
         for other in others:
             _refuse(other)
@@ -108,14 +109,14 @@ class AgentConfig:
         return _PROVIDERS.get(self.model_provider, self.model_provider)
 
     def changed(self, **settings: Any) -> AgentConfig:
-        """Return a copy in which these settings differ."""
+        """Return a copy of this config in which the attributes named by `settings` have these values."""
         found = copy.copy(self)
         vars(found).update(settings)
         return found
 
     def check(self) -> None:
-        """Raise `InvalidInput` if the settings do not fit together. What they are each is checked when an agent is made
-        of them."""
+        """Raise `InvalidInput` if the settings do not fit together, such as tools for a provider that takes none.
+        Whether each value is valid by itself is checked later, when an agent is made from the config."""
         if not isinstance(self.model_provider, str):
             raise InvalidInput(
                 f"model_provider is the name of a provider such as 'claude', not {self.model_provider!r}."
@@ -142,7 +143,8 @@ class AgentConfig:
         self.check_turns(self.max_turns)
 
     def check_turns(self, max_turns: int | None) -> None:
-        """Raise `InvalidInput` if a number of turns is no whole number, or the provider cannot count turns."""
+        """Raise `InvalidInput` if `max_turns`, a limit of turns, is not a whole number from 1, or if the provider
+        cannot count turns. None means no limit, and is always accepted."""
         if max_turns is None:
             return
         if not isinstance(max_turns, int) or isinstance(max_turns, bool) or max_turns < 1:

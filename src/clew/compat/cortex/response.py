@@ -1,4 +1,5 @@
-"""`AgentResponse`, what a `GenericAgent` returns, and the report of its self-test."""
+"""`AgentResponse`, the answer that a `GenericAgent` returns, and `ResumptionReport`, the result of its test whether
+sessions can be resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ __all__ = ["AgentResponse", "ResumptionReport"]
 
 @dataclass(frozen=True)
 class ResumptionReport:
-    """What the self-test of resumption found out about one provider."""
+    """The result of testing whether the sessions of one provider can be resumed."""
 
     provider: str
     session_resumption_tested: bool = False

@@ -1,4 +1,4 @@
-"""Brings conversations that other systems have stored into threads: `clew import --from KIND PATH`."""
+"""Import conversations that other systems have stored, each as a thread: `clew import --from KIND PATH`."""
 
 from __future__ import annotations
 

@@ -45,27 +45,30 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def open(cls, path: Path) -> Self:
-        """Open the data at `path`, a file or a folder as the system keeps it.
+        """Open the data of the other system at `path`, which is a file or a folder.
 
-        Raises `InvalidInput` if there is nothing, or nothing of this kind; the message says what was looked for.
+        Raises `InvalidInput` if there is nothing at the path, or no data of this system; the message says what was
+        looked for.
         """
 
     @abstractmethod
     def keys(self) -> Sequence[str]:
-        """List the conversations by the keys under which `read` finds them, oldest first. Reads no conversation whole."""
+        """Return the keys of the conversations, that of the oldest conversation first. A key is the text by which
+        `read` finds a conversation. No conversation is read as a whole for this."""
 
     @abstractmethod
     def version(self, key: str) -> str:
-        """Return a text that changes when the conversation changes, such as a digest of its file. An import that is run
-        again leaves out the conversations whose version is on record already."""
+        """Return a text that changes when the conversation with this key changes, such as a digest of its file. An
+        import that is run again skips a conversation if the store already has this version of it."""
 
     @abstractmethod
     def read(self, key: str) -> Conversation:
-        """Read a conversation. Raises `InvalidInput` or `Corrupt`, with its name, if it cannot be read: the import
-        reports it and goes on with the others."""
+        """Read the conversation with this key, and return it as the entries of a thread. Raises `InvalidInput` or
+        `Corrupt`, with the name of the conversation in the message, if it cannot be read. The import then reports the
+        error and goes on with the other conversations."""
 
     def close(self) -> None:  # noqa: B027 - a source that keeps nothing open has nothing to close
-        """Close the files that were opened."""
+        """Close the files that this source has opened."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,5 @@
-"""Reads sessions of caw, the coding agent wrapper: a data_dir, in which each session has a folder with one
-`trajectory.json`."""
+"""Reads the sessions of caw, a library that wraps coding agents. They are in a data_dir, in which each session has a
+folder with a file `trajectory.json`."""
 
 from __future__ import annotations
 
@@ -45,17 +45,19 @@ _BEGINNING = 4096
 
 
 class CawSource(Source):
-    """The sessions in a data_dir of caw, or one of them if the path is the folder of a session. A session's thread has
-    the id of the session.
+    """Reads the sessions that caw (a library that wraps coding agents) keeps in a data_dir, its folder for all
+    sessions; or a single session, if the path is the folder of that session. The thread made from a session has the id
+    of the session.
 
-    A handle of caw, given to `Agent(provider=…, checkpointer=…).resume_session`, finds the imported thread. If the
-    coding agent's own session is still on this machine, that one goes on; otherwise it is written anew from the thread.
+    A handle of caw, the text by which caw resumes a session, leads to the imported thread if it is given to
+    `Agent(provider=…, checkpointer=…).resume_session`. If the coding agent's own copy of the session is still on this
+    machine, the agent goes on with that copy; otherwise a new one is written from the thread.
     """
 
     kind = "caw"
 
     def __init__(self, folders: dict[str, Path]) -> None:
-        """`folders` are the folders of the sessions by their keys, which are the ids of the sessions."""
+        """`folders` maps the key of each session, which is the session's id, to the folder of the session."""
         self._folders = folders
 
     @classmethod
@@ -110,7 +112,8 @@ class CawSource(Source):
 
 
 class _Amounts(msgspec.Struct, frozen=True):
-    """What caw writes of usage. It counts tokens of the cache beside the input, not as a part of it."""
+    """The tokens and the cost that caw writes into a file. Unlike in Clew, tokens of the cache are not part of
+    `input_tokens`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -132,7 +135,8 @@ class _Amounts(msgspec.Struct, frozen=True):
         )
 
     def since(self, before: _Amounts) -> _Amounts | None:
-        """Return these running totals minus earlier ones; None if they are not the totals of more."""
+        """Return these running totals of tokens minus the earlier ones in `before`, with the cost unchanged. Returns
+        None if a total is smaller than before, because these are then not totals that go on from `before`."""
         counts = (
             self.input_tokens - before.input_tokens,
             self.output_tokens - before.output_tokens,
@@ -176,7 +180,7 @@ class _Session(msgspec.Struct, frozen=True):
 
 
 class _Translation:
-    """The translation of one session of caw into the entries of a thread, and a list of what has no place there."""
+    """Translates one session of caw into the entries of a thread. `losses` lists what could not be carried over."""
 
     def __init__(self, session: _Session, thread_id: str) -> None:
         self._session = session
@@ -195,7 +199,8 @@ class _Translation:
         """How many tool calls of Codex have no output: caw does not keep it."""
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the entries of the thread's log, in order. `losses` is complete once the last one was taken."""
+        """Yield the entries of the thread's log, in order. `losses`, the list of what could not be carried over, is
+        complete once all entries were taken."""
         session = self._session
         yield ThreadStarted(session.agent, session.model, session.system_prompt, limits=self._limits())
         times = {"created_at": session.created_at, "completed_at": session.completed_at}
@@ -219,9 +224,9 @@ class _Translation:
         return {}
 
     def _amounts(self) -> Iterator[tuple[Usage | None, float | None]]:
-        """Yield the usage and cost of each turn, None if it is not known. For Codex, caw writes the totals of the whole
-        conversation with each turn; the difference is what the turn used. A cost of 0 means that caw knew no price.
-        """
+        """Yield a pair for each turn: its usage and its cost in dollars, each None if it is not known. For Codex, caw
+        writes with each turn the totals of the whole conversation so far, so the totals before the turn are subtracted.
+        A cost of 0 in the file means that caw knew no price."""
         before, turns = _Amounts(), self._session.turns
         for turn in turns:
             own = now = turn.usage
@@ -236,9 +241,10 @@ class _Translation:
             self.losses.append("the usage as caw has it, which counts Codex's running totals again with each turn")
 
     def _exchange(self, turn: _Turn, amounts: tuple[Usage | None, float | None], status: str) -> Iterator[Entry]:
-        """Yield the entries of one turn: the prompt, what was said and done, and how it ended. The last tool call of a
-        turn that was stopped is recorded as one that may have begun. If there is a turn after it, the call gets a
-        result, which says that its outcome is not known."""
+        """Yield the log entries for one turn of caw: the prompt, what was said and done, and how the turn ended.
+        `amounts` are its usage and its cost, and `status` says how it ended. The last tool call of a turn that was
+        stopped is recorded as one that may have begun. If another turn follows, that call first gets a result which
+        says that its outcome is not known."""
         if self._open is not None:
             intent, call_id = self._open
             yield ToolOutcome(intent.message, intent.index, ToolResult(call_id, (Text(_NOT_KNOWN),), True))
@@ -269,8 +275,10 @@ class _Translation:
             yield Spend(usage, cost, seconds)
 
     def _messages(self, turn: _Turn, status: str) -> Iterator[Message]:
-        """Yield what was said and done in a turn as messages: responses, each with the results of its tool calls after
-        it. caw does not say where a response ends; here it ends with its tool calls."""
+        """Yield what was said and done in a turn as messages: each response of the model, and after it the results of
+        its tool calls. caw does not record where a response ends, so a response is taken to end after its tool calls.
+        `status` says how the turn ended: in an interrupted turn, a tool call at the end without output gets no result.
+        """
         content: list[Block] = []
         results: list[ToolResult] = []
         for number, block in enumerate(turn.output):
@@ -303,8 +311,8 @@ class _Translation:
             yield Tool(tuple(results))
 
     def _unique(self, call_id: str) -> str:
-        """Return an id for a tool call that no other call of the session has. Codex begins to count anew with each
-        prompt, so caw's files have the same id several times."""
+        """Return an id for a tool call that no other call of the session has: `call_id`, with a number added if that id
+        is taken. Codex numbers its calls anew with each prompt, so the same id may occur several times in a session."""
         wanted, number = call_id or "call", 1
         while wanted in self._ids:
             number += 1
@@ -330,8 +338,8 @@ class _Translation:
 
 
 def _created(folder: Path) -> str:
-    """Return when a session was created, in the words of its file; for a file that does not say it, when the file was
-    changed last. Only the beginning of the file is read."""
+    """Return when a session was created, as one of the two files of caw in its folder says it; empty if none does. Only
+    the beginning of a file is read."""
     for name in (TRAJECTORY, "traj.jsonl"):
         try:
             with (folder / name).open("rb") as file:
@@ -344,8 +352,8 @@ def _created(folder: Path) -> str:
 
 
 def _status(turn: _Turn) -> str:
-    """Return how a turn ended. caw writes the usage of a turn when that ends, so a turn without any usage and without an
-    answer was stopped."""
+    """Return how a turn ended: `done`, `failed` or `interrupted`. If the file does not say it, a turn without usage
+    that does not end with text counts as interrupted, because caw writes the usage of a turn when the turn ends."""
     if turn.status in ("done", "failed", "interrupted"):
         return turn.status
     has_answer = bool(turn.output) and turn.output[-1].type == "text"
@@ -353,13 +361,14 @@ def _status(turn: _Turn) -> str:
 
 
 def _is_tag(name: str, value: object) -> bool:
-    """Return whether a value in the metadata of a session becomes a tag of the thread. The provider's own id does not,
-    and Clew's own tags cannot be set from outside."""
+    """Return whether a value in the metadata of a session, which has the name `name` there, becomes a tag of the
+    thread. Only texts do. The provider's own id of the session does not, nor does a value whose name begins with
+    `clew:`, because such tags have a meaning for Clew."""
     return isinstance(value, str) and name not in KEYS.values() and not name.startswith("clew:")
 
 
 def _resume_key(agent: str, session_id: str, metadata: dict[str, Any]) -> str:
-    """Return the id by which the provider `agent` knows a session of caw; empty if that is not on record. `metadata`
-    are those in the session's file."""
+    """Return the id by which the provider `agent` knows a session of caw; empty if the id is not known. `session_id` is
+    caw's own id of the session, and `metadata` is the metadata in the session's file."""
     found = metadata.get(KEYS[agent], "") if agent in KEYS else session_id
     return found if isinstance(found, str) else ""

@@ -22,15 +22,15 @@ _WAIT = 10.0
 
 
 class Database:
-    """A SQLite file that is opened for reading alone. `what` says in errors whose database it is.
+    """A SQLite file of another program, opened for reading only. In errors, `what` says what the file should be.
 
     Only ordinary tables are read: a view or a virtual table could run what somebody wrote into the file. A statement
     that takes far longer than the file's size explains ends with `Corrupt`.
     """
 
     def __init__(self, path: Path, what: str) -> None:
-        """Open the file. Raises `InvalidInput` if it is not a SQLite database, and `Unavailable` if it cannot be
-        opened."""
+        """Open the file at `path`. In errors, `what` says what the file should be. Raises `InvalidInput` if it is not a
+        SQLite database, and `Unavailable` if it cannot be opened."""
         self._path = path
         self._what = what
         self._tables: dict[str, tuple[str, ...]] = {}
@@ -45,7 +45,8 @@ class Database:
             raise
 
     def _look(self) -> None:
-        """Find out which tables there are, and what their columns are."""
+        """Read from the database the names of its tables and of their columns. Raises `InvalidInput` if the file is not
+        a SQLite database."""
         try:
             with self._translated_errors():
                 self._connection.text_factory = lambda data: data.decode("utf-8", "replace")
@@ -68,7 +69,8 @@ class Database:
         return [name for name, its_own in self._tables.items() if {*columns} <= {*its_own}]
 
     def rows(self, query: str, *values: object) -> list[Row]:
-        """Return the rows of a query. Raises `Unavailable` or `Corrupt` if it cannot be answered."""
+        """Run a query, with `values` for the placeholders in it, and return its rows. Raises `Unavailable` if the
+        database cannot be read now, and `Corrupt` if it is damaged or does not have what the query asks for."""
         with self._translated_errors():
             self._connection.set_progress_handler(StepLimit(self._path), STEPS)
             cursor = self._connection.execute(query, values)
@@ -76,9 +78,9 @@ class Database:
             return [dict(zip(columns, row, strict=True)) for row in cursor]
 
     def matching(self, table: str, column: str, value: object) -> list[Row]:
-        """Return the rows of a table that have this value in a column, in the order in which they were inserted. A table
-        without an index is read through only once: then it is known where the rows of each value are. Rows that are
-        inserted later are not seen."""
+        """Return the rows of `table` that have `value` in `column`, in the order in which they were inserted. The first
+        call for a column reads the column in all rows and notes where each value is, so that later calls are fast even
+        if the table has no index. Rows that are inserted after the first call are not found."""
         places = self._places.get((table, column))
         if places is None:
             places = self._places[table, column] = {}
@@ -92,7 +94,8 @@ class Database:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Raise an error of SQLite inside this context as `Unavailable` or `Corrupt`, with the path and what to do."""
+        """A context manager that turns an error of SQLite in its block into `Unavailable` or `Corrupt`. The message
+        names the file and says what to do."""
         try:
             yield
         except sqlite3.OperationalError as error:

@@ -103,8 +103,9 @@ def _is_new(entry: Logged, before: Checkpoint) -> bool:
 
 
 def _after(entries: Sequence[Logged], events: int) -> list[Logged]:
-    """Return the entries that come after so many events, without those of `_totals`, without titles, tags and
-    statuses, and without marks of writers."""
+    """Return the entries that come after the first `events` events; an event is an entry of something that happened,
+    such as a message. Titles, tags and statuses, entries about spending, summaries of the thread's state and notes of
+    which process writes are left out."""
     rest: list[Logged] = []
     left_out = Described | FoldedState | LeaseTaken | Spend | StatusChanged
     for entry in entries:
@@ -115,7 +116,8 @@ def _after(entries: Sequence[Logged], events: int) -> list[Logged]:
 
 
 def _totals(before: Checkpoint, after: Checkpoint) -> list[Logged]:
-    """Return the entries that bring the values and the spend of the state `before` to those of `after`."""
+    """Return the entries that change the values, tokens, cost and time of a thread from those in the state `before` to
+    those in the state `after`."""
     values = _values_beside(before, after) | after.state
     changed = {key: value for key, value in values.items() if before.state.get(key) != value}
     found: list[Logged] = [StateSet(key, value) for key, value in changed.items()]
@@ -233,9 +235,9 @@ async def _entries(store: Checkpointer, thread_id: str) -> list[Logged]:
 
 
 def _is_event(entry: Logged) -> bool:
-    """Return whether this entry is part of what happened, such as a message. Other entries are facts about the thread as
-    a whole, of which only the last counts, such as its tags; sums, such as what was spent; or guesses: a call that had no
-    result at first may have one later."""
+    """Return whether this entry records something that happened, such as a message. Other entries describe the thread
+    as a whole, like its tags, of which only the last count; or they are sums, like what was spent; or they may become
+    wrong, like the note that a tool call has no result yet."""
     if isinstance(entry, StateSet):
         return entry.scope == "turn"
     facts = (Described, FoldedState, LeaseTaken, ProviderKey, StatusChanged, ThreadStarted, WorkspaceSnapshot)
@@ -243,8 +245,8 @@ def _is_event(entry: Logged) -> bool:
 
 
 def _key_of(entry: Logged) -> bytes:
-    """Return an entry as bytes that are the same for equal entries, however their values were made. Whether a tool's
-    result is marked as an error does not count: a system may know that of its newest results only, as Locus does."""
+    """Return an entry encoded as bytes. Equal entries give equal bytes, so that entries can be compared. Whether a tool's
+    result is marked as an error makes no difference: Locus, for example, knows that of its newest results only."""
     if isinstance(entry, MessageAdded):
         entry = msgspec.structs.replace(entry, message=_bare(entry.message))
     elif isinstance(entry, ToolOutcome):

@@ -23,7 +23,8 @@ _OTHERS = re.compile(r"(anthropic|openai)/(.+)")
 
 
 class LlmLogs(Source):
-    """The conversations in a `logs.db`. Tested with files that `llm` 0.16, 0.31 and 0.36 wrote."""
+    """Reads the conversations in a `logs.db`, the database of the program `llm`. Tested with files that `llm` 0.16,
+    0.31 and 0.36 wrote."""
 
     kind: ClassVar[str] = "llm"
 
@@ -34,7 +35,9 @@ class LlmLogs(Source):
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a `logs.db`, or the one in a folder; `llm logs path` prints where it is."""
+        """Open the database `logs.db` of the program `llm`, at `path` or in the folder `path`. The command `llm logs
+        path` prints where it is. Raises `InvalidInput` if there is no such file, or if it is not a database of `llm`.
+        """
         file = path / _NAME if path.is_dir() else path
         if not file.is_file():
             raise InvalidInput(f"{file}: there is no such file. `llm logs path` prints where llm keeps its log.")
@@ -53,7 +56,8 @@ class LlmLogs(Source):
         return list(self._names())
 
     def _names(self) -> dict[str, str]:
-        """Return the names of all conversations that have an answer, by their ids, oldest first. Looks only once."""
+        """Return a dict with the name of each conversation that has an answer, by the conversation's id, oldest first.
+        Only the first call reads the database."""
         if self._known is None:
             self._known = self._look()
         return self._known
@@ -87,8 +91,9 @@ class LlmLogs(Source):
 
 
 def _entries(chat: Chat, title: str) -> Iterator[Entry]:
-    """Yield the entries of the thread. Calls without a result are recorded as begun: `llm` runs tools before it writes
-    their results, so nobody knows whether they ran."""
+    """Yield the log entries of a thread with the conversation `chat` and the title `title`. Tool calls without a result
+    are recorded as begun, because nobody knows whether they ran: `llm` writes the results only after it has run the
+    tools."""
     yield ThreadStarted("llm", _model(chat.models[-1]) if chat.models else "", chat.system)
     tags = {"created_at": chat.times[0]} if chat.times else {}
     yield Described(title or None, tags)
@@ -105,7 +110,8 @@ def _entries(chat: Chat, title: str) -> Iterator[Entry]:
 
 
 def _model(name: str) -> str:
-    """Return the name of a model as `Agent` takes it, with its vendor, if the name in `llm` tells the vendor."""
+    """Return the name of a model in the form that `Agent` takes, such as `openai:gpt-5`. `name` is the model's name in
+    `llm`; it is returned as it is if it does not show the vendor."""
     other = _OTHERS.fullmatch(name)
     if other is not None:
         return f"{other[1]}:{other[2]}"

@@ -41,7 +41,7 @@ __all__ = ["Chat", "read_chat", "version_of"]
 
 
 class Chat(msgspec.Struct):
-    """A conversation as it was read."""
+    """A conversation that was read from the database of the program `llm`."""
 
     system: str = ""
     said: list[MessageAdded] = []
@@ -55,7 +55,7 @@ class Chat(msgspec.Struct):
 
 
 def version_of(database: Database, key: str) -> str:
-    """Return a text that changes whenever the conversation of this key grows."""
+    """Return a text that changes whenever the conversation with this key grows."""
     answers = [row["id"] for row in _responses(database, key)]
     turns = [row["id"] for row in _turns(database, key)]
     facts = [_tip(database, key), *answers, "", *turns]
@@ -75,7 +75,8 @@ def read_chat(database: Database, key: str) -> Chat:
 
 
 def _tip(database: Database, key: str) -> str:
-    """Return the hash of the last message of a conversation in the newer tables, or an empty text if it has none there."""
+    """Return the hash of the last message of the conversation with this key. Only newer versions of `llm` write such
+    hashes; returns an empty text if the conversation has none."""
     if not (database.has("threads", "id", "tip_message_hash") and database.has("messages") and database.has("parts")):
         return ""
     found = database.rows("SELECT tip_message_hash AS tip FROM threads WHERE id = ?", key)
@@ -95,7 +96,8 @@ def _turns(database: Database, key: str) -> list[Row]:
 
 
 class _Reader:
-    """Reads one conversation: its messages in order, and what cannot be carried over."""
+    """Reads one conversation from the database of the program `llm`: its messages in order, and what of it cannot be
+    carried over into a thread."""
 
     def __init__(self, database: Database, key: str) -> None:
         self._database = database
@@ -110,7 +112,8 @@ class _Reader:
     # The older tables: a row for each answer.
 
     def answer(self, row: Row) -> None:
-        """Add what was new in the prompt of this answer, and the answer. `row` is a row of the table `responses`."""
+        """Add one answer, and before it the messages that were new in its prompt. `row` is a row of the table
+        `responses`, in which older versions of `llm` keep an answer."""
         key = row["id"]
         system = [self._fragments("system_fragments", key), text(row.get("system"))]
         self._say_system("\n\n".join(part.strip() for parts in system for part in _listed(parts) if part.strip()))
@@ -185,7 +188,8 @@ class _Reader:
             self._note("{n} answers that are not part of the conversation as it is now ({names})", text(row["id"]))
 
     def _chain(self, tip: str) -> list[tuple[str, str]]:
-        """Return the hash and the role of each message, from the first to the one with the hash `tip`."""
+        """Return the hash and the role of each message of a conversation, from its first message to the one with the
+        hash `tip`. Raises `Corrupt` if a message in between is missing."""
         chain: list[tuple[str, str]] = []
         seen: set[str] = set()
         while tip:
@@ -201,7 +205,8 @@ class _Reader:
         return chain[::-1]
 
     def _message(self, name: str, role: str) -> Message | None:
-        """Return the message with the hash `name`, or None if nothing of it can be carried over."""
+        """Return the message with the hash `name` and the given role, or None if nothing of the message can be carried
+        over."""
         rows = self._database.rows("SELECT * FROM parts WHERE message_hash = ? ORDER BY position", name)
         blocks = [block for row in rows if (block := self._part(row)) is not None]
         calls = [block for block in blocks if isinstance(block, ToolCall)]
@@ -241,7 +246,8 @@ class _Reader:
         return None
 
     def _with_fragments(self, payload: dict[str, Any]) -> str:
-        """Return the text of a part that is put together from pieces: words, and fragments in a table of their own."""
+        """Return the text of a part of a message that is stored in pieces. `payload` is the content of the part and
+        lists the pieces: each is a text, or the id of a row in the table `fragments`."""
         pieces = payload.get("text_ref")
         found = []
         for piece in map(values, pieces if isinstance(pieces, list) else []):
@@ -250,8 +256,9 @@ class _Reader:
         return "".join(found)
 
     def _reasoning(self, said: str, payload: dict[str, Any]) -> Thinking | None:
-        """Return a model's reasoning, with Anthropic's signature if it has one. Other vendors' secret forms of it are
-        noted as lost. Returns None if nothing is left."""
+        """Return a model's reasoning as a block, with Anthropic's signature if there is one. `said` is its text, and
+        `payload` has further data. Encrypted reasoning of other vendors is noted as lost. Returns None if there is no
+        text."""
         data = values(payload.get("provider_metadata"))
         signature = text(values(data.get("anthropic")).get("signature")) or None
         if signature is None:
@@ -271,7 +278,8 @@ class _Reader:
     # Both.
 
     def end(self) -> Chat:
-        """Return the conversation, once all of it was added."""
+        """Return the conversation, with the list of what cannot be carried over. Call this after all messages were
+        added."""
         self._chat.losses = [
             sentence.format(n=len(details), names=", ".join(dict.fromkeys(filter(None, details)))).replace(" ()", "")
             for sentence, details in self._notes.items()
@@ -285,14 +293,16 @@ class _Reader:
         self._chat.said.append(MessageAdded(message))
 
     def _say_system(self, prompt: str) -> None:
-        """Add a system prompt. The first one is that of the thread, if it comes before everything else."""
+        """Add a system prompt, if it is not empty. It becomes the system prompt of the thread if no message and no
+        other system prompt came before it; otherwise it is added as a message."""
         if prompt and not self._chat.said and not self._chat.system:
             self._chat.system = prompt
         elif prompt:
             self._add(System((Text(prompt),)))
 
     def _say(self, message: Assistant, row: Row) -> None:
-        """Add an answer. `row` has what is known about it: the model, the tokens and the time."""
+        """Add an answer of the model. `row` has what the database says about the answer: the model, the tokens and the
+        time."""
         usage = _usage(row)
         self._chat.said.append(MessageAdded(message, usage, None if usage is None else _cost(row, usage)))
         self._open = [(call.id, call.name) for call in tool_calls(message)]
@@ -304,7 +314,9 @@ class _Reader:
             self._note("the JSON schema of {n} answers")
 
     def _look_at(self, row: Row, table: str, column: str) -> None:
-        """Note the names of the tools that were offered for an answer: their code is not in the database."""
+        """Note as lost the tools that were offered for an answer, because the database has only their names and not
+        their code. `row` is the row of the answer; `table` links answers to tools, and has the answer's id in `column`.
+        """
         if self._database.has(table, column, "tool_id") and self._database.has("tools", "id", "name"):
             for offered in self._database.matching(table, column, row["id"]):
                 for tool in self._database.matching("tools", "id", offered["tool_id"]):
@@ -315,15 +327,17 @@ class _Reader:
         return ToolCall(text(given) or f"llm_{self._calls}", name, arguments)
 
     def _result(self, row: Row, given: Any) -> ToolResult:
-        """Return a result, for the call that it names, else for the first open call of the same tool."""
+        """Return the result of a tool call as a block, with the output in `row`. `given` is the id of the call. If it
+        is missing, the result is for the first call of the same tool that has no result yet."""
         name = text(row.get("name"))
         call = text(given) or next((call for call, tool in self._open if tool == name), "llm_unknown")
         self._open = [(other, tool) for other, tool in self._open if other != call]
         return ToolResult(call, (Text(text(row.get("output"))),), is_error=bool(row.get("exception")))
 
     def _attachment(self, row: Row) -> Block | None:
-        """Return an attachment as a block. One that is only named by its path is read if it is still the same file: its
-        id is a digest of the bytes, so that a database of somebody else cannot name any file of this machine."""
+        """Return an attachment as a block; None if its content is gone. If the database has only the path of a file,
+        the file is read, but only if the attachment's id is a digest of the file's content. So a database that comes
+        from somebody else cannot bring in any file of this machine."""
         kind, path, url = text(row.get("type")), text(row.get("path")), text(row.get("url"))
         name = Path(path).name or url.rpartition("/")[2]
         data = row.get("content")
@@ -339,9 +353,10 @@ class _Reader:
 
 
 def _end_of(messages: Sequence[Message | None], older: Sequence[Row]) -> int:
-    """Return how many messages of the tree, from its beginning, repeat the answers in the older table and their prompts.
-    Those are then read from the older table, which has more of them: a newer `llm` that goes on with a conversation of
-    an older one leaves out attachments. Returns 0 if there are no such answers, or the messages are others."""
+    """Return how many messages, from the beginning of `messages`, are also in `older`, the rows in which older versions
+    of `llm` keep answers with their prompts. These messages are then taken from `older`, which has more about them: a
+    newer `llm` that goes on with an older conversation copies it without its attachments. Returns 0 if `older` is
+    empty, or if the answers in the two differ."""
     left = [text(row.get("response")) for row in older]
     for place, message in enumerate(messages, 1):
         if isinstance(message, Assistant):
@@ -353,7 +368,7 @@ def _end_of(messages: Sequence[Message | None], older: Sequence[Row]) -> int:
 
 
 def _same_file(path: Path, digest: str) -> bytes | None:
-    """Return the content of a file if it has this SHA-256 digest."""
+    """Return the content of a file if its SHA-256 digest, in hex, is `digest`; otherwise None."""
     try:
         if not (path.is_absolute() and stat.S_ISREG(path.stat().st_mode)):
             return None
@@ -368,8 +383,8 @@ def _model(row: Row) -> str:
 
 
 def _usage(row: Row) -> Usage | None:
-    """Return the tokens of an answer, or None if they are not on record. Anthropic's counts of tokens do not include
-    those from its cache, and Clew's do."""
+    """Return the tokens that an answer used; None if the database does not say it. Anthropic counts the tokens of its
+    cache apart from the input, so they are added to the input here, as Clew counts them."""
     if row.get("input_tokens") is None and row.get("output_tokens") is None:
         return None
     details = values(_json(row.get("token_details") or "{}", "the tokens of an answer"))
@@ -386,7 +401,7 @@ def _usage(row: Row) -> Usage | None:
 
 
 def _cost(row: Row, usage: Usage) -> float | None:
-    """Return what an answer costs by Clew's table of prices, or None if the model is not in it."""
+    """Return the cost of an answer in dollars by Clew's table of prices; None if the model is not in the table."""
     return cost_of([name.rpartition("/")[2] for name in (_model(row), text(row.get("model"))) if name], usage)
 
 
@@ -395,12 +410,13 @@ def _number(value: Any) -> int:
 
 
 def _listed(value: str | Sequence[str]) -> Iterator[str]:
-    """Yield the texts that are not empty: this one, or those of the list."""
+    """Yield `value` if it is a text, or each item if it is a list of texts. Empty texts are left out."""
     yield from filter(None, [value] if isinstance(value, str) else value)
 
 
 def _json(value: Any, what: str) -> Any:
-    """Decode a column that holds JSON. Raises `Corrupt`, naming `what`, if it does not."""
+    """Decode `value`, the content of a column that holds JSON; returns None if it is neither text nor bytes. Raises
+    `Corrupt` if it is not JSON. `what` says in the error what it should be."""
     try:
         return msgspec.json.decode(value) if isinstance(value, str | bytes) else None
     except (msgspec.DecodeError, RecursionError) as error:

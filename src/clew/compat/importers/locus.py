@@ -1,4 +1,5 @@
-"""Reads the conversations that Locus keeps: the JSON files of its `FileCheckpointer`, or its SQLite database."""
+"""Reads the conversations that Locus, another agent library, keeps: the JSON files of its `FileCheckpointer`, or its
+SQLite database."""
 
 from __future__ import annotations
 
@@ -29,10 +30,11 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class LocusData(Source):
-    """The conversations in a folder of Locus' `FileCheckpointer`, or in a database of its `sqlite_checkpointer`. Tested
-    with files that `locus-sdk` 0.2.0 and 3.0.1 wrote, and with a database of the last version that had one, 0.2.0b16.
+    """Reads the conversations that Locus, another agent library, keeps in a folder of its `FileCheckpointer` or in a
+    database of its `sqlite_checkpointer`. Tested with files that `locus-sdk` 0.2.0 and 3.0.1 wrote, and with a database
+    of 0.2.0b16, the last version that had databases.
 
-    Of each thread the newest checkpoint is read. It holds the whole conversation.
+    Only the newest checkpoint (saved state) of each thread is read, because it holds the whole conversation.
     """
 
     kind: ClassVar[str] = "locus"
@@ -42,7 +44,8 @@ class LocusData(Source):
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a folder with a folder for each thread, the folder of one thread, or a SQLite database."""
+        """Open the data at `path`: a folder with a folder for each thread, the folder of one thread, or a SQLite
+        database. Raises `InvalidInput` if it is none of these."""
         if path.is_dir():
             return cls(_Files(path))
         if not path.is_file():
@@ -69,7 +72,8 @@ class LocusData(Source):
 
 
 class _Newest:
-    """The newest checkpoint of a thread: its content as it is stored, and what else is known of the thread."""
+    """The newest checkpoint (saved state) of a thread in Locus: its bytes as they are stored, the state that they hold,
+    and what else is known of the thread."""
 
     def __init__(
         self, name: str, thread_id: str, data: bytes, state: AgentState, earlier: int, doubts: Sequence[str] = ()
@@ -86,22 +90,23 @@ class _Newest:
 
 
 class _Threads(ABC):
-    """The conversations of Locus in one place where it keeps them: a folder of files, or a database."""
+    """The conversations that Locus keeps in one place, which is a folder of files or a database."""
 
     @abstractmethod
     def keys(self) -> Sequence[str]: ...
 
     @abstractmethod
     def newest(self, key: str) -> _Newest:
-        """Read the newest checkpoint of a thread. Raises `InvalidInput` if there is no such thread, and `Corrupt` if
-        none of its checkpoints can be read."""
+        """Read the newest checkpoint (saved state) of the thread with this key. Raises `InvalidInput` if there is no
+        such thread, and `Corrupt` if none of its checkpoints can be read."""
 
     def close(self) -> None:  # noqa: B027 - files are closed as soon as they are read
-        """Close what is open."""
+        """Close the database, if one is open."""
 
 
 class _File(msgspec.Struct, frozen=True):
-    """A file of Locus with the state of a conversation: what its first bytes say of it."""
+    """A file in which Locus has saved the state of a conversation, with what the first bytes of the file say: the id of
+    the thread, and the time at which it was saved."""
 
     path: Path
     thread_id: str
@@ -109,8 +114,9 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class _Files(_Threads):
-    """Checkpoints as JSON files. Locus names a thread's folder after its id, in which it replaces some characters. So
-    several threads may share a folder, and the id in the file counts."""
+    """The conversations that Locus keeps as JSON files, one for each checkpoint (saved state). Locus names the folder
+    of a thread by the thread's id, with some characters replaced. So several threads may share a folder, and only the
+    id inside a file says to which thread it belongs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -146,7 +152,8 @@ class _Files(_Threads):
         raise Corrupt(f"thread {key!r}: none of its {len(self._files[key])} checkpoints can be read. {damaged[0]}")
 
     def _mixed(self, key: str, folder: Path) -> Iterator[str]:
-        """Yield a sentence if other threads have checkpoints in the folder of this one."""
+        """Yield a sentence that warns the user if `folder`, the folder of the thread with this key, also has files of
+        other threads."""
         others = [other for other, files in self._files.items() if other != key and files[0].path.parent == folder]
         if others:
             yield (
@@ -156,10 +163,11 @@ class _Files(_Threads):
 
 
 def _look_at(path: Path) -> _File | None:
-    """Return what the beginning of a file says about the checkpoint in it. Returns None for another kind of JSON.
+    """Return what the beginning of a file says about the checkpoint (saved state) in it: its thread and its time.
+    Returns None for a JSON file of another kind.
 
-    Locus writes thread and time before the state, so the conversation is not read. A file that is damaged at its very
-    beginning counts to the thread with the name of its folder.
+    Locus writes thread and time before the conversation, so the conversation is not read. If a file is damaged at its
+    very beginning, the name of its folder is taken for the id of its thread.
     """
     try:
         with path.open("rb") as file:
@@ -185,8 +193,9 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class _Database(_Threads):
-    """Checkpoints in a SQLite database, in a table whose rows have names: `THREAD:latest`, and `THREAD:ID` for each
-    checkpoint. A row of any other name is a thread's only state, and its name is the thread's id."""
+    """The conversations that Locus keeps in a SQLite database. In its table, each row has a name: `THREAD:latest` is
+    the newest state of a thread, and `THREAD:ID` is one of its checkpoints (saved states). If a thread has no row
+    `THREAD:latest`, its only row has the thread's id as its name."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -210,7 +219,7 @@ class _Database(_Threads):
             )
 
     def _found(self) -> Iterator[tuple[str, _Row]]:
-        """Yield the newest row of each thread, with the key of the thread. The states themselves are not read."""
+        """Yield a pair for each thread: its key, and the row with its newest state. No state itself is read."""
         rows: list[_Row] = []
         for unquoted in self._database.tables_with("thread_id", "data", "created_at", "updated_at"):
             table = '"' + unquoted.replace('"', '""') + '"'
@@ -274,8 +283,9 @@ def _moment(value: Any) -> datetime:
 
 
 def _entries(name: str, state: AgentState) -> Iterator[Entry]:
-    """Yield the log entries of a conversation. The same state always gives the same entries, and those of a state that
-    has grown begin with the same ones: an import that is run again can add what is new."""
+    """Yield the log entries for the conversation in `state`. The same state always gives the same entries, and when a
+    conversation has grown, its entries begin with those that it gave before, so that a later import can add what is
+    new. Raises `InvalidInput` if there are no messages; `name` says in the error where the conversation is stored."""
     prompt, said = split_prompt(state.messages)
     messages = conversation_of(said, state.tool_executions)
     if not messages:
@@ -299,7 +309,8 @@ def _spent(state: AgentState) -> dict[str, str]:
 
 
 def _losses(name: str, state: AgentState, earlier: int) -> Iterator[str]:
-    """Yield a sentence for each part of the state that the thread does not have."""
+    """Yield a sentence for each part of `state`, the state of a conversation in Locus, that is not carried over into
+    the thread. `earlier` is the number of its older checkpoints, which are not carried over either."""
     if earlier:
         checkpoints = "1 earlier checkpoint" if earlier == 1 else f"{earlier} earlier checkpoints"
         yield f"{checkpoints}: the newest holds the whole conversation, and every turn of the thread can be loaded."

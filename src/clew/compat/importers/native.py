@@ -33,7 +33,8 @@ _CODEX_FOLDERS = ("sessions", "archived_sessions")
 
 
 class _Kept(NamedTuple):
-    """A provider's sessions at one place. `only` is the key of the one that was asked for, or empty for all."""
+    """A place where a provider keeps sessions. `env` are the environment variables that make the provider look there.
+    `only` is the key of the one session that was asked for; empty if all were."""
 
     provider: str
     env: Mapping[str, str]
@@ -41,8 +42,8 @@ class _Kept(NamedTuple):
 
 
 class NativeSessions(Source):
-    """The sessions of coding agents in a folder or file. A session becomes a thread as with `clew.providers.adopt`: with
-    its messages, and with the program's own files, so that the program can go on with it on any machine."""
+    """Reads the sessions that coding agents keep in a folder or a file. A session becomes a thread with its messages
+    and with the coding program's own files, so that the program can go on with the session on any machine."""
 
     kind: ClassVar[str] = "native"
 
@@ -54,10 +55,8 @@ class NativeSessions(Source):
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a home folder, the folder or database in which a program keeps its sessions, or the file of a session.
-
-        A file that is not where its program keeps its sessions is read as a session of its own.
-        """
+        """Open `path`: a home folder, the folder or database in which a coding program keeps its sessions, or the file
+        of one session, wherever that is. Raises `InvalidInput` if no session is found."""
         made = cls(Path(os.path.abspath(path)))
         try:
             made._list()
@@ -70,8 +69,9 @@ class NativeSessions(Source):
         return [*self._sessions, *self._problems]
 
     def version(self, key: str) -> str:
-        """Return a digest of the session's file. For opencode, which keeps all sessions in one database, it is the time
-        of the last change."""
+        """Return a text that changes when the session with this key changes: a digest of its file or, for opencode,
+        which keeps all sessions in one database, the time of its last change. Returns an empty text if neither is
+        known."""
         if key in self._problems:
             return ""
         provider, session = self._sessions[key]
@@ -105,7 +105,8 @@ class NativeSessions(Source):
         self._scratch.cleanup()
 
     def _list(self) -> None:
-        """Find the sessions at the path, oldest first. Raises `InvalidInput` if it is not a place of sessions."""
+        """Find the sessions at the path of this source, and keep them in a dict, that of the oldest session first.
+        Raises `InvalidInput` if no coding program keeps sessions there."""
         if not self._path.exists():
             raise InvalidInput(f"{self._path}: there is no such file or folder.")
         places = self._in_folder() if self._path.is_dir() else self._in_file()
@@ -125,8 +126,8 @@ class NativeSessions(Source):
         self._sessions = {name: (provider, session) for _, name, provider, session in found}
 
     def _base(self) -> dict[str, str]:
-        """Return an environment in which no other sessions are found, and in which providers make their own copies of
-        sessions in the scratch folder."""
+        """Return the environment variables `HOME` and `XDG_CACHE_HOME`, set to a temporary folder. With them, providers
+        find no sessions of the user, and put copies that they make into that folder."""
         return {"HOME": self._scratch.name, "XDG_CACHE_HOME": os.path.join(self._scratch.name, "cache")}
 
     def _in_folder(self) -> list[_Kept]:
@@ -159,7 +160,8 @@ class NativeSessions(Source):
         return self._alone() if path.suffix in (".jsonl", ".zst") else []
 
     def _alone(self) -> list[_Kept]:
-        """Copy a session's file to where its program would keep it, in the scratch folder."""
+        """Copy the session file at the path of this source into a temporary folder, to the place where its program
+        would keep it. Returns a list with that place; an empty list if the file is not one of a session."""
         path, top = self._path, Path(self._scratch.name)
         try:
             meta = meta_of(path)
@@ -184,6 +186,7 @@ class NativeSessions(Source):
 
 
 def _database(path: Path) -> _Kept:
-    """Return where opencode has a database. Long outputs of tools are in files beside it, if it is in its own folder."""
+    """Return the place of the sessions in `path`, a database of opencode. If the database is in a folder named
+    `opencode`, the files beside it are used too: opencode keeps long outputs of tools in them."""
     data = str(path.parents[1]) if path.parent.name == "opencode" else str(path.parent)
     return _Kept("opencode", {"OPENCODE_DB": str(path), "XDG_DATA_HOME": data})

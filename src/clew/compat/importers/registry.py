@@ -29,13 +29,14 @@ KINDS: tuple[str, ...] = tuple(_BUILT_IN)
 
 
 def source_kinds() -> tuple[str, ...]:
-    """Return the kinds of data that Clew can import, and those that installed packages add."""
+    """Return the names of all kinds of data that `clew import --from` takes: Clew's own, and those that installed
+    packages add."""
     return tuple(dict.fromkeys([*KINDS, *sorted(plugin.name for plugin in entry_points(group=GROUP))]))
 
 
 def find_source(kind: str) -> type[Source]:
-    """Return the class that reads data of this kind. Its module is imported only now. Raises `InvalidInput` if there is
-    no such kind."""
+    """Return the class that reads data of the kind `kind`, such as `llm`. The module of the class is imported only by
+    this call. Raises `InvalidInput` if there is no such kind."""
     try:
         found = plugins.find(kind, _BUILT_IN, GROUP, f"the importer {kind!r}")
     except plugins.Unknown as unknown:

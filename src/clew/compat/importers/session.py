@@ -1,4 +1,5 @@
-"""Reads run checkpoints: a folder with one JSON file for each run, as the Go package `session` writes them."""
+"""Reads run checkpoints, which are saved states of agent runs: a folder with one JSON file for each run, as the Go
+package `session` writes them."""
 
 from __future__ import annotations
 
@@ -23,16 +24,17 @@ _BEGINNING = 4096
 
 
 class SessionSource(Source):
-    """Run checkpoints in a folder, or one of them if the path is that of a file. A run's thread has the id of the run.
+    """Reads run checkpoints, the states of agent runs that the Go package `session` has saved: all of a folder, or one
+    if the path is that of a file. The thread made from a run has the id of the run.
 
-    An imported run continues with any agent of Clew, and `clew.compat.session.Store` loads it if it is imported into
-    the store `clew.db` of its folder.
+    Any agent of Clew can go on with an imported run. `clew.compat.session.Store` loads the run too, if it was imported
+    into the store `clew.db` in that folder.
     """
 
     kind = "session"
 
     def __init__(self, paths: dict[str, Path]) -> None:
-        """`paths` are the files of the checkpoints by their keys, which are their names."""
+        """`paths` maps the key of each checkpoint, which is the name of its file, to the path of the file."""
         self._paths = paths
 
     @classmethod
@@ -85,7 +87,8 @@ class SessionSource(Source):
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Return whether a file is a run checkpoint, or may be a damaged one: that is reported when it is read."""
+    """Return whether a file is a run checkpoint (the saved state of a run), or may be a damaged one. Damage is reported
+    later, when the file is read as a whole."""
     with path.open("rb") as file:
         if b'"run_id"' in file.read(_BEGINNING):
             return True

@@ -1,5 +1,5 @@
-"""Reads the cache folder of Stirrup, `~/.cache/stirrup`: one folder for each task, with the conversation in `state.json`
-and the files of the task in `files`."""
+"""Reads the cache folder of Stirrup (another agent library), `~/.cache/stirrup`. It has one folder for each task, with
+the conversation in `state.json` and the files of the task in `files`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ Raw = Mapping[str, Any]
 
 
 class _State(msgspec.Struct):
-    """The content of `state.json`, in all versions of Stirrup that have a cache."""
+    """The content of `state.json`, the file in which Stirrup saves a task. It fits all versions of Stirrup that write
+    this file."""
 
     msgs: list[dict[str, Any]]
     task_hash: str = ""
@@ -70,22 +71,23 @@ class _State(msgspec.Struct):
 
 
 class StirrupSource(Source):
-    """The tasks in a cache folder of Stirrup, or a single one of them. Written for Stirrup 0.1 and 0.2.
+    """Reads the tasks in a cache folder of Stirrup (another agent library), or a single one. Written for Stirrup 0.1
+    and 0.2.
 
-    A task gets the id of the thread in which `clew.compat.stirrup.Agent` looks for it. So the same program goes on with
-    the task once its imports are changed.
+    The thread made from a task gets the id under which `clew.compat.stirrup.Agent` looks for the task. So a program
+    that was written for Stirrup goes on with the task once it imports that class instead.
     """
 
     kind = "stirrup"
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
-        """`folders` are the folders of the tasks, by the hashes that Stirrup gave them."""
+        """`folders` maps the hash that Stirrup gave to each task to the folder of the task."""
         self._folders = folders
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open a cache folder, the folder of one task, or its `state.json`. Raises `InvalidInput` if it is none of
-        them."""
+        """Open the data of Stirrup at `path`: its cache folder, the folder of one task, or the file `state.json` of a
+        task. Raises `InvalidInput` if `path` is none of these."""
         place = path.parent if path.name == _STATE and path.is_file() else path
         if not place.is_dir():
             raise InvalidInput(
@@ -100,11 +102,12 @@ class StirrupSource(Source):
         return cls({task.resolve().name: task for task in tasks})
 
     def keys(self) -> Sequence[str]:
-        """Return the hashes of the tasks, the one that was saved first at the beginning."""
+        """Return the hashes by which the tasks are known, ordered by when Stirrup last saved each task, the oldest
+        first."""
         return sorted(self._folders, key=lambda key: ((self._folders[key] / _STATE).stat().st_mtime_ns, key))
 
     def version(self, key: str) -> str:
-        """Return the digest of the task's `state.json`. Stirrup writes it anew, with the time, at each interruption."""
+        """Return a digest of the task's file `state.json`, in hex. It changes whenever Stirrup saves the task again."""
         return blake3(self._read(key)).hexdigest()
 
     def read(self, key: str) -> Conversation:
@@ -130,7 +133,7 @@ class StirrupSource(Source):
 
 
 class _Translation:
-    """Translates one task to the entries of a thread, and notes what is lost."""
+    """Translates one task of Stirrup into the entries of a thread, and notes what cannot be carried over."""
 
     def __init__(self, key: str, state: _State) -> None:
         self._key = key
@@ -153,8 +156,9 @@ class _Translation:
         self._losses: dict[str, None] = {}
 
     def conversation(self, files: Path | None) -> Conversation:
-        """Return the task as a conversation. Its entries are decoded once from their stored form, so that a value of a
-        wrong type in the cache is an error here, and not when the thread is read."""
+        """Return the task as a `Conversation` with the files in the folder `files`. The entries are encoded and decoded
+        once, so that a value of a wrong type in Stirrup's file raises an error now, and not later when the thread is
+        read."""
         state = self._state
         system = "" if self._system is None else _words(self._system["content"])
         self._add(ThreadStarted(agent=state.agent_name, system_prompt=system))
@@ -177,8 +181,8 @@ class _Translation:
         )
 
     def _begin_anew(self, messages: Sequence[Raw]) -> None:
-        """Translate a group of messages that replaces all before it: Stirrup repeats the task there, and puts a summary in
-        the place of all else."""
+        """Add a list of messages that replaces all earlier ones in the conversation. Stirrup writes such a list when it
+        shortens a conversation: the task again, and a summary of everything else."""
         self._close_turn()
         lead = list(takewhile(lambda message: message["role"] != "assistant", messages))
         blocks = [block for message in lead if message["role"] == "user" for block in self._content(message["content"])]
@@ -201,7 +205,8 @@ class _Translation:
             self._add(MessageAdded(System(tuple(self._content(message["content"])))))
 
     def _ask(self, message: Raw) -> None:
-        """Add a message of the user. One that Stirrup itself wrote becomes a note, which is not taken for a prompt."""
+        """Add a message with the role `user`. If Stirrup itself wrote it, such as a warning, it becomes a note, so that
+        it does not count as a prompt."""
         blocks: tuple[Block, ...] = tuple(self._content(message["content"]))
         if message.get("kind") in _INSERTED or (self._is_task and self._answered):
             first = blocks[0].text if blocks and isinstance(blocks[0], Text) else ""
@@ -235,7 +240,8 @@ class _Translation:
         self._add(ToolOutcome(self._response, found[0], result))
 
     def _close_turn(self) -> None:
-        """Record calls without a result as begun: it is not known whether they took effect. A resume settles them."""
+        """Record the tool calls of the last response that have no result as begun, because it is not known whether they
+        took effect. An agent that resumes the thread then decides what to do about them."""
         for index, _ in self._open:
             self._add(ToolIntent(self._response, index))
         self._open = []
@@ -245,7 +251,8 @@ class _Translation:
         self._fold.push([entry])
 
     def _blocks(self, message: Raw) -> Iterator[Block]:
-        """Yield the blocks of a response. Stirrup 0.2 has them in their order; 0.1 has reasoning, content and calls."""
+        """Yield the blocks of a response. Stirrup 0.2 stores them as one list, in order. Stirrup 0.1 stores them in
+        three fields, which are yielded in this order: reasoning, content, tool calls."""
         if "blocks" in message:
             for block in message["blocks"]:
                 yield from self._block(block)
@@ -280,7 +287,8 @@ class _Translation:
         return ToolCall(call.get("tool_call_id") or f"call_{self._fold.messages}_{number}", call["name"], arguments)
 
     def _content(self, content: Any) -> Iterator[Text | Image]:
-        """Yield the blocks of a message's content, which is a text, or a list of texts and media."""
+        """Yield the blocks of a message's content, which is a text, or a list of texts and media. A medium that models
+        do not take is replaced by a line of text, and noted as lost."""
         for part in [content] if isinstance(content, str) else content:
             if isinstance(part, str):
                 if part:
@@ -298,5 +306,6 @@ class _Translation:
 
 
 def _words(content: Any) -> str:
-    """Return the texts in the content of a message of Stirrup."""
+    """Return the texts in the content of a message of Stirrup, joined with line breaks. Images and other media are left
+    out."""
     return content if isinstance(content, str) else "\n".join(part for part in content if isinstance(part, str))

@@ -1,7 +1,8 @@
 """Writes the conversations of another system into a store, each as a thread.
 
-A thread is first made in a scratch store and then copied. So a conversation is in the store whole or not at all, even
-if the import is killed. An import that is run again finds its threads by their tags, and goes on with the rest.
+A thread is first made in a temporary store and then copied. So a conversation is in the store whole or not at all, even
+if the import is killed. An import that is run again recognises by their tags the threads that it has made before, and
+goes on with the other conversations.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ async def import_all(
 ) -> Imported:
     """Write the conversations of another system into `store`, each as a thread. Nothing in the source is changed.
 
-    - **Whole or not at all.** Each thread becomes visible in one step. It can be resumed by any agent, and is never
-      resumed by itself: nobody has agreed on this machine to what it says about its agent.
+    - **Whole or not at all.** Each thread becomes visible in one step. Any agent can resume it. No agent resumes it
+      automatically, because nobody has agreed on this machine to the settings for an agent that the thread contains.
     - **Goes on.** Run again, after a crash or later, it leaves out the conversations that are in the store already, and
       extends the threads whose conversation has grown since. If the last prompt was still being answered then, the
       thread is first rewound to where the two part. A thread that was worked on since is never changed, and neither is
@@ -118,7 +119,7 @@ async def import_all(
 
 def _chosen(source: Source, keys: Sequence[str] | None) -> list[str]:
     """Return the keys of the conversations to import, each once. `keys` are keys, or beginnings of keys that no other
-    key has; None means all. Raises `InvalidInput` if the source has no such conversation, or several."""
+    key has; None means all. Raises `InvalidInput` if one of `keys` fits no conversation of the source, or several."""
     there = list(source.keys())
     return there if keys is None else list(dict.fromkeys(_meant(source.kind, there, key) for key in keys))
 
@@ -149,7 +150,8 @@ def _summed(outcomes: Sequence[Outcome]) -> Imported:
 
 
 async def _imported_before(store: Checkpointer, kind: str) -> dict[str, list[Head]]:
-    """Return the heads of the threads that earlier imports of this kind made, by the keys of their conversations."""
+    """Return the threads that earlier imports from this kind of system have made: a dict with the heads of the threads,
+    by the keys of their conversations."""
     found: dict[str, list[Head]] = {}
     async for head in store.heads(HeadQuery(tags={FROM: kind})):
         if head.tags.get(AS) == head.thread_id and KEY in head.tags and not is_hidden(head):
@@ -160,7 +162,10 @@ async def _imported_before(store: Checkpointer, kind: str) -> dict[str, list[Hea
 async def _attempt(
     source: Source, store: Checkpointer, key: str, earlier: list[Head], thread_id: str | None
 ) -> Outcome:
-    """Import one conversation, and return what came of it. Raises `Unavailable` if the store does not answer."""
+    """Import the conversation with this key, and return the outcome. An error is returned as the outcome `failed`,
+    except `Unavailable`, which is raised if the store does not answer, and `UsageError`. `earlier` are the heads of
+    threads that earlier imports made of the conversation, and `thread_id` is the id for the thread, None for the one
+    that the source gives."""
     try:
         return await _import(source, store, key, earlier, thread_id)
     except (Unavailable, UsageError):
@@ -170,8 +175,9 @@ async def _attempt(
 
 
 async def _import(source: Source, store: Checkpointer, key: str, earlier: list[Head], thread_id: str | None) -> Outcome:
-    """Import one conversation, unless its present version is in the store already. `earlier` are the heads of threads
-    that earlier imports made of it. `thread_id` is the id for the thread, or None for the one that the source gives."""
+    """Import the conversation with this key, unless the store has its present version already, and return the outcome.
+    `earlier` are the heads of threads that earlier imports made of the conversation. `thread_id` is the id for the
+    thread, or None for the one that the source gives."""
     version = source.version(key)
     asked = [head for head in earlier if thread_id in (None, head.thread_id)]
     done = next((head for head in asked if head.tags.get(VERSION) == version), None)
@@ -199,10 +205,11 @@ async def _import(source: Source, store: Checkpointer, key: str, earlier: list[H
 
 
 async def _is_taken(store: Checkpointer, thread_id: str, tags: Mapping[str, str], before: Head | None = None) -> bool:
-    """Return whether another process has imported the same version of the conversation, with these tags, meanwhile.
+    """Return whether the store has a thread with this id and these tags, because another process has imported the same
+    version of the conversation meanwhile.
 
-    Raises `InvalidInput` if the store has any other thread of this id, except the one with the head `before`, or if the
-    id is one that listings would not show.
+    Raises `InvalidInput` if the store has another thread with this id, unless that is expected because `before`, the
+    head of a thread to extend, is given. Also raises it if the id begins with `clew:`: listings leave out such threads.
     """
     if thread_id.startswith(_OWN):
         raise InvalidInput(f"a thread cannot be named {thread_id!r}: ids that begin with {_OWN!r} are Clew's own.")
@@ -232,7 +239,8 @@ async def _scratch(files: Path | None) -> AsyncIterator[Checkpointer]:
 
 
 def _size(folder: Path) -> int:
-    """Return how many bytes the files in a folder have together. Stops counting once that is too much for memory."""
+    """Return how many bytes the files in a folder have together. Counting stops once there are more than `_IN_MEMORY`,
+    which is the most bytes of files that are kept in memory."""
     total = 0
     for parent, _, names in os.walk(folder):
         total += sum(os.lstat(os.path.join(parent, name)).st_size for name in names)
@@ -244,8 +252,9 @@ def _size(folder: Path) -> int:
 async def _write(
     scratch: Checkpointer, thread_id: str, conversation: Conversation, tags: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Write a conversation as a thread of the scratch store, with these tags and with its files. Returns what could not
-    be carried over. The facts that belong to the import as a whole come last in the log, before the status."""
+    """Write a conversation as a thread of the temporary store `scratch`, with the id `thread_id`, these tags and the
+    conversation's files. Returns a sentence for each part that could not be carried over. These sentences and the tags
+    are written at the end of the log, before the thread's status."""
     entries = list(conversation.entries)
     ending = [entries.pop()] if entries and isinstance(entries[-1], StatusChanged) else []
     _check_tags(entries)
@@ -267,8 +276,8 @@ async def _write(
 
 
 def _check_tags(entries: Sequence[Logged]) -> None:
-    """Raise `InvalidInput` if an entry sets a tag that has a meaning for Clew. Data of another system could hide a thread
-    with it."""
+    """Raise `InvalidInput` if an entry sets a tag whose name begins with `clew:`. Such tags have a meaning for Clew,
+    and data of another system could hide a thread with one."""
     for entry in entries:
         own = [tag for tag in (entry.tags or {}) if tag.startswith(_OWN)] if isinstance(entry, Described) else []
         if own:

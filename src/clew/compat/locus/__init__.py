@@ -1,6 +1,7 @@
-"""The names of Locus: `from clew.compat.locus import Agent` in place of `from locus import Agent`.
+"""The classes of Locus, another agent library, under their names there: write `from clew.compat.locus import Agent` in
+place of `from locus import Agent`.
 
-The checkpointers are in `clew.compat.locus.memory.backends`, as they are in Locus.
+The checkpointers are in `clew.compat.locus.memory.backends`, a module that has the same name as in Locus.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`Agent`: the constructor and the methods of Locus' agent, over `clew.Agent`."""
+"""`Agent`, a class with the constructor and the methods that the agent of Locus (another agent library) has. A
+`clew.Agent` does the work."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ _heard: ContextVar[_Hearing] = ContextVar("clew_locus_heard")
 
 
 class _Hearing:
-    """The responses of the model that a run has not told its reader of yet."""
+    """The responses of the model `model` in one run for which the reader of the run has not received an event yet."""
 
     def __init__(self, model: _HeardModel) -> None:
         self.model = model
@@ -47,8 +48,8 @@ class _Hearing:
 
 
 class _HeardModel:
-    """Passes everything on to another model, and keeps each response for the run: its events do not hold the calls that
-    a response makes, and a `ThinkEvent` does."""
+    """Wraps a model: passes each request on to it, and keeps each response for the run that made the request. The run
+    makes a `ThinkEvent` of the response, with the tool calls in it; Clew's own events do not hold these calls."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -83,14 +84,15 @@ async def _close(resource: object) -> None:
 
 
 class Agent:
-    """An agent with the names of Locus: it lets a model work with tools, and keeps the conversation under a thread id.
+    """An agent with the constructor and the methods of the agent in Locus: it lets a model work with tools, and keeps
+    the conversation under a thread id.
 
         agent = Agent(model="openai:gpt-5", checkpointer=sqlite_checkpointer("clew.db"))
         await agent.run("Plan a trip to Paris.", thread_id="user-42").__anext__()
 
-    Any agent with the same checkpointer and the same thread id goes on with the conversation, in any process. Every step
-    is on record before the next depends on it, so a run that was killed goes on where it was when the thread is run
-    again.
+    Any agent with the same checkpointer can go on with the conversation under the same thread id, in any process. Every
+    step is on record before the next depends on it, so a run that was killed goes on where it was when the thread is
+    run again.
     """
 
     def __init__(
@@ -103,8 +105,9 @@ class Agent:
         config: AgentConfig | None = None,
         **others: Any,
     ) -> None:
-        """The arguments are those of `AgentConfig`, of which `config` is one that is made already. Raises `InvalidInput`
-        if both are given, or for a setting of Locus that Clew does not have; the message says what it has instead."""
+        """Give either the arguments of `AgentConfig`, or, as `config`, an `AgentConfig` that exists already. Raises
+        `InvalidInput` if both are given, or if there is no model. Also raises it for a setting of Locus that Clew does
+        not have; the message says what Clew has instead."""
         given = {
             **({} if model is None else {"model": model}),
             **({} if tools is None else {"tools": tools}),
@@ -134,8 +137,8 @@ class Agent:
         self._is_entered = False
 
     def _made(self, **store: Any) -> clew.Agent:
-        """Return the agent of Clew that does the work. An agent among its tools that was given no checkpointer works on
-        the store of the agent that calls it."""
+        """Return a new `clew.Agent`, which does the work. `store` has the argument `checkpointer` for it, if it is to
+        have a store. An agent among the tools that has no checkpointer uses the store of the agent that calls it."""
         tools = [tool._as_child() if isinstance(tool, Agent) else tool for tool in self.config.tools]
         return clew.Agent(self._model, tools=tools, **self.config.settings(), **store)
 
@@ -143,11 +146,13 @@ class Agent:
         return self._made() if self.config.checkpointer is None else self._agent
 
     def run(self, prompt: str, *, thread_id: str | None = None, metadata: Mapping[str, Any] | None = None) -> AgentRun:
-        """Ask the agent, on the thread `thread_id` or else a new one, and return the events of the run.
+        """Ask the agent a prompt, on the thread `thread_id` or else a new one, and return the events of the run as an
+        async iterator.
 
-        The run begins when the first event is asked for. It goes on to its end even if the events are not read on;
-        `aclose` stops it. If another run works on the thread, in this process with the same checkpointer, it ends first.
-        `metadata` are values of the thread, which tools read as `ctx.state`.
+        The run begins when the first event is asked for. It then goes on to its end even if no more events are read;
+        calling `aclose` on the iterator stops the run. If another run works on the thread, in this process with the
+        same checkpointer, the new run waits for its end. `metadata` are values of the thread, which tools read as
+        `ctx.state`.
         """
         found = self._agent.new_id() if thread_id is None else thread_id
         limit = self.config.time_budget_seconds
@@ -159,8 +164,9 @@ class Agent:
         return self._started(found, note, lambda: self._agent.run(prompt, thread_id=found, timeout=limit))
 
     def resume(self, response: Any, *, thread_id: str | None = None) -> AgentRun:
-        """Answer the question for which a run has stopped, and return the events of the run that goes on. Without a
-        `thread_id`, this is the thread on which this agent asked last."""
+        """Answer with `response` the question at which a run has stopped, and return the events of the run that goes
+        on, as an async iterator. Without a `thread_id`, the thread is the one on which this agent asked last. Raises
+        `UsageError` if this agent has asked nothing."""
         found = self._waiting if thread_id is None else thread_id
         limit = self.config.time_budget_seconds
         if found is None:
@@ -197,14 +203,14 @@ class Agent:
         return AgentRun(work, begin)
 
     async def _disconnect(self) -> None:
-        """Close the connections to the model, if this agent opened them. The next run opens new ones. Agents are often
-        dropped without being closed."""
+        """Close the connections to the model, if this agent opened them. The next run opens new ones. Called after each
+        run, because agents are often dropped without being closed."""
         if self._owns_model:
             await self._model.aclose()
 
     async def aclose(self) -> None:
-        """Wait for the runs that are under way, then close the model's connections, and the store if this agent opened
-        it. Without this, each run closes the connections that it has opened."""
+        """Wait for the runs that are under way. Then close the connections to the model, and close the store if this
+        agent opened it. An agent on which this is never called closes its connections after each run."""
         while self._runs:
             await asyncio.wait(self._runs)
         await self._agent.aclose()
@@ -223,7 +229,7 @@ class Agent:
 
 
 class _Telling:
-    """Tells the events of one run of Clew as events of Locus."""
+    """Translates the events of one run of Clew into events of Locus, and passes them to the reader of the run."""
 
     def __init__(self, model: _HeardModel, tell: Tell) -> None:
         self._hearing = _Hearing(model)
@@ -235,8 +241,8 @@ class _Telling:
         self._begun: dict[str, float] = {}
 
     async def tell_all(self, run: Run[RunResult]) -> RunResult:
-        """Run to the end, tell each event, and return the result. If the run fails, its error is raised after an event
-        that says so."""
+        """Let `run` go on to its end, pass each event to the reader in the form of Locus, and return the result. If the
+        run fails, the reader gets an event that says so, and then the error is raised."""
         _heard.set(self._hearing)
         try:
             async for event in run:
@@ -280,8 +286,8 @@ class _Telling:
                     self._tell(_asked(question))
 
     def _think(self) -> None:
-        """Tell of the response of the turn that is under way, unless that was done before, or an earlier run has
-        recorded it."""
+        """Pass a `ThinkEvent` for the response of the present turn to the reader. Does nothing if the reader has it
+        already, or if the response was recorded by an earlier run."""
         if not self._turn or not self._hearing.responses:
             return
         response = self._hearing.responses.popleft()
@@ -325,7 +331,7 @@ def _asked(question: Question) -> InterruptEvent:
 
 
 def _reason(result: RunResult) -> str:
-    """Return the reason for which a run ended, in the words of Locus."""
+    """Return the reason for which a run ended, as Locus names it: for example `complete` or `max_iterations`."""
     if result.status == "done":
         return "complete"
     kind, _, rest = result.reason.partition(":")
@@ -339,6 +345,6 @@ def _words(output: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that msgspec does not know, such as a model of pydantic, as one that it does."""
+    """Convert a value that msgspec cannot write as JSON, such as a pydantic model, to a value that it can."""
     dump = getattr(value, "model_dump", None)
     return str(value) if dump is None else dump(mode="json")

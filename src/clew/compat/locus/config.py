@@ -1,4 +1,5 @@
-"""`AgentConfig`: the settings of a Locus agent that Clew has, and what Clew has instead of the others."""
+"""`AgentConfig`: the settings that an agent has in Locus (another agent library) and in Clew. For each other setting of
+Locus there is an error message that says what Clew has instead."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ _INSTEAD = {
 
 
 class AgentConfig:
-    """The settings of an agent. A setting of Locus that is not here is an error that says what Clew has instead."""
+    """The settings of an agent, by the names that they have in Locus. A setting of Locus that Clew does not have raises
+    `InvalidInput`, which says what Clew has instead."""
 
     def __init__(
         self,
@@ -74,12 +76,13 @@ class AgentConfig:
         context_window: int | None = None,
         **others: Any,
     ) -> None:
-        """`checkpointer` is one of `clew.compat.locus.memory.backends`, a store of Clew, or its URL. Without one,
-        threads are kept as long as the agent lives.
+        """`checkpointer` is a checkpointer of `clew.compat.locus.memory.backends`, a store of Clew, or the URL of one.
+        Without one, threads are kept as long as the agent lives.
 
-        Each iteration is on record before the next begins, so `checkpoint_every_n_iterations` changes nothing; it is
-        checked and kept. After `time_budget_seconds` a run is interrupted, whatever it is doing, and can be resumed.
-        `temperature` and `max_tokens` are left to the vendor if they are not given.
+        Each iteration, which is a response of the model with its tool calls, is on record before the next one begins.
+        So `checkpoint_every_n_iterations` has no effect: its value is only checked. After `time_budget_seconds` a run
+        is interrupted, whatever it is doing, and can be resumed. If `temperature` or `max_tokens` is None, the vendor's
+        default applies. Any argument in `others` raises `InvalidInput`.
         """
         refuse("Agent", others, _KNOWN, _INSTEAD)
         if isinstance(model, str) and ":" not in model:
@@ -113,7 +116,7 @@ class AgentConfig:
         self.context_window = context_window
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments of `clew.Agent` that say the same, without the model, the tools and the store."""
+        """Return these settings as keyword arguments of `clew.Agent`, except the model, the tools and the store."""
         options = dict(self.model_kwargs)
         if self.temperature is not None:
             options["temperature"] = self.temperature

@@ -1,4 +1,4 @@
-"""Translates conversations between the messages of Locus and those of Clew.
+"""Translates conversations between the messages of Locus, another agent library, and those of Clew.
 
 In Locus each tool result is a message of its own, and an image that a tool returned is written into its text. In Clew
 the results of one response are one message, and images are blocks.
@@ -35,8 +35,8 @@ Block = Text | Image
 
 
 def split_prompt(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
-    """Return the system prompt with which a conversation of Locus begins, "" if there is none, and the messages after
-    it."""
+    """Return two things: the system prompt with which a conversation of Locus begins ("" if there is none), and the
+    messages after the system prompt."""
     if messages and messages[0].role is Role.SYSTEM:
         return messages[0].content or "", messages[1:]
     return "", messages
@@ -81,8 +81,8 @@ _IMAGE = re.compile(r"\n?\[locus-image media_type=([\w.+-]+/[\w.+-]+)\]\n([A-Za-
 
 
 def _blocks(text: str) -> Iterator[Block]:
-    """Split the text of a tool result of Locus into texts and the images in it. What looks like an image and is none
-    stays text."""
+    """Split the text of a tool result of Locus into blocks: texts, and the images that Locus writes into such a text.
+    What looks like an image but cannot be decoded stays text."""
     end = 0
     for found in _IMAGE.finditer(text):
         try:
@@ -98,7 +98,8 @@ def _blocks(text: str) -> Iterator[Block]:
 
 
 def messages_at(messages: Iterable[clew_messages.Message]) -> list[list[Message]]:
-    """Translate messages of Clew into messages of Locus: for each one, a list of those that stand for it."""
+    """Translate messages of Clew into messages of Locus. Returns a list for each message of Clew, with the messages of
+    Locus that stand for it: one for each tool result, or just one for any other message."""
     names: dict[str, str] = {}
     found: list[list[Message]] = []
     for message in messages:
@@ -150,9 +151,9 @@ def _text_of(result: clew_messages.ToolResult) -> str:
 
 
 def shared_with(before: Sequence[clew_messages.Message], messages: Sequence[Message]) -> tuple[int, int]:
-    """Return how much of its beginning a conversation of Clew shares with one of Locus, as two numbers: of messages of
-    Clew, and of messages of Locus. They are compared by what Locus knows of them: its messages have no thinking, for
-    example."""
+    """Return how many messages at the beginning of two conversations are the same, as two numbers: how many they are in
+    `before`, a conversation of Clew, and how many in `messages`, one of Locus. Only what Locus keeps of a message is
+    compared: thinking, for example, is not."""
     shared, place = 0, 0
     for group in messages_at(before):
         if [_key(message) for message in group] != [_key(other) for other in messages[place : place + len(group)]]:
@@ -170,8 +171,8 @@ def added_messages(messages: Sequence[clew_messages.Message], place: int) -> Ite
     """Yield the log entries that add these messages to a thread. `place` is the index that the first one gets in the
     thread's history.
 
-    A tool call without a result is recorded as one that may have begun: nobody knows. The agent that goes on then does
-    what the tool's effect says.
+    A tool call without a result is recorded as one that may have begun, because nobody knows whether it did. The agent
+    that goes on then decides by the tool's declared effect whether to run it again.
     """
     for index, message in enumerate(messages):
         yield MessageAdded(message)
@@ -188,12 +189,13 @@ def added_messages(messages: Sequence[clew_messages.Message], place: int) -> Ite
 
 
 def is_answered(messages: Sequence[clew_messages.Message]) -> bool:
-    """Return whether the conversation ends with an answer of the model, so that there is nothing left to do."""
+    """Return whether the conversation ends with a response of the model that calls no tool, so that there is nothing
+    left to do."""
     return bool(messages) and isinstance(messages[-1], Assistant) and not tool_calls(messages[-1])
 
 
 def executions_in(messages: Sequence[clew_messages.Message]) -> Iterator[ToolExecution]:
-    """Yield the tool calls in a conversation that have a result, in order."""
+    """Yield a `ToolExecution` for each tool call that has a result, in the order of the conversation."""
     calls: dict[str, clew_messages.ToolCall] = {}
     for message in messages:
         calls |= {call.id: call for call in tool_calls(message)}
@@ -211,8 +213,9 @@ def executions_in(messages: Sequence[clew_messages.Message]) -> Iterator[ToolExe
 
 
 def state_of(thread_id: str, state: Checkpoint, messages: Sequence[clew_messages.Message]) -> AgentState:
-    """Return what a thread says of the state of a Locus agent. `messages` is the conversation up to the point for which
-    the state is wanted."""
+    """Return the state of a thread as an `AgentState`, the form that Locus has for it. `messages` is the conversation
+    up to the point for which the state is wanted. `state` is the thread's state in Clew, with the tokens, the cost and
+    the values."""
     prompt = [Message.system(state.system_prompt)] if state.system_prompt else []
     done = tuple(executions_in(messages))
     usage = state.usage

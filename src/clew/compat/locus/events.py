@@ -1,4 +1,4 @@
-"""The events of a run, by the names and with the fields of Locus."""
+"""The events of a run, with the names and the fields that they have in Locus, another agent library."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ __all__ = [
 
 
 class LocusEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Base class of all events that `agent.run(…)` yields to its reader: what the agent did, in the classes that Locus
-    has for it."""
+    """Base class of all events that `agent.run(…)` yields to its reader. An event says what the agent did. The classes
+    of events are named as in Locus, another agent library."""
 
     event_type: ClassVar[str]
     timestamp: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
 
 
 class ThinkEvent(LocusEvent, frozen=True, kw_only=True):
-    """The model has responded. The response is on record, or is in the same write with the intents of its calls."""
+    """Says that the model has responded. The response is on record already, or is written together with the note that
+    its tool calls are about to run."""
 
     event_type = "think"
     iteration: int
@@ -39,7 +40,8 @@ class ThinkEvent(LocusEvent, frozen=True, kw_only=True):
 
 
 class ToolStartEvent(LocusEvent, frozen=True, kw_only=True):
-    """A tool is about to run. If it has effects, the intent to run it is on record."""
+    """Says that a tool is about to run. If the tool can have effects, it is on record already that the call may have
+    begun."""
 
     event_type = "tool_start"
     tool_name: str
@@ -48,7 +50,7 @@ class ToolStartEvent(LocusEvent, frozen=True, kw_only=True):
 
 
 class ToolCompleteEvent(LocusEvent, frozen=True, kw_only=True):
-    """A tool call has ended, and its result is on record."""
+    """Says that a tool call has ended. Its result is on record."""
 
     event_type = "tool_complete"
     tool_name: str
@@ -64,7 +66,7 @@ class ToolCompleteEvent(LocusEvent, frozen=True, kw_only=True):
 
 
 class InterruptEvent(LocusEvent, frozen=True, kw_only=True):
-    """The run has stopped to ask a person. Answer with `agent.resume(response, thread_id=…)`, in any process."""
+    """Says that the run has stopped to ask a person. Any process can answer: `agent.resume(response, thread_id=…)`."""
 
     event_type = "interrupt"
     question: str
@@ -74,7 +76,7 @@ class InterruptEvent(LocusEvent, frozen=True, kw_only=True):
 
 
 class TerminateEvent(LocusEvent, frozen=True, kw_only=True):
-    """The run has ended. Everything that it did is on record."""
+    """Says that the run has ended. Everything that the run did is on record."""
 
     event_type = "terminate"
     reason: str

@@ -1,4 +1,5 @@
-"""Refuses keywords of Locus that have no counterpart, and says what Clew has instead."""
+"""Raises an error for keywords of Locus (another agent library) that Clew does not have. The error says what Clew has
+instead."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ __all__ = ["refuse"]
 
 
 def refuse(call: str, given: Mapping[str, Any], known: Collection[str], instead: Mapping[str, str]) -> None:
-    """Raise `InvalidInput` if any keyword was given that `call` does not take. `known` are the keywords that it takes,
-    and `instead` says for keywords of Locus what Clew has in their place."""
+    """Raise `InvalidInput` if `given`, the keywords of a call that are not among its parameters, is not empty. `call`
+    is the name of what was called, and `known` are the keywords that it takes. `instead` says for some keywords of
+    Locus what Clew has in their place."""
     if not given:
         return
     said = []

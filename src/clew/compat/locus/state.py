@@ -20,7 +20,7 @@ def _now() -> datetime:
 
 
 class Role(StrEnum):
-    """Who said a message."""
+    """The role of a message: who said it."""
 
     SYSTEM = "system"
     USER = "user"
@@ -76,7 +76,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def tool(cls, result: ToolResult) -> Self:
-        """Make the message that tells the model what a tool returned. An error becomes the text if there is no other."""
+        """Make the message that tells the model what a tool returned. If the result has no text, its error becomes the
+        text."""
         text = result.content or ("" if result.error is None else f"Error: {result.error}")
         return cls(role=Role.TOOL, content=text, tool_call_id=result.tool_call_id, name=result.name)
 
@@ -99,7 +100,8 @@ class ToolExecution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReasoningStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One iteration as Locus traces it: what the model said, its calls and their results."""
+    """One iteration of an agent, in the form in which Locus records it: what the model said, its tool calls and their
+    results."""
 
     iteration: int
     thought: str | None = None
@@ -113,8 +115,9 @@ class ReasoningStep(msgspec.Struct, frozen=True, kw_only=True):
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a conversation. It cannot be changed: each `with_…` method returns another state.
 
-    A checkpointer's `save` takes one and its `load` returns one. Clew itself keeps messages, tokens and values of a
-    thread. The fields that only Locus computes, such as `confidence`, are kept as they were saved; no run changes them.
+    The method `save` of a checkpointer takes such a state, and `load` returns one. Clew itself keeps messages, tokens
+    and values of a thread. The fields that only Locus computes, such as `confidence`, are kept as they were saved; no
+    run changes them.
     """
 
     run_id: str = msgspec.field(default_factory=lambda: uuid4().hex)
@@ -158,36 +161,36 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime = msgspec.field(default_factory=_now)
 
     def with_message(self, message: Message) -> Self:
-        """Return this state with one more message."""
+        """Return a copy of this state with one more message at the end."""
         return self.with_messages([message])
 
     def with_messages(self, messages: Sequence[Message]) -> Self:
-        """Return this state with these messages added."""
+        """Return a copy of this state with these messages added at the end."""
         return self.model_copy(update={"messages": (*self.messages, *messages)})
 
     def with_metadata(self, key: str, value: Any) -> Self:
-        """Return this state with a value set."""
+        """Return a copy of this state whose metadata has `value` under `key`."""
         return self.model_copy(update={"metadata": {**self.metadata, key: value}})
 
     def with_error(self, error: str) -> Self:
-        """Return this state with one more error."""
+        """Return a copy of this state with one more error."""
         return self.model_copy(update={"errors": (*self.errors, error)})
 
     def with_iteration(self, iteration: int) -> Self:
-        """Return this state with another number of iterations."""
+        """Return a copy of this state in which `iteration` is the number of iterations."""
         return self.model_copy(update={"iteration": iteration})
 
     def next_iteration(self) -> Self:
-        """Return this state with one more iteration."""
+        """Return a copy of this state in which the number of iterations is higher by one."""
         return self.with_iteration(self.iteration + 1)
 
     def with_tool_execution(self, execution: ToolExecution) -> Self:
-        """Return this state with one more tool execution."""
+        """Return a copy of this state with one more tool execution."""
         history = (*self.tool_history, execution.tool_name)
         return self.model_copy(update={"tool_executions": (*self.tool_executions, execution), "tool_history": history})
 
     def with_token_usage(self, prompt_tokens: int, completion_tokens: int) -> Self:
-        """Return this state with the tokens of one more response added."""
+        """Return a copy of this state in which the tokens of one more response are added to the totals."""
         return self.model_copy(
             update={
                 "total_tokens_used": self.total_tokens_used + prompt_tokens + completion_tokens,
@@ -197,7 +200,8 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self:
-        """Return a copy with these fields changed. `updated_at` becomes now unless it is among them."""
+        """Return a copy of this state with the fields in `update` changed. `updated_at` becomes the present time unless
+        it is among them. Raises `InvalidInput` for a field that does not exist."""
         changes = {"updated_at": _now(), **(update or {})}
         if unknown := changes.keys() - set(self.__struct_fields__):
             raise InvalidInput(
@@ -207,22 +211,23 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last_tool_calls(self) -> list[ToolCall]:
-        """The tool calls of the model's last response that has any."""
+        """The tool calls of the model's last response that calls a tool; empty if there is none."""
         return next((list(message.tool_calls) for message in reversed(self.messages) if message.tool_calls), [])
 
     @property
     def total_tokens(self) -> int:
-        """The tokens used so far, in and out."""
+        """How many tokens were used so far, input and output together."""
         return self.total_tokens_used
 
     def to_checkpoint(self) -> dict[str, Any]:
-        """Return this state as JSON-like values, with the names under which Locus stores it."""
+        """Return this state as a dict of plain JSON values, with the names under which Locus stores them."""
         values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, order="deterministic"))
         return values
 
     @classmethod
     def from_checkpoint(cls, data: Mapping[str, Any]) -> Self:
-        """Make a state from the values that Locus stored, of version 0.2 or 3. Fields that are not known are left out.
+        """Make a state from values that Locus has stored, in version 0.2 or 3. Values for which a state has no field
+        are ignored.
 
         Raises `InvalidInput` if a field has a value of the wrong kind; the message names the field.
         """

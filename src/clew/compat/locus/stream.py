@@ -1,4 +1,4 @@
-"""`AgentRun`: the events of a run as an async iterator, which does not stop the run when it is dropped."""
+"""`AgentRun`: the events of a run as an async iterator. The run does not stop when the iterator is dropped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _END = object()
 
 
 class _Stream:
-    """What an `AgentRun` and its run share: the events that were not read yet, and the task in which the run works."""
+    """What an `AgentRun`, an iterator over the events of a run, shares with the run: the events that were not read yet,
+    and the asyncio task in which the run works."""
 
     def __init__(self, work: Work, begin: Begin) -> None:
         self._work = work
@@ -36,7 +37,7 @@ class _Stream:
         """Whether the last event that anybody can read was taken: the `AgentRun` was dropped."""
 
     def start(self) -> asyncio.Task[None]:
-        """Start the run, if it has not begun."""
+        """Start the run, if it has not begun, and return the asyncio task in which it works."""
         if self.task is None:
             self.task = self._begin(self._work(self._tell))
             self.task.add_done_callback(self._ended)
@@ -53,8 +54,9 @@ class _Stream:
             log.error("a run that nobody reads has failed: %s", error)
 
     async def next_event(self, task: asyncio.Task[None]) -> LocusEvent:
-        """Return the next event. If nobody can read another one, because the `AgentRun` was dropped, return it once the
-        run has ended. If the caller is cancelled, the run is too."""
+        """Return the next event of the run that works in `task`. Raises `StopAsyncIteration` after the last one. If
+        nobody can read a further event, because the `AgentRun` was dropped, return only when the run has ended. If the
+        caller is cancelled, the run is cancelled too."""
         self._readers += 1
         try:
             event = await self._events.get()
@@ -78,13 +80,15 @@ class _Stream:
 
 
 class AgentRun(AsyncIterator[LocusEvent]):
-    """One run of an agent: `async for event in agent.run(…)`. It begins with its first event, and goes on to its end.
+    """One run of an agent, as an iterator over its events: `async for event in agent.run(…)`. The run begins when the
+    first event is asked for, and goes on to its end.
 
         await agent.run("Plan a trip to Paris.", thread_id="user-42").__anext__()
 
-    This returns the first event when the whole run has ended and is on record: nobody can read the others. If the
-    iterator is kept, each event comes as it happens. A loop that is left by `break` does not stop the run either, which
-    goes on in the background as long as the event loop does. `aclose` stops it.
+    Here the first event is returned only when the whole run has ended and is on record: the iterator is not kept, so
+    nobody can read the other events. If the iterator is kept, each event comes as it happens. A loop that is left by
+    `break` does not stop the run, which then goes on in the background as long as the event loop does. `aclose` stops
+    the run.
     """
 
     def __init__(self, work: Work, begin: Begin) -> None:
@@ -99,7 +103,8 @@ class AgentRun(AsyncIterator[LocusEvent]):
         return self._stream.next_event(self._stream.start())
 
     async def aclose(self) -> None:
-        """Stop the run, and return once everything that it did is on record. A later run on the thread can go on."""
+        """Stop the run, and return once everything that it did is on record. A later run on the same thread can go on
+        from there."""
         if self._stream.task is None:
             self._stream.is_dropped = True
         else:

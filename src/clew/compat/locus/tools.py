@@ -1,4 +1,5 @@
-"""`tool`: the decorator of Clew, which refuses the option of Locus' decorator that means something else."""
+"""`tool`, Clew's decorator for tools. It refuses the option `idempotent`, which means something else in Locus (another
+agent library) than in Clew."""
 
 from __future__ import annotations
 
@@ -29,16 +30,19 @@ def tool(
     *, name: str | None = None, description: str | None = None, **options: Any
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a function a tool: `@tool`, or `@tool(name="look", effect="none")`. The options are those of `clew.tool`.
+    """Make a function a tool that an agent can call: `@tool`, or `@tool(name="look", effect="none")`. The options are
+    those of `clew.tool`; any other one raises `InvalidInput`.
 
-    The context of a call is the parameter of the type `ToolContext`, whatever its name.
+    The function receives the context of a call in its parameter of the type `ToolContext`, whatever the name of the
+    parameter.
     """
     refuse("tool", {name: value for name, value in options.items() if name not in _KNOWN}, _KNOWN, _INSTEAD)
     return tools.tool(**options) if fn is None else tools.tool(fn)
 
 
 def checked_tools(given: list[Any]) -> list[Any]:
-    """Return these tools if none of them is one of Locus' own. Raises `InvalidInput` otherwise."""
+    """Return the tools in `given`. Raises `InvalidInput` if one of them was made by the decorator of Locus and not by
+    Clew's."""
     for one in given:
         if not isinstance(one, Tool) and hasattr(one, "fn") and hasattr(one, "parameters"):
             raise InvalidInput(

@@ -1,4 +1,5 @@
-"""Run checkpoints by the names of the Go package `session`: `Checkpoint` and `Store`, kept in Clew's threads."""
+"""`Checkpoint` and `Store`, which save the states of agent runs, under the names that they have in the Go package
+`session`. Runs are kept as threads of Clew."""
 
 from __future__ import annotations
 

@@ -40,17 +40,19 @@ _ELSEWHERE = {
 
 @runtime_checkable
 class _Model(Protocol):
-    """An object of Anthropic's SDK, such as a block of a response."""
+    """An object of Anthropic's SDK, such as a block of a response. Its method `model_dump` returns it as plain JSON
+    values."""
 
     def model_dump(self, *, mode: str, by_alias: bool, exclude_unset: bool) -> Any: ...
 
 
 @dataclass(init=False)
 class Checkpoint:
-    """The state of a run after an iteration: its conversation, and how far it has come.
+    """The state of an agent's run after an iteration, which is one response of the model with its tool calls: the
+    conversation, and how far the run has come.
 
-    `messages` are those that the loop sends to Anthropic's API: dicts, or dicts with the SDK's own blocks in them. The
-    object can be changed and saved again; `Store.save` records what it holds then.
+    `messages` are those that the user's own loop sends to Anthropic's API: dicts, which may contain block objects of
+    Anthropic's SDK. A checkpoint can be changed and saved again; `Store.save` records what it holds at that time.
     """
 
     run_id: str
@@ -132,7 +134,7 @@ def checked(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _in_utc(moment: datetime) -> datetime:
-    """Return the moment in UTC. One without a zone is taken as local time."""
+    """Return the moment in UTC. A moment without a time zone is taken as local time."""
     try:
         return moment.astimezone(UTC)
     except (OverflowError, ValueError, OSError):  # at the very edge of the calendar
@@ -159,7 +161,8 @@ def _blocks(content: Any, where: str) -> list[Any]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Return a copy of a value that consists of plain JSON values. Objects of Anthropic's SDK become dicts."""
+    """Return a copy of `value` that consists of plain JSON values. Objects of Anthropic's SDK become dicts. Raises
+    `InvalidInput` for any other object; `where` says in the error where it is."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, Mapping):
@@ -174,7 +177,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The fields of a checkpoint's file without its messages and system prompt."""
+    """What the file of a checkpoint (the state of a run) holds, except the messages and the system prompt."""
 
     run_id: str
     task_name: str = ""
@@ -206,8 +209,8 @@ _read_whole = msgspec.json.Decoder(_Whole, strict=True).decode
 
 
 def read_summary(path: Path) -> Summary | None:
-    """Read a checkpoint's file without its messages. Returns None if the file is JSON of another kind, without a
-    `run_id`. Raises `Corrupt` if it is no JSON, or a field has a value of the wrong kind."""
+    """Read a checkpoint's file, but not its messages and system prompt. Returns None if the file is JSON of another
+    kind, without a `run_id`. Raises `Corrupt` if the file is not JSON, or if a field has a value of the wrong kind."""
     data = _bytes(path)
     try:
         return _read_summary(data)
@@ -218,8 +221,8 @@ def read_summary(path: Path) -> Summary | None:
 
 
 def read_file(path: Path) -> Checkpoint:
-    """Read a checkpoint from its file, also from one that the Go package has written. Raises `Corrupt`, which names the
-    file, if it holds no checkpoint."""
+    """Read a checkpoint from its file, which Clew or the Go package `session` has written. Raises `Corrupt`, which
+    names the file, if it holds no checkpoint."""
     data = _bytes(path)
     try:
         found = _read_whole(data)
@@ -229,8 +232,9 @@ def read_file(path: Path) -> Checkpoint:
 
 
 def write_file(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint that `checked` has returned to its file, which is replaced as a whole. When this returns, the
-    file survives a power cut. Only this user can read it."""
+    """Write a checkpoint to the file at `path`, which is replaced as a whole. The checkpoint must be one that the
+    function `checked` has returned. When this returns, the file survives a power cut. Only this user can read the file.
+    """
     fields = {name: getattr(checkpoint, name) for name in FIELDS}
     fields["created_at"] = _rfc3339(checkpoint.created_at)
     try:

@@ -1,8 +1,8 @@
-"""Translate a run checkpoint into the entries of a thread's log, and the state of a thread into a run checkpoint. Pure:
-no I/O.
+"""Translate a run checkpoint (the saved state of a run) into the entries of a thread's log, and the state of a thread
+into a run checkpoint. Pure: no I/O.
 
 The messages become messages of the thread, so that every part of Clew can show them and go on with them. If a message
-read back from there would differ from the one that was given, it is kept beside it as it was given.
+would be different when it is read back from the thread, its original form is stored too.
 """
 
 from __future__ import annotations
@@ -45,10 +45,14 @@ that the message has in the conversation of the thread."""
 _ALL_AS_GIVEN = f"{TAG}:messages"
 """The name in the thread's state under which all messages are kept as they were given, if they cannot be told from those
 of the thread one by one."""
+_PROMPT = f"{TAG}:system_prompt"
+"""The name in the thread's state under which the system prompt that was saved last is kept. An agent that goes on with
+the run records a prompt of its own on the thread, or none."""
 
 
 class _Saved(msgspec.Struct, frozen=True):
-    """The checkpoint that was saved last, and what the thread had then. What it has in addition is work of an agent."""
+    """The checkpoint (state of a run) that was saved last, without its messages, and how many turns, tokens and
+    messages the thread had then. What the thread has beyond that was added by an agent."""
 
     summary: Summary
     turns: int = 0
@@ -62,7 +66,8 @@ class _Saved(msgspec.Struct, frozen=True):
     """Whether the messages can be told from those of the thread one by one."""
 
     def grown(self, turns: int, input_tokens: int, output_tokens: int) -> Summary:
-        """Return the summary of the run once its thread has these turns and tokens."""
+        """Return the summary of the run for a thread that has these numbers of turns and tokens now. What came in since
+        the last save is added to the summary that was saved."""
         return msgspec.structs.replace(
             self.summary,
             iteration=max(0, self.summary.iteration + turns - self.turns),
@@ -71,33 +76,36 @@ class _Saved(msgspec.Struct, frozen=True):
         )
 
     def covers(self, state: State) -> bool:
-        """Return whether the conversation is still the one that was saved."""
+        """Return whether the conversation in `state`, the state of the thread, is still the one that was saved last."""
         seen = len(state.messages)
         return self.messages == seen and self.last == _place(state, seen)
 
 
 class _Kept(NamedTuple):
-    """The messages of a checkpoint as a thread has them. `ends` are, for each of them, how many messages of the
-    thread's conversation there are up to its end; None if they are not known one by one."""
+    """The messages of a checkpoint (state of a run), and where a thread has them. A message in `params`, in the form of
+    Anthropic's API, may be several messages of the thread: for each, `ends` has the number of messages of the thread's
+    conversation up to its end. `ends` is None if the messages cannot be matched one by one."""
 
     params: list[Param]
     ends: list[int] | None
 
 
 class Known(NamedTuple):
-    """What is known of a thread since the last save, so that the next one need not read it all again."""
+    """What the last save of a run has found out about the thread. The next save uses it, instead of working it out
+    again from the whole thread."""
 
     saved: _Saved
     kept: _Kept
 
 
 def changes(old: State, new: Checkpoint, known: Known | None = None) -> tuple[list[Logged], Known]:
-    """Return the entries that make `new`, a checkpoint that `checked` has returned, the state of its thread, and what
-    to give to the next call for this thread as `known`. `old` is the thread's state.
+    """Return two things: the entries that make the checkpoint `new` the state of its thread, and a `Known`, to be given
+    to the next call for this thread as `known`. `old` is the thread's state. `new` is a checkpoint that the function
+    `checked` has returned.
 
-    Messages that `old` has already are not recorded again. If the conversation parts from the one on record, the thread
-    is rewound to there first. Calls at the end that have no result are recorded as begun: the loop may have run them
-    before it was stopped.
+    Messages that `old` has already are not recorded again. If the conversation in `new` differs from the one in `old`,
+    the thread is first rewound to the last message that both have. Tool calls at the end that have no result are
+    recorded as begun: the loop that runs the tools may have run them before it was stopped.
     """
     running = _Draft(old)
     if not old.history or (old.agent, old.system_prompt) != (new.task_name, new.system_prompt):
@@ -132,6 +140,8 @@ def changes(old: State, new: Checkpoint, known: Known | None = None) -> tuple[li
         stale.discard(_ALL_AS_GIVEN)
     running.add(*(StateSet(name, None) for name in sorted(stale)))
     state = running.state()
+    if (state.state.get(_PROMPT) or "") != new.system_prompt:
+        running.add(StateSet(_PROMPT, new.system_prompt or None))
     running.add(*(ToolIntent(call.message, call.index) for call in state.calls if call.status == "not_started"))
     spent = _spent(old, before, new)
     if spent != Usage():
@@ -145,8 +155,8 @@ def changes(old: State, new: Checkpoint, known: Known | None = None) -> tuple[li
 
 
 def check_messages(new: Checkpoint, known: Known | None) -> None:
-    """Raise `InvalidInput`, with the place, if a message is not as Anthropic's API takes it. Messages that the last save
-    had too are not looked at again."""
+    """Raise `InvalidInput`, which names the message by its index, if a message of the checkpoint `new` does not have
+    the form that Anthropic's API takes. Messages that the last save had too, as `known` says, are not checked again."""
     before = known.kept.params if known is not None else []
     for number, param in enumerate(new.messages):
         if number >= len(before) or before[number] != param:
@@ -169,15 +179,17 @@ class _Draft:
 
 
 def checkpoint_of(state: State, run_id: str, created_at: datetime) -> Checkpoint:
-    """Return the checkpoint of a run from the state of its thread.
+    """Return the checkpoint of a run, made from the state of the run's thread.
 
     If an agent of Clew has gone on with the thread since the last save, its turns and tokens are counted in, and the
-    messages are in the form in which Clew sends them. If nothing was ever saved, all is read from the thread, and the
-    time is `created_at`.
+    messages are in the form in which Clew sends them to the model. The system prompt is the one that was saved, unless
+    the agent had one of its own. If the run was never saved, everything comes from the thread, and `created_at` is the
+    checkpoint's time.
     """
     saved = _saved(state.tags)
     summary = saved.grown(state.turns, state.usage.input_tokens, state.usage.output_tokens)
-    found = summary.checkpoint(_kept(state, saved).params, state.system_prompt)
+    prompt = state.system_prompt or state.state.get(_PROMPT) or ""
+    found = summary.checkpoint(_kept(state, saved).params, prompt)
     found.run_id = run_id
     if TAG not in state.tags:
         found.task_name, found.created_at = state.agent, created_at
@@ -185,8 +197,9 @@ def checkpoint_of(state: State, run_id: str, created_at: datetime) -> Checkpoint
 
 
 def summary_of(head: Head) -> Summary:
-    """Return the summary of a run's checkpoint from the head of its thread. If nothing was ever saved for the run, it
-    has what an agent of Clew has done."""
+    """Return the summary of a run's checkpoint, which has no messages, from the head of the run's thread. If no
+    checkpoint was ever saved for the run, the summary has the numbers of turns and tokens that an agent of Clew has
+    used."""
     found = _saved(head.tags).grown(head.turns, head.input_tokens, head.output_tokens)
     if TAG in head.tags:
         return msgspec.structs.replace(found, run_id=head.thread_id)
@@ -194,7 +207,8 @@ def summary_of(head: Head) -> Summary:
 
 
 def _saved(tags: dict[str, str]) -> _Saved:
-    """Return what the tags of a thread say about the checkpoint that was saved last; an empty one if there is none."""
+    """Return the record of the checkpoint that was saved last, from the tags of the thread. Returns an empty record if
+    the tags have none."""
     try:
         return msgspec.json.decode(tags.get(TAG, ""), type=_Saved)
     except msgspec.DecodeError:
@@ -202,8 +216,9 @@ def _saved(tags: dict[str, str]) -> _Saved:
 
 
 def _kept(state: State, saved: _Saved) -> _Kept:
-    """Return the messages of a thread's conversation as the checkpoint had them. If an agent has gone on with it or
-    changed it, they are in the form in which Clew sends them to Anthropic."""
+    """Return the messages of a thread's conversation as they were in the checkpoint that was saved last, which `saved`
+    describes. If an agent has gone on with the conversation or changed it, they are in the form in which Clew sends
+    them to Anthropic."""
     seen = state.messages
     if not seen:
         return _Kept([], [])
@@ -222,8 +237,9 @@ def _kept(state: State, saved: _Saved) -> _Kept:
 
 
 def _place(state: State, count: int) -> int:
-    """Return the index in the history of the message number `count` of the conversation, counted from 1; -1 if there is
-    none."""
+    """Return the index that a message of the conversation has in the thread's history, which contains rewound messages
+    too. `count` is the number of the message in the conversation, counted from 1. Returns -1 if there is no such
+    message."""
     for start, stop in state.view:
         if 0 < count <= stop - start:
             return start + count - 1
@@ -232,8 +248,8 @@ def _place(state: State, count: int) -> int:
 
 
 def _is_stale(name: str, start: int) -> bool:
-    """Return whether a name in the thread's state is that of a message which is kept as it was given, and which is not
-    among the first `start` messages of the conversation, or that of all messages."""
+    """Return whether the value `name` in a thread's state is out of date if only the first `start` messages of the
+    conversation stay. Returns True if the value holds a later message in its original form, or all messages."""
     return name == _ALL_AS_GIVEN or (name.startswith(_AS_GIVEN) and int(name.removeprefix(_AS_GIVEN)) >= start)
 
 
@@ -250,9 +266,11 @@ def _read(param: Param, where: str) -> tuple[Message, ...]:
 
 
 def _written(messages: Sequence[Message]) -> Param | None:
-    """Return the one message of Anthropic's API that these messages of Clew are sent as; None if they are not sent.
+    """Translate messages of Clew into the one message of Anthropic's API that Clew sends for them. Returns None if Clew
+    sends nothing for them.
 
-    Results are sent only after their calls, and a response only after a prompt, so that these are put before them.
+    Clew never sends tool results without their calls, or a response without a prompt. So placeholders for missing calls
+    and prompts are added for the translation, and left out of the result.
     """
     results = [block for message in messages for block in message.content if isinstance(block, ToolResult)]
     before: list[Message] = []
@@ -266,7 +284,8 @@ def _written(messages: Sequence[Message]) -> Param | None:
 
 
 def _spent(old: State, saved: _Saved, new: Checkpoint) -> Usage:
-    """Return the tokens of the run that the thread's totals do not have yet."""
+    """Return the tokens that the checkpoint `new` counts and that the thread's totals do not have yet. `old` is the
+    thread's state, and `saved` the record of the last save."""
     before = saved.grown(old.turns, old.usage.input_tokens, old.usage.output_tokens)
     return Usage(max(0, new.input_tokens - before.input_tokens), max(0, new.output_tokens - before.output_tokens))
 

@@ -1,4 +1,5 @@
-"""`Store`: run checkpoints in a folder, each kept as a thread of Clew, or as one readable JSON file."""
+"""`Store` keeps run checkpoints (saved states of agent runs) in a folder, each as a thread of Clew or as one readable
+JSON file."""
 
 from __future__ import annotations
 
@@ -25,18 +26,19 @@ _ELSEWHERE = {
 
 
 class Store:
-    """Keeps one checkpoint for each run in a folder. Saving a run again replaces its checkpoint.
+    """Keeps one checkpoint, the state of a run, for each run in a folder. Saving a run again replaces its checkpoint.
 
     By default a run is a thread in the SQLite store `clew.db` in the folder, and a save records only what is new. With
-    `json_files=True` it is the file `RUN_ID.json` in the folder, written as a whole by every save. In both cases a save
-    survives a power cut once it has returned.
+    `json_files=True` a run is the file `RUN_ID.json` in the folder, written as a whole by every save. In both cases a
+    save survives a power cut once it has returned.
 
-    Files that the Go package `session` has written in the folder are read where they are: a run without a thread is
-    looked for there.
+    A run that has no thread is also looked for in the files that the Go package `session` has written in the folder.
+    These files are read where they are.
     """
 
     def __init__(self, dir: str | os.PathLike[str], *, json_files: bool = False, **others: Any) -> None:  # noqa: A002
-        """Create the folder if it does not exist. Any argument in `others` raises `InvalidInput`."""
+        """Create the folder `dir` if it does not exist. With `json_files=True`, checkpoints are kept as JSON files,
+        otherwise as threads in a database. Any argument in `others` raises `InvalidInput`."""
         for name in others:
             raise InvalidInput(f"Store({name}=…): {_ELSEWHERE.get(name, 'a Store takes dir and json_files')}.")
         if not isinstance(dir, str | os.PathLike) or not os.fspath(dir):
@@ -51,8 +53,8 @@ class Store:
         """What is known of the run that was saved last."""
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Keep this checkpoint in place of the run's former one. Raises `ThreadBusy` while an agent of Clew, or another
-        save, works on the run."""
+        """Save `checkpoint` as that of its run, in place of the one that was saved before. Raises `ThreadBusy` while an
+        agent of Clew, or another save, works on the run."""
         given = checked(checkpoint)
         known = self._known.get(given.run_id)
         check_messages(given, known)
@@ -65,9 +67,10 @@ class Store:
         self._known = {given.run_id: known}
 
     def load(self, run_id: str) -> Checkpoint:
-        """Return the checkpoint of a run. Raises `ThreadNotFound` if there is none.
+        """Return the last saved checkpoint of a run. Raises `ThreadNotFound` if there is none.
 
-        If an agent of Clew has gone on with the run since the last save, what it has done is part of the checkpoint.
+        If an agent of Clew has gone on with the run since then, what the agent has done is part of the checkpoint. The
+        system prompt stays the one that was saved, unless the agent had one of its own.
         """
         head = None if self._threads is None else self._threads.head(run_id)
         if self._threads is not None and head is not None:
@@ -98,13 +101,14 @@ class Store:
     def list(self) -> builtins.list[Checkpoint]:
         """Return all checkpoints, the newest first. They have no messages and no system prompt: `load` returns those.
 
-        Raises `Corrupt`, which names every file that cannot be read, so that no run is taken for one that is not there.
+        Raises `Corrupt`, which names every file that cannot be read, because the list would lack the runs in these
+        files.
         """
         found = {run.run_id: run for run in (*self._in_files(), *self._in_threads())}
         return sorted(found.values(), key=lambda run: (run.created_at, run.run_id), reverse=True)
 
     def close(self) -> None:
-        """Close the store of the threads. It is closed at the end of the process too."""
+        """Close the database of the threads. Without this call, it is closed at the end of the process."""
         if self._threads is not None:
             self._threads.close()
 
@@ -139,7 +143,7 @@ class Store:
             raise Corrupt(" ".join(damaged))
 
     def _path(self, run_id: str) -> Path | None:
-        """Return the path of a run's file, or None if there is none."""
+        """Return the path of the JSON file with the checkpoint of this run, or None if there is no such file."""
         if not _is_file_name(run_id):
             return None
         path = self.dir / f"{run_id}.json"
@@ -154,7 +158,8 @@ class Store:
 
 
 def _is_file_name(run_id: str) -> bool:
-    """Return whether a run with this id can have a file of its own, inside the folder."""
+    """Return whether a run with this id can have a file that is named by the id. Raises `InvalidInput` if the id is not
+    text."""
     if not isinstance(run_id, str):
         raise InvalidInput(f"a run_id is text, and not {run_id!r}.")
     is_plain = not set(run_id) & set('/\\\0:*?"<>|') and not run_id.startswith(".") and run_id.isprintable()

@@ -1,4 +1,5 @@
-"""The names of Stirrup, for its users: an agent whose interrupted tasks go on where they stopped.
+"""The classes of Stirrup, another agent library, for its users: an agent whose interrupted tasks go on where they
+stopped.
 
 The names, parameters and lines on the screen are those of Stirrup; the work is done by `clew.Agent`. All steps are on
 record as they happen, in a store of Clew instead of the folder `~/.cache/stirrup`.

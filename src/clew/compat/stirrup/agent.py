@@ -1,5 +1,5 @@
-"""`Agent` and `ChatCompletionsClient` with Stirrup's arguments, and the agent's sessions. In a session, each prompt is a
-task that goes on where it was stopped."""
+"""`Agent` and `ChatCompletionsClient` with the arguments that they have in Stirrup (another agent library), and the
+sessions of an agent. In a session, each prompt is a task that goes on where it was stopped."""
 
 from __future__ import annotations
 
@@ -70,15 +70,16 @@ _INSTEAD_IN_SESSION = {
 
 
 def default_tools() -> list[AnyTool]:
-    """Return a new list of the `DEFAULT_TOOLS`."""
+    """Return a new list with the `DEFAULT_TOOLS`, which are Clew's tools for files and commands."""
     return list(DEFAULT_TOOLS)
 
 
 class ChatCompletionsClient:
-    """A model behind OpenAI's Chat Completions API, or any endpoint that speaks it. In Clew a text is enough for that:
-    `Agent("openai:gpt-5")`.
+    """A model that is reached through OpenAI's Chat Completions API, at OpenAI or at any other endpoint that has this
+    API. Where the default settings are enough, the name of the model does instead: `Agent("openai:gpt-5", …)`.
 
-    The key is `api_key`, or else `OPENAI_API_KEY`. `base_url`, or else `OPENAI_BASE_URL`, leads to another endpoint.
+    `api_key` is the key, by default that in the environment variable `OPENAI_API_KEY`. `base_url` is the URL of another
+    endpoint, by default that in `OPENAI_BASE_URL`.
     """
 
     def __init__(
@@ -95,10 +96,9 @@ class ChatCompletionsClient:
         kwargs: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
-        """`max_tokens` limits each response; without it the endpoint decides. `context_window_tokens` is the size of the
-        model's context window, for a model that Clew does not know. `kwargs` are added to each request, and
-        `reasoning_effort` too. Raises `MissingExtra` if the `openai` package is not installed.
-        """
+        """`max_tokens` limits each response; without it the endpoint decides. `context_window_tokens` is the size of
+        the model's context window, for a model that Clew does not know. `reasoning_effort` and the items of `kwargs`
+        are added to each request. Raises `MissingExtra` if the `openai` package is not installed."""
         check_known("ChatCompletionsClient", unknown, {})
         given = {
             "context_window": context_window_tokens,
@@ -180,12 +180,13 @@ class Agent:
         checkpointer: Checkpointer | str | EllipsisType = ...,
         **settings: Any,
     ) -> None:
-        """`client` is a `ChatCompletionsClient`, or what `clew.Agent` takes as its model. Without `tools`, the agent has
-        the `DEFAULT_TOOLS`; it always has the tool `finish`, with which the model ends a task.
+        """`client` is a `ChatCompletionsClient`, or what `clew.Agent` takes as its model. Without `tools`, the agent
+        has the `DEFAULT_TOOLS`, which work on files and run commands; it always has the tool `finish`, with which the
+        model ends a task.
 
-        `checkpointer` is a store of Clew or its URL; by default that in `CLEW_STORE`, or a local file. `settings` are
-        other arguments of `clew.Agent` under their names there, such as `budget`, `compact_at`, `warn_turns` and
-        `handle_signals`.
+        `checkpointer` is a store of Clew or its URL; by default the URL in the environment variable `CLEW_STORE`, or a
+        local file. `settings` are other arguments of `clew.Agent` under their names there, such as `budget`,
+        `compact_at`, `warn_turns` and `handle_signals`.
         """
         if not isinstance(name, str) or not name:
             raise InvalidInput(f"name is the name of the agent, a text that is not empty, and not {name!r}")
@@ -219,7 +220,8 @@ class Agent:
         return self._client
 
     def task_hash(self, prompt: str) -> str:
-        """Return the hash by which `CacheManager` knows the task of this prompt. Runs nothing."""
+        """Return the hash by which `CacheManager`, which lists and deletes tasks, knows the task of this prompt. The
+        task is not run."""
         return compute_task_hash(prompt)
 
     def session(
@@ -233,12 +235,12 @@ class Agent:
     ) -> Session:
         """Return a session, to be used as `async with agent.session(…) as session`.
 
-        The tools work in the folder `output_dir`. Without it, they work in a temporary folder that is removed at the end
-        of the session; its files are on record with the task.
+        The tools work in the folder `output_dir`. Without it, they work in a temporary folder that is removed at the
+        end of the session; the files in that folder are on record with the task.
 
-        With `resume`, a prompt that was asked before goes on where it was stopped. Without it, it is asked anew; what is
-        on record of it stays in the thread's history. A task that has ended well is deleted from the store, unless
-        `clear_cache_on_success=False`, for which `clear_on_success=False` is another name.
+        With `resume`, a prompt that was asked before goes on where it was stopped. Otherwise it is asked anew, and what
+        was said and done for it before stays in the thread's history only. A task that has ended well is deleted from
+        the store, unless `clear_cache_on_success=False`, for which `clear_on_success=False` is another name.
         """
         check_known("session", unknown, _INSTEAD_IN_SESSION)
         if clear_cache_on_success is not None and clear_on_success is not None:
@@ -258,7 +260,7 @@ class Agent:
         return resolve_model(self._client)
 
     def _open_store(self) -> tuple[Checkpointer, bool]:
-        """Return the store, and whether it was opened here and so has to be closed."""
+        """Return two things: the store, and whether this call has opened it, so that the caller has to close it."""
         if isinstance(self._checkpointer, Checkpointer):
             return self._checkpointer, False
         return open_checkpointer(None if self._checkpointer is ... else self._checkpointer), True
@@ -268,7 +270,7 @@ class Agent:
 
 
 class Session:
-    """Works on tasks in one folder. Made by `agent.session`."""
+    """Works on tasks in one folder, a task for each prompt. Made by `agent.session`."""
 
     def __init__(self, agent: Agent, folder: Path | None, *, resume: bool, clear: bool) -> None:
         self._agent = agent
@@ -299,11 +301,12 @@ class Session:
         await settle(self._close())
 
     async def run(self, init_msgs: str) -> Outcome:
-        """Work on the task that this prompt asks for, until the model ends it with the tool `finish`.
+        """Work on the task that the prompt `init_msgs` asks for, until the model ends it with the tool `finish`.
 
-        With `resume=True` in the session, a task that is on record goes on where it stopped, and the line "Resuming from
-        cached state at turn …" is printed to stderr. A task that was kept after its end returns its outcome at once. If
-        the task is stopped or fails, "Cached state for task …" is printed with its hash, and the error is raised.
+        If the session has `resume=True`, a task that is on record goes on where it stopped, and the line "Resuming from
+        cached state at turn …" is printed to stderr. For a task that has ended and was kept, the outcome is returned at
+        once. If the task is stopped or fails, "Cached state for task …" is printed with its hash, and the error is
+        raised.
         """
         agent, store = self._entered()
         task_hash = compute_task_hash(init_msgs)
@@ -324,8 +327,9 @@ class Session:
         return Outcome(self.result.output, [list(state.messages)], state.metadata)
 
     async def _prepare(self, store: Checkpointer, thread_id: str) -> bool:
-        """Make the task's thread ready to be run, and return whether it is done already. Without `resume`, what is on
-        record of the task is rewound, so that the prompt is asked anew. If the task goes on, say so."""
+        """Prepare the thread of a task for a run, and return whether the task is done already. If the session is not
+        one that resumes tasks, the messages of an earlier run are rewound, so that the prompt is asked anew. If the
+        task goes on, this prints a line that says so."""
         head = None if is_absent(store) else await store.head(thread_id)
         if head is None or (head.lease is not None and is_live(head.lease)):
             return False  # a live holder's thread is refused by the run itself

@@ -1,5 +1,5 @@
-"""`CacheManager`: lists, reads, saves and clears what a store holds of Stirrup tasks. A task is one prompt and all the
-work for it; what Stirrup calls its cache is a thread in Clew."""
+"""`CacheManager` lists, reads, saves and deletes the tasks of Stirrup agents in a store. A task is one prompt and all
+the work for it. Stirrup (another agent library) keeps tasks in a cache; Clew keeps each as a thread."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ _INSTEAD = {
 
 
 def compute_task_hash(init_msgs: str) -> str:
-    """Return the hash by which a task is known: the same for the same prompt, as in Stirrup. Runs nothing.
-
-    The hash is the one that Stirrup computes, so a task that was imported keeps its name.
-    """
+    """Return the hash by which the task of the prompt `init_msgs` is known. The same prompt always gives the same hash,
+    and this is the one that Stirrup computes, so that an imported task keeps its hash. Raises `InvalidInput` if the
+    prompt is empty or not a text."""
     if not isinstance(init_msgs, str) or not init_msgs.strip():
         raise InvalidInput(
             f"a task is a prompt, a text that is not empty, and not {init_msgs!r}. To begin with several messages, save "
@@ -55,8 +54,8 @@ def thread_of(task_hash: str) -> str:
 
 
 def check_known(what: str, unknown: Collection[str], instead: Mapping[str, str]) -> None:
-    """Raise `InvalidInput` if a call was given keywords that it does not have. `what` names the call. `instead` says for
-    keywords of Stirrup what Clew calls them."""
+    """Raise `InvalidInput` if `unknown`, the keywords of a call that are not among its parameters, is not empty. `what`
+    is the name of what was called. `instead` says for some keywords of Stirrup what Clew has in their place."""
     for name in sorted(unknown):
         hint = instead.get(name, "neither Stirrup's documents nor Clew know it")
         raise InvalidInput(f"{what} has no argument {name}=: {hint}.")
@@ -64,7 +63,7 @@ def check_known(what: str, unknown: Collection[str], instead: Mapping[str, str])
 
 async def forget(store: Checkpointer, thread_id: str) -> None:
     """Delete a thread and the threads of its sub-agents, if the store has them. Raises `ThreadBusy` if a live process
-    works on it."""
+    works on one of these threads."""
     if is_absent(store) or await store.head(thread_id) is None:
         return
     children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
@@ -75,16 +74,17 @@ async def forget(store: Checkpointer, thread_id: str) -> None:
 
 
 class CacheManager:
-    """Lists and manages the tasks of Stirrup agents that a store holds. Its methods block, so a script can call them
-    anywhere.
+    """Lists and manages the tasks of Stirrup agents in a store. A task is one prompt and all the work for it. The
+    methods block until they are done, so a script can call them anywhere.
 
-    A cache here is a thread of Clew, named `stirrup:` and the task's hash. It is written as the agent works, so it is
-    there after a kill too. `clew ls`, `clew show` and all other commands work on it.
+    What Stirrup calls a cache is a thread of Clew here. The id of the thread is `stirrup:` and the task's hash. The
+    thread is written as the agent works, so it is there after a kill too. `clew ls`, `clew show` and all other commands
+    work on it.
     """
 
     def __init__(self, *, checkpointer: str | None = None, **unknown: Any) -> None:
-        """`checkpointer` is the URL of the store that the agents use; by default it is that in `CLEW_STORE`, or a local
-        file."""
+        """`checkpointer` is the URL of the store that the agents use; by default the URL in the environment variable
+        `CLEW_STORE`, or a local file. Any argument in `unknown` raises `InvalidInput`."""
         check_known("CacheManager", unknown, _INSTEAD)
         if checkpointer is not None and not isinstance(checkpointer, str):
             raise InvalidInput(
@@ -103,11 +103,11 @@ class CacheManager:
         return self._on_store(listed, [])
 
     def get_cache_info(self, task_hash: str) -> dict[str, Any] | None:
-        """Return what is on record of a task, or None if the store does not have it.
+        """Return a dict with what is on record of a task, or None if the store does not have the task.
 
-        The keys are Stirrup's: `task_hash`; `turn`, the number of responses of the model that the conversation has;
-        `timestamp`, when it was changed last; `agent_name`; `has_files`. In addition there is `status`: `interrupted`,
-        `failed`, `waiting`, `running` or `done`.
+        The keys are Stirrup's: `task_hash`; `turn`, the number of responses of the model in the conversation;
+        `timestamp`, when the task was changed last; `agent_name`; `has_files`. In addition there is `status`:
+        `interrupted`, `failed`, `waiting`, `running` or `done`.
         """
 
         thread_id = thread_of(task_hash)
@@ -151,9 +151,9 @@ class CacheManager:
     def save_state(self, task_hash: str, state: Checkpoint, exec_env_dir: str | os.PathLike[str] | None = None) -> None:
         """Make `state` the state of a task. With `exec_env_dir`, the files of that folder become the task's files.
 
-        An agent needs no saving: use this to change a conversation, or to begin one with several messages. Only what
-        differs is written. Raises `InvalidInput` if a part of the state cannot be recorded, and `ThreadBusy` if an agent
-        works on the task now.
+        An agent saves its work by itself: use this method to change a conversation, or to begin one with several
+        messages. Only what differs from the stored state is written. Raises `InvalidInput` if a part of the state
+        cannot be recorded, and `ThreadBusy` if an agent works on the task now.
         """
         thread_id = thread_of(task_hash)
         folder = None if exec_env_dir is None else Path(exec_env_dir)
@@ -169,8 +169,9 @@ class CacheManager:
         self._on_store(save, None, makes=True)
 
     def restore_files(self, task_hash: str, dest_dir: str | os.PathLike[str]) -> bool:
-        """Copy the files of a task into a folder, which is made if it does not exist. Return False if none are on
-        record. Other files in the folder stay; those with the same name are replaced."""
+        """Copy the files of a task into the folder `dest_dir`, which is made if it does not exist. Other files in the
+        folder stay; those with the same name are replaced. Returns True, or False if no files of the task are on
+        record."""
         thread_id, target = thread_of(task_hash), Path(dest_dir)
 
         async def restore(store: Checkpointer) -> bool:
@@ -187,8 +188,8 @@ class CacheManager:
         return self._on_store(restore, False)
 
     def _on_store(self, work: Callable[[Checkpointer], Awaitable[T]], absent: T, *, makes: bool = False) -> T:
-        """Open the store, return what `work` gives for it, and close the store. If the store does not exist yet, return
-        `absent` and make nothing, unless `makes` is set."""
+        """Open the store, call `work` with it, close the store, and return what `work` has returned. If the store does
+        not exist yet, return `absent` and make nothing, unless `makes` is set."""
 
         async def opened() -> T:
             async with open_checkpointer(self._url) as store:
@@ -198,8 +199,8 @@ class CacheManager:
 
 
 def _blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end and return its result. In a program whose event loop is running, it runs in an OS thread of
-    its own."""
+    """Run the coroutine `work` to its end and return its result. If an event loop is already running in this OS thread,
+    `work` runs in another OS thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

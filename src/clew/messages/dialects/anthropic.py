@@ -96,7 +96,8 @@ def origins(conversation: Sequence[Message]) -> list[int]:
 
 
 def _arranged(conversation: Sequence[Message], notes: Notes) -> tuple[list[Part], list[_Run]]:
-    """Return the JSON for `system` (instructions at the start) and alternating messages. Adds losses to `notes`."""
+    """Return the JSON for `system` (the instructions at the start of the conversation), and the messages that follow,
+    in which user and model alternate. Adds to `notes` what the API cannot express."""
     system: list[Part] = []
     runs: list[_Run] = []
     begun = False
@@ -150,7 +151,9 @@ def _join(runs: list[_Run]) -> list[_Run]:
 
 
 def _tidy(placed: list[_Placed], last: bool, notes: Notes) -> None:
-    """Remove thinking from the end of a response, in place. If it is the `last` message, also white space at its end."""
+    """Remove thinking from the end of a response, whose JSON objects are `placed`. If the response is the `last`
+    message of the request, also remove white space at its end. Changes the list itself, and adds to `notes` what is
+    removed."""
     while placed:
         part, at = placed[-1]
         if part["type"] in _THINKING:
@@ -202,8 +205,8 @@ def _read_message(message: dict[str, Any], where: str) -> list[Message]:
 
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
-    """Return a block as JSON for this place (a role, or inside a tool result), or None if the API accepts no such block
-    there. Adds to `notes` what of the block the API cannot express."""
+    """Return a block as JSON for this `place` (a message of that role, or a tool result), or None if the API accepts no
+    such block there. Adds to `notes` what of the block the API cannot express."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)
@@ -227,9 +230,9 @@ def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
 def _with(
     kind: str, part: Part, block: Text | Image | File | Thinking | ToolCall | ToolResult, at: At, n: Notes
 ) -> Part:
-    """Return `part` with the type `kind` and with this API's fields from the block's `extra`, which holds the fields
-    that only one vendor has. If the result does not keep all of `extra`, adds a loss to `n`. `at` is the block's place
-    in the conversation."""
+    """Return `part`, the JSON of a block, with the type `kind` and with the block's fields that only this API has.
+    These fields are in the block's `extra`. If not all of `extra` can be sent, adds that loss to `n`. `at` is the
+    block's place in the conversation."""
     fields = own(block.extra, NAME, _FIELDS[kind])
     check(block.extra, NAME, fields, at, n)
     return {"type": kind, **part, **fields}
@@ -281,7 +284,8 @@ def _write_file(block: File, place: Place, at: At, notes: Notes) -> Part:
 
 
 def _document(block: File) -> tuple[Part, File] | None:
-    """Return the JSON `source` of a document for this file, and the `File` read back from it. None if not sendable."""
+    """Return two forms of a file: the JSON `source` with which it is sent as a document, and the `File` that Clew would
+    make of that JSON when it reads it back. Return None if the file cannot be sent."""
     form = shared.file_form(block)
     if form == "data" and block.data:
         if block.media_type == _PDF:
@@ -311,8 +315,9 @@ def _as_text(block: File) -> str | None:
 
 
 def _write_thinking(block: Thinking, at: At, notes: Notes) -> Part | None:
-    """Return thinking as JSON if it is signed, or encrypted by Anthropic (without fields of OpenAI's API in `extra`).
-    The API refuses other thinking: it is added to `notes` as lost, and None is returned."""
+    """Return a block of thinking as JSON if it has a signature, or if it is encrypted and does not come from OpenAI's
+    API (it has no fields of that API in `extra`). The API refuses other thinking: it is added to `notes` as lost, and
+    None is returned."""
     if block.signature:
         if block.encrypted is not None:
             notes.add(at, "the encrypted form of thinking", "signed thinking is sent as it is")
@@ -360,8 +365,9 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """Read the JSON of an opaque block (of a kind unknown so far) again: this version may know the kind. Return the
-    block, or None if the JSON is invalid. `inside` (whether it is in a tool result) is not used here."""
+    """Read the JSON of an opaque block again. The block was of an unknown kind when it was first read, but this version
+    may know the kind. Return the block, or None if the JSON is invalid. `inside` (whether the block is in a tool
+    result) is not used here."""
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return None
@@ -372,7 +378,8 @@ def reread(block: Opaque, inside: bool) -> Block | None:
 
 
 def _fits(value: Any, place: Place) -> bool:
-    """Return whether the API accepts `value`, the JSON of an opaque block, in this role or inside a tool result."""
+    """Return whether the API accepts `value`, the JSON of a block of a kind that Clew does not know, in this `place`: a
+    message of that role, or a tool result."""
     kind = value["type"]
     by_assistant = kind in _ASSISTANT_ONLY or kind.endswith("_tool_result")
     if place == "assistant":
@@ -384,7 +391,8 @@ def _fits(value: Any, place: Place) -> bool:
 
 def read_part(part: Part, where: str) -> Block:
     """Return the block for a JSON object of a message's content. An object of an unknown type or shape becomes an
-    `Opaque` block. Raises `InvalidInput` if a field is missing; `where` names the message in the error."""
+    `Opaque` block, which holds it unchanged. Raises `InvalidInput` if a field is missing; `where` names the message in
+    the error."""
     kind = part["type"]
     extra = extra_of(NAME, beside(part, _FIELDS.get(kind, ())))
     if kind == "text":

@@ -1,8 +1,8 @@
 """Put a conversation into the one order that every API accepts: each response, followed by one result for each tool
 call.
 
-This is done once, on Clew's own blocks, before a dialect writes them as JSON. A conversation that is already in this
-order is not changed. So writing a conversation, reading it back and writing it again gives the same JSON.
+This is done on Clew's own blocks, before they are written as the JSON of a vendor. A conversation that is already in
+this order is not changed. So writing a conversation, reading it back and writing it again gives the same JSON.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ def arrange(
     every API accepts.
 
     Each tool result moves to its call. A result without a call becomes text, and a call without a result gets one that
-    says that its outcome is unknown. Ids and names that `rules` forbid are replaced. `reread` reads opaque blocks (of a
-    kind that was unknown) of this dialect again; those of other dialects are left out. What the API cannot express is
-    added to `notes`.
+    says that its outcome is unknown. Ids and names that `rules` forbid are replaced. `dialect` is the format of a
+    vendor's API in which the conversation will be written. `reread` reads opaque blocks (of a kind that was unknown) of
+    this dialect again; opaque blocks of other dialects are left out. What the API cannot express is added to `notes`.
     """
     board = _Board(notes)
     for index, message in enumerate(conversation):
@@ -232,9 +232,9 @@ def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, not
     """Return the block as it is, unless it is opaque (of a kind that was unknown when it was read). An opaque block is
     read again with `reread`, because this version may know its kind, and the resulting block is returned.
 
-    `dialect` is the vendor's format that the conversation is being written in. Returns None if an opaque block is of
-    another dialect or invalid. `inside` is True for a block in a tool result, and `at` is the block's place. If the
-    block is lost or changed, that is added to `notes`.
+    `dialect` is the format of a vendor's API in which the conversation is being written. Returns None if an opaque
+    block is of another dialect or invalid. `inside` is True for a block in a tool result, and `at` is the block's
+    place. If the block is lost or changed, that is added to `notes`.
     """
     if not isinstance(block, Opaque):
         return block
@@ -315,8 +315,9 @@ def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: Cal
 
 
 def as_user(turn: Said, notes: Notes) -> list[Piece]:
-    """Return the blocks of a message to the model as a user's blocks, for an API that knows no other role there. Text of
-    instructions is put between `<system>` tags. Adds to `notes` what comes back as something else."""
+    """Return the blocks of a message to the model as a user's blocks, for an API that knows no other role there. Text
+    of instructions is put between `<system>` tags. Adds to `notes` each block that would be in another kind of message
+    when the request is read back."""
     if turn.role == "user":
         return turn.pieces
     pieces = []
@@ -347,12 +348,13 @@ def _there(number: int) -> Text:
 
 
 def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[Piece], list[Piece]]:
-    """Move blocks that the API does not accept inside a tool result to after all results. `moves` says which blocks
-    these are.
+    """Move blocks that the API does not accept inside a tool result out of the results. `moves` says which blocks these
+    are.
 
     Returns two lists: the results, with a numbered line of text in place of each moved block, and the moved blocks,
-    each after a line of text with the same number. If a result already has a text that looks like such a
-    line, a loss is added to `notes`: when the payload is read back, this text may be replaced by a moved block.
+    each after a line of text with the same number. The caller sends the second list after all results. If a result
+    already has a text that looks like such a line, that is added to `notes` as a loss: when the request is read back,
+    this text may be replaced by a moved block.
     """
     kept: list[Piece] = []
     moved: list[Piece] = []
@@ -373,11 +375,12 @@ def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[P
 def reattach(
     results: Sequence[ToolResult], blocks: Sequence[Block], start: int, moves: Moves
 ) -> tuple[tuple[ToolResult, ...], int]:
-    """Undo `detach`: put moved blocks back into the results. The moved blocks are expected in `blocks` from index
-    `start` on.
+    """Put images and files that `detach` moved out of tool results back into these results. They are expected in
+    `blocks` from index `start` on, each after a text with a number, and each result has a text with the same number
+    where the block was.
 
     Returns the results, and how many of `blocks` were used. If the numbers in the texts do not match, the results are
-    returned unchanged, with 0.
+    returned unchanged, with 0. `moves` returns whether a block may have been moved.
     """
     marks = [
         (at, index, match[1])
@@ -401,8 +404,9 @@ def reattach(
 
 
 def split_user(blocks: list[Block], moves: Moves) -> list[Message]:
-    """Split the blocks of one user message of an API into tool messages, for the tool results among them, and user
-    messages, for the rest. Images and files that `detach` moved out of a result are put back into it."""
+    """Split the blocks of one user message of an API into tool messages, for the tool results among the blocks, and
+    user messages, for the rest. An image or file that was sent after a result, because the API does not accept it
+    inside, is put back into the result. `moves` returns whether a block is such an image or file."""
     messages: list[Message] = []
     at = 0
     while at < len(blocks):

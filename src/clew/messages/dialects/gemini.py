@@ -1,6 +1,7 @@
-"""Translates conversations to and from Gemini's API: `systemInstruction`, then contents of user and model in turn.
+"""Translates conversations to and from Gemini's API: `systemInstruction`, then the API's messages, which it calls
+contents, of user and model in turn.
 
-`gemini_parts` translates the parts of the contents, such as texts, function calls and images.
+`gemini_parts` translates the parts of which a content consists, such as texts, function calls and images.
 """
 
 from __future__ import annotations
@@ -53,15 +54,16 @@ _ABOUT = ("citationMetadata", "groundingMetadata", "urlContextMetadata")
 
 
 class _Content(NamedTuple):
-    """One content of the request: everything that one side says before the other side speaks."""
+    """One content, as Gemini calls a message of the request: everything that one side (user or model) says before the
+    other side speaks."""
 
     role: Literal["user", "model"]
     parts: list[Part]
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
-    """Return a request's JSON: `contents`, and `systemInstruction` if there are instructions. Adds to `notes` what the
-    API cannot express."""
+    """Return a request's JSON: `contents`, which are the messages, and `systemInstruction` if there are instructions.
+    Adds to `notes` what the API cannot express."""
     system: list[Part] = []
     contents: list[_Content] = []
     for turn in arrange(conversation, NAME, _RULES, reread, notes):
@@ -82,7 +84,8 @@ def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
 
 
 def _add(contents: list[_Content], role: Literal["user", "model"], parts: list[Part]) -> None:
-    """Add parts to the last content if it has the same role, else as a new one."""
+    """Add parts (JSON objects, such as a text) to the last message of the request if it has the same role, else as a
+    new message."""
     if parts and contents and contents[-1].role == role:
         contents[-1].parts.extend(parts)
     elif parts:
@@ -94,7 +97,8 @@ def _parts(pieces: list[Piece], place: Place, notes: Notes) -> list[Part]:
 
 
 def _answers(turn: Response, notes: Notes) -> list[Part]:
-    """Return the results of a response's calls as parts, followed by the images and files that were in them."""
+    """Return the results of a response's calls as parts (JSON objects of a Gemini message), followed by the images and
+    files that were in the results. Adds to `notes` what the API cannot express."""
     kept, moved = detach(turn.answers, moves, notes)
     names = [piece.call.name for piece in turn.pieces if isinstance(piece.block, ToolCall)]
     results = [write_result(answer, name, notes) for answer, name in zip(kept, names, strict=True)]
@@ -102,8 +106,8 @@ def _answers(turn: Response, notes: Notes) -> list[Part]:
 
 
 def read(payload: Any) -> tuple[Message, ...]:
-    """Return the messages in `payload`: a request body, a list of contents, one content, or a response, of which the
-    first candidate is read. Raises `InvalidInput` if it is malformed."""
+    """Return the messages in `payload`: a request body, a list of contents (Gemini's messages), one content, or a
+    response, of which the first candidate is read. Raises `InvalidInput` if it is malformed."""
     if isinstance(payload, dict) and "candidates" in payload:
         return _read_response(payload)
     messages: list[Message] = []
@@ -140,8 +144,8 @@ def _read_response(payload: dict[str, Any]) -> tuple[Message, ...]:
 
 
 class _Reader:
-    """Reads contents, and gives ids to the function calls that have none. A function response without an id answers
-    the first such call of its function that has no response yet."""
+    """Reads contents (Gemini's messages), and gives ids to the function calls that have none. A function response
+    without an id answers the first call of the same function that had no id and has no response yet."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[str]] = {}
@@ -149,7 +153,8 @@ class _Reader:
         self._index = 0
 
     def messages(self, content: dict[str, Any], where: str, index: int) -> list[Message]:
-        """Return the messages in one content. `index` is its number, and `where` names it in errors."""
+        """Return Clew's messages for one content (a message of Gemini). `index` is the position of the content in the
+        conversation, from 0, and `where` names it in errors."""
         role = may(content, "role", str, "user", where)
         if role not in ("user", "model", "function"):
             raise InvalidInput(f"{where}: the value of 'role' is not user or model")

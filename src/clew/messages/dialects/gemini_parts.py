@@ -1,6 +1,6 @@
-"""Translates the parts of Gemini's contents: texts, thoughts, function calls and responses, images and files.
+"""Translates the parts of Gemini's messages: texts, thoughts, function calls and responses, images and files.
 
-A part is a JSON object with one key for its data, such as `text` or `functionCall`, and keys beside it, such as
+A part is a JSON object with one key for its data, such as `text` or `functionCall`, and further keys, such as
 `thoughtSignature`.
 """
 
@@ -82,8 +82,8 @@ _SNAKE = re.compile(r"(?<=[a-z0-9])_([a-z0-9])")
 
 
 def camel(value: Part) -> Part:
-    """Return a JSON object with the API's usual spelling of its keys, `inlineData`. The API also takes `inline_data`,
-    and its SDK writes some keys so."""
+    """Return a JSON object with its keys in the API's usual spelling, such as `inlineData`. The API also accepts the
+    spelling `inline_data`, and the vendor's SDK writes some keys in that way."""
     return {
         _SNAKE.sub(lambda found: found[1].upper(), key) if isinstance(key, str) else key: inner
         for key, inner in value.items()
@@ -91,13 +91,14 @@ def camel(value: Part) -> Part:
 
 
 def is_empty(part: Part) -> bool:
-    """Return whether a part says nothing at all."""
+    """Return whether a part (a JSON object of a Gemini message) has no key with a value other than null."""
     return all(value is None for value in part.values())
 
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
-    """Return a block as a part for this place (a role, or inside a function response), or None if the API accepts no
-    such block there. Adds to `notes` what of the block the API cannot express."""
+    """Return a block as a part (a JSON object of a Gemini message) for this `place`: a message of that role, or a
+    function response. Return None if the API accepts no such block there. Adds to `notes` what of the block the API
+    cannot express."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)
@@ -117,15 +118,17 @@ def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
 
 
 def _fits(value: Part, place: Place) -> bool:
-    """Return whether the API accepts `value`, the JSON of an opaque block, in this role."""
+    """Return whether the API accepts `value`, the JSON of a block of a kind that Clew does not know, in this `place`: a
+    message of that role, or a tool result. Inside tool results it accepts none."""
     if place == "assistant":
         return not _OF_USER & value.keys()
     return place == "user" and not _OF_MODEL & value.keys()
 
 
 def _with(part: Part, block: Text | Image | File | ToolCall, at: At, notes: Notes) -> Part:
-    """Return `part` with the keys beside its data that the block's `extra` has for this API. If not all of `extra` can
-    be kept, adds a loss to `notes`. `at` is the block's place in the conversation."""
+    """Return `part`, the JSON of a block, with the block's fields that only this API has. These fields are in the
+    block's `extra`. If not all of `extra` can be sent, adds that loss to `notes`. `at` is the block's place in the
+    conversation."""
     taken = _DATA | {CANDIDATE, _THOUGHT} if isinstance(block, Text) else _DATA
     fields = _said(block.extra, taken)
     check(block.extra, NAME, fields, at, notes)
@@ -133,7 +136,8 @@ def _with(part: Part, block: Text | Image | File | ToolCall, at: At, notes: Note
 
 
 def _said(extra: Extra, taken: frozenset[str]) -> Part:
-    """Return the fields that a block's `extra` has for this API, without those in `taken`."""
+    """Return the fields that only this API has from a block's `extra`, which holds such fields of all vendors. Fields
+    in `taken` are left out."""
     return {key: value for key, value in camel(own(extra, NAME)).items() if key not in taken}
 
 
@@ -146,8 +150,9 @@ def _write_text(block: Text, at: At, notes: Notes) -> Part | None:
 
 
 def _write_thinking(block: Thinking, at: At, notes: Notes) -> Part | None:
-    """Return thinking as a part if Gemini thought it: then its `extra` has the key `thought`, or the signature that
-    Gemini sends beside an empty text. Other thinking is added to `notes` as lost, and None is returned."""
+    """Return a block of thinking as JSON if it comes from Gemini: then its `extra`, which holds the fields that only
+    one vendor has, contains the key `thought`, or the signature that Gemini sends with an empty text. Other thinking is
+    added to `notes` as lost, and None is returned."""
     fields = _said(block.extra, _DATA)
     thought, signed = fields.get(_THOUGHT) is True, isinstance(fields.get(SIGNATURE), str)
     if not (thought and (block.text or signed)) and not (signed and not block.text and _THOUGHT not in fields):
@@ -171,9 +176,12 @@ def _write_call(call: ToolCall, at: At, notes: Notes) -> Part:
 
 
 def _fields(extra: Extra, key: str, taken: frozenset[str], at: At, notes: Notes) -> tuple[Part, Part]:
-    """Return the fields that a block's `extra` has for this API: those beside the part's data, and those in the data
-    itself, which `extra` has under the data's name `key`. `taken` are the fields in the data that Clew writes itself.
-    Adds a loss to `notes` if not all of `extra` can be kept."""
+    """Return, from a block's `extra`, the fields that only this API has, as two dictionaries. The first has those that
+    belong into the part (the JSON object for the block). The second has those that belong into the object under the
+    part's key `key`, such as `functionCall`, without the fields in `taken`, which Clew writes itself.
+
+    Adds a loss to `notes`, with the block's place `at`, if not all of `extra` can be kept.
+    """
     said = _said(extra, _DATA - {key})
     inside = said.pop(key, None)
     inner = beside(camel(inside), taken) if isinstance(inside, dict) else {}
@@ -194,7 +202,8 @@ def _write_media(block: Image | File, place: Place, at: At, notes: Notes) -> Par
 
 
 def _image(block: Image) -> tuple[Part, Image] | None:
-    """Return the part for an image, and the `Image` read back from it. None if it cannot be sent."""
+    """Return two forms of an image: the JSON with which it is sent, and the `Image` that Clew would make of that JSON
+    when it reads it back. Return None if the image cannot be sent."""
     media_type = shared.image_type(block)
     if block.data and media_type in _IMAGES:
         data = {"mimeType": media_type, "data": encode_base64(block.data)}
@@ -208,7 +217,8 @@ def _image(block: Image) -> tuple[Part, Image] | None:
 
 
 def _guessed(address: str) -> str:
-    """Return the type of the image at this address, by the ending of the address."""
+    """Return the media type of the image at this URL, guessed from the ending of the URL. If the ending does not name a
+    type of image that the API accepts, return `image/jpeg`."""
     try:
         guess = mimetypes.guess_type(address.partition("?")[0], strict=False)[0]
     except ValueError:  # the address of a bad host
@@ -223,7 +233,8 @@ def _address(block: Image | File) -> str | None:
 
 
 def _file(block: File) -> tuple[Part, File] | None:
-    """Return the part for a file, and the `File` read back from it. None if it cannot be sent."""
+    """Return two forms of a file: the JSON with which it is sent, and the `File` that Clew would make of that JSON when
+    it reads it back. Return None if the file cannot be sent."""
     if block.data:
         media_type = _file_type(block)
         if media_type is None:
@@ -239,8 +250,8 @@ def _file(block: File) -> tuple[Part, File] | None:
 
 
 def _file_type(block: File) -> str | None:
-    """Return the type with which to send a file's bytes. Text of any other kind is sent as plain text. None if the API
-    reads no such files."""
+    """Return the media type with which to send a file's bytes, or None if the API reads no such files. A text of a type
+    that the API does not know is sent as plain text."""
     media_type = block.media_type
     if _is_file_type(media_type):
         return media_type
@@ -259,8 +270,9 @@ def _is_file_type(media_type: str) -> bool:
 
 
 def write_result(answer: Piece, name: str, notes: Notes) -> Part:
-    """Return the result of a call of the function `name` as a part. The API wants a JSON object: its key says whether
-    it is an output or an error. An error without content gets a sentence."""
+    """Return the result of a call of the function `name` as a part, a JSON object of a Gemini message. The API wants
+    the result as an object, whose key says whether it is an output or an error. An error without content gets a
+    sentence. Adds to `notes` what the API cannot express."""
     result, at = answer.result, answer.at
     values: list[Any] = []
     for block in result.content:
@@ -276,7 +288,8 @@ def write_result(answer: Piece, name: str, notes: Notes) -> Part:
 
 
 def _value(piece: Piece, notes: Notes) -> list[Any]:
-    """Return a block of a result as a JSON value, in a list; an empty list if it says nothing or cannot be sent."""
+    """Return a list with one JSON value: a block of a tool result, as it is sent. The list is empty if the block is
+    empty or cannot be sent. Adds to `notes` what the API cannot express."""
     block, at = piece
     if isinstance(block, Json):
         value = plain(block.value)
@@ -294,8 +307,8 @@ def _value(piece: Piece, notes: Notes) -> list[Any]:
 
 
 def moves(result: ToolResult, block: Block) -> bool:
-    """Return whether a block must be sent after its function response: an image or file, because older models accept
-    only JSON inside."""
+    """Return whether a block must be sent after its tool result, not inside: an image or file, because older models
+    accept only JSON in a result."""
     if not isinstance(block, (Image, File)):
         return False
     part = write_part(Piece(block, (0, None)), "user", Notes())
@@ -303,8 +316,9 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """Read the JSON of an opaque block (of a kind unknown so far) again: this version may know the kind. Return the
-    block, or None if the JSON is invalid. With `inside`, the block is in a tool result."""
+    """Read the JSON of an opaque block again. The block was of an unknown kind when it was first read, but this version
+    may know the kind. Return the block, or None if the JSON is invalid. `inside` (whether the block is in a tool
+    result) is not used here."""
     value = plain(block.value)
     if not isinstance(value, dict) or is_empty(value):
         return None
@@ -317,9 +331,12 @@ def reread(block: Opaque, inside: bool) -> Block | None:
 
 
 def read_part(part: Part, where: str, call_id: Any) -> Block:
-    """Return the block for a part that is not a function response. A part of an unknown kind or shape becomes an
-    `Opaque` block. `call_id` takes the id of a function call, which may be empty, and returns the id to keep. Raises
-    `InvalidInput` if a field is missing; `where` names the part in the error."""
+    """Return the block for a part (a JSON object of a Gemini message) that is not a function response. A part of an
+    unknown kind or shape becomes an `Opaque` block, which holds it unchanged.
+
+    `call_id` is a function that takes the id of a function call, which may be empty, and returns the id to use. Raises
+    `InvalidInput` if a field is missing; `where` names the part in the error.
+    """
     part = camel(part)
     kinds = _kinds(part, where)
     fields = _beside(part, kinds)
@@ -340,8 +357,9 @@ def read_part(part: Part, where: str, call_id: Any) -> Block:
 
 
 def _kinds(part: Part, where: str) -> list[str]:
-    """Return the key of a part's data, in a list, which is empty if it has none. Raises `InvalidInput` if a part has
-    several; `where` names the part in the error."""
+    """Return a list with the one key of a part (a JSON object of a Gemini message) that holds its data, such as `text`.
+    The list is empty if there is no such key. Raises `InvalidInput` if there are several; `where` names the part in the
+    error."""
     kinds = [key for key in _DATA if part.get(key) is not None]
     if len(kinds) > 1:
         raise InvalidInput(f"{where}: it has more than one kind of data: {', '.join(sorted(kinds))}")
@@ -349,7 +367,9 @@ def _kinds(part: Part, where: str) -> list[str]:
 
 
 def _beside(part: Part, kinds: list[str]) -> Part:
-    """Return the keys of a part beside its data, with the signature in the usual form of base64."""
+    """Return the fields of a part (a JSON object of a Gemini message) other than its data. The field `thoughtSignature`
+    is returned in the usual form of base64. `kinds` is empty if the part has no data of a known kind: then all its
+    fields are returned."""
     fields = beside(part, _DATA if kinds else ())
     if fields.get(_THOUGHT) is False:
         del fields[_THOUGHT]
@@ -359,13 +379,15 @@ def _beside(part: Part, kinds: list[str]) -> Part:
 
 
 def _usual_base64(text: str) -> str:
-    """Return base64 in the usual alphabet. The vendor also accepts, and its SDK writes, the one made for URLs."""
+    """Return a base64 text in the usual alphabet. The vendor's SDK writes the other alphabet of base64, which is made
+    for URLs, and its API accepts both. A text that is not base64 is returned unchanged."""
     data = _decoded(text)
     return text if data is None else encode_base64(data)
 
 
 def _decoded(text: Any) -> bytes | None:
-    """Return the bytes of base64 in either alphabet, with or without padding. None if it is not valid."""
+    """Return the bytes of a base64 text, in the usual alphabet or in the one for URLs, with or without padding. Return
+    None if the text is not valid."""
     if not isinstance(text, str):
         return None
     usual = text.replace("-", "+").replace("_", "/").rstrip("=")
@@ -377,7 +399,10 @@ def _decoded(text: Any) -> bytes | None:
 
 
 def _read_text(text: str, fields: Part, part: Part) -> Text | Thinking | Opaque:
-    """Return a text, or thinking if the part is marked as thought or has nothing but a signature."""
+    """Return the block for a part (a JSON object of a Gemini message) with the text `text`. `fields` are the other
+    fields of the part. The block is `Thinking` if the part is marked as a thought, or if it has a signature and an
+    empty text. It is `Opaque`, which holds the part unchanged, if the mark is neither true nor false, or if a thought
+    has neither text nor signature. Otherwise it is `Text`."""
     if fields.get(_THOUGHT) is True:
         is_known = bool(text) or isinstance(fields.get(SIGNATURE), str)
         return Thinking(text, extra=extra_of(NAME, fields)) if is_known else Opaque(NAME, plain(part))
@@ -425,9 +450,9 @@ def _read_file_at(address: str, media_type: str, extra: Extra) -> File:
 
 
 def read_result(part: Part, where: str, call_id: Any) -> ToolResult:
-    """Return the tool result in a part that is a function response. `call_id` takes the id in it, which may be empty,
-    and the function's name, and returns the id to keep. Raises `InvalidInput` if a field is missing; `where` names the
-    part in the error."""
+    """Return the tool result in a part (a JSON object of a Gemini message) that is a function response. `call_id` is a
+    function that takes the id in the part, which may be empty, and the function's name, and returns the id to use.
+    Raises `InvalidInput` if a field is missing; `where` names the part in the error."""
     part = camel(part)
     kinds = _kinds(part, where)
     said = camel(need(part, "functionResponse", dict, where))

@@ -1,5 +1,5 @@
 """`Loss` and `Notes`: records of what a dialect (the format of a vendor's API) cannot express of a conversation. Each
-record says which message and which block it is about."""
+`Loss` says which message and which block it is about, and a `Notes` collects them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Loss(msgspec.Struct, frozen=True, order=True):
 
 
 class Notes:
-    """Collects losses while a conversation is written in a dialect (the format of a vendor's API).
+    """Collects losses (what is missing or changed) while a conversation is written in a dialect, the format of a
+    vendor's API.
 
     The public function `losses` returns what was collected. `to_dialect` writes the conversation in the same way, and
     ignores what was collected.

@@ -153,10 +153,12 @@ def _write_call(piece: Piece, notes: Notes) -> dict[str, Any]:
 
 
 def _take_fields(pieces: list[Piece], role: str, notes: Notes) -> tuple[dict[str, Any], list[Piece]]:
-    """Separate the vendor's fields of a message as a whole, such as its name, from the blocks of its content.
+    """Separate a message's blocks from the fields that only this vendor has for the message as a whole, such as its
+    name.
 
-    `about_message` stored these fields in an opaque block. Returns the fields that a message of this role may have, and
-    the other blocks. Adds a loss to `notes` if fields are left out.
+    `about_message` stored these fields in an opaque block, a block that holds JSON of the vendor. Returns the fields
+    that a message of this role may have, and the other blocks. If fields are left out, that is added to `notes` as a
+    loss.
     """
     holders = [piece for piece in pieces if said_of_message(piece.block) is not None]
     if not holders:
@@ -178,8 +180,8 @@ def _message_fields(message: dict[str, Any], system: bool) -> dict[str, Any]:
 
 
 def _note_silent(pieces: list[Piece], notes: Notes) -> None:
-    """Add a loss to `notes` for a message without content, which is left out of the request: the fields that only this
-    vendor has, such as the message's name, are lost with it."""
+    """Record in `notes` what is lost with a message without content, which is left out of the request: the fields that
+    only this vendor has, such as the message's name."""
     for piece in pieces:
         if said_of_message(piece.block) is not None:
             notes.add(piece.at, "what a vendor said of the message", "the message says nothing and is left out")
@@ -298,16 +300,18 @@ def _read_call(call: Any, where: str) -> ToolCall:
 
 
 def about_message(fields: dict[str, Any]) -> Opaque:
-    """Return an opaque block that stores the vendor's fields of a message as a whole, such as its name or audio.
+    """Return an opaque block, which holds JSON of a vendor, for those fields of an API message that are about the
+    message as a whole, such as its name or audio.
 
-    It is put before the message's other blocks. An API message with an unknown role is stored as one such block, which
-    then holds all its fields.
+    The block is put before the message's other blocks. An API message with an unknown role is stored as one such block,
+    which then holds all its fields.
     """
     return Opaque(NAME, {"message": fields})
 
 
 def said_of_message(block: Block) -> dict[str, Any] | None:
-    """Return the fields of a message that `about_message` stored in this block, or None if it is any other block."""
+    """Return the fields of a message as a whole, such as its name, that `about_message` stored in this block. Return
+    None if it is any other block."""
     if not isinstance(block, Opaque) or "type" in block.value:
         return None
     fields: dict[str, Any] = block.value["message"]
@@ -321,8 +325,8 @@ def is_whole(block: Block) -> bool:
 
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
-    """Return a block as JSON for this place (a role, or inside a tool result), or None if the API accepts no such block
-    there. Adds to `notes` what of the block the API cannot express."""
+    """Return a block as JSON for this `place` (a message of that role, or a tool result), or None if the API accepts no
+    such block there. Adds to `notes` what of the block the API cannot express."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)
@@ -422,8 +426,8 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """Read the JSON in an opaque block again, as this version may know its kind. Returns the block, or None if it is
-    invalid.
+    """Read the JSON in an opaque block again. The block was of an unknown kind when it was first read, but this version
+    may know the kind. Returns the block, or None if the JSON is invalid.
 
     The JSON may be an element of a message's content, the vendor's fields of a message, or a message with an unknown
     role. With `inside`, the block is in a tool result, where only an element of content is valid.
@@ -442,7 +446,7 @@ def reread(block: Opaque, inside: bool) -> Block | None:
 
 def read_part(part: Part, where: str) -> Text | Image | File | Opaque:
     """Return the block for a JSON object of a message's content. An object of an unknown type or shape becomes an
-    `Opaque` block.
+    `Opaque` block, which holds it unchanged.
 
     Raises `InvalidInput` if a field is missing; `where` names the message in the error.
     """

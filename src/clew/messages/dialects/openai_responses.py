@@ -1,6 +1,7 @@
-"""Translate conversations to and from OpenAI's responses API: a flat list of items.
+"""Translate conversations to and from OpenAI's responses API, in which a conversation is a flat list of items: JSON
+objects such as messages, reasoning and calls.
 
-`openai_responses_items` translates the single items, such as messages, reasoning and calls.
+`openai_responses_items` translates the single items.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class _Placed(NamedTuple):
 
 
 class _Writer:
-    """Makes the items of a request, in order. Remembers which item ids were used, because none may be sent twice."""
+    """Makes the items of a request, the JSON objects of its list, in order. Remembers which item ids were used, because
+    none may be sent twice."""
 
     def __init__(self, notes: Notes) -> None:
         self.placed: list[_Placed] = []
@@ -74,7 +76,8 @@ class _Writer:
         self._open: Item | None = None
 
     def _place(self, item: Item, at: At, *, stays_open: bool = False) -> None:
-        """Add an item. With `stays_open`, texts that follow in the same response are added to this item as parts.
+        """Add an item (a JSON object) to the request's list. With `stays_open`, texts that follow in the same response
+        are added to this item's content.
 
         `at` is the place in the conversation of the block from which the item was made.
         """
@@ -82,9 +85,10 @@ class _Writer:
         self._open = item if stays_open else None
 
     def say(self, turn: Said) -> None:
-        """Write a message to the model as one message item.
+        """Write a message to the model as one item (a JSON object in the request's list).
 
-        An opaque block in the message is an item of its own: what comes before and after it becomes two message items.
+        A block of a kind that Clew does not know becomes an item of its own: what comes before it and what comes after
+        it become two items.
         """
         pieces: list[Piece] = []
         for piece in turn.pieces:
@@ -121,10 +125,11 @@ class _Writer:
         return write_part(piece, self._notes)
 
     def _message_fields(self, written: Written, role: str) -> dict[str, Any]:
-        """Return the fields, such as the id, of the message item that begins with this block: those that only this API
-        has.
+        """Return those fields that only this API has, such as the id, for the message item (a JSON object in the
+        request's list) whose content begins with the block in `written`.
 
-        They were stored in the block's `extra` when the conversation was read. An id that was used before is left out.
+        These fields were stored in the block's `extra` when the conversation was read. An id that was used before is
+        left out.
         """
         said = own(written.extra, NAME).get(MESSAGE)
         if not isinstance(said, dict):
@@ -138,8 +143,9 @@ class _Writer:
         return fields
 
     def respond(self, turn: Response) -> None:
-        """Write a response: the model's own items, then the results of its tool calls, then items from opaque blocks
-        that are not the model's, such as the output of an unknown kind of tool."""
+        """Write a response as items, the JSON objects of the request's list: first the model's own items, then the
+        results of its tool calls. Items that Clew does not know and that are not the model's, such as the output of an
+        unknown kind of tool, come last."""
         self._open = None
         strays = [piece for piece in turn.pieces if _is_stray(piece)]
         for piece in turn.pieces:
@@ -169,7 +175,8 @@ class _Writer:
                 self._place(_easy(written.part["text"]), at)
 
     def _output(self, piece: Piece) -> None:
-        """Write a text of the model in one of three ways.
+        """Write a text of the model into the request's list, whose elements are JSON objects called items, in one of
+        three ways.
 
         If its block holds the id of a message item, and that id was not used yet, the text begins a message with this
         id. If the block holds no fields of a message, and the item before is a message with an id, the text becomes a
@@ -198,7 +205,8 @@ class _Writer:
         return bool(self.placed) and _is_identified(self.placed[-1].item)
 
     def _opaque(self, piece: Piece, role: Side, among_others: bool) -> None:
-        """Write the item in an opaque block unchanged, or leave it out if its id was used before.
+        """Write the item (a JSON object of the request's list) in an opaque block unchanged, or leave it out if its id
+        was used before. An opaque block holds JSON of a kind that Clew does not know.
 
         Records a loss if reading the item back would put it into another message. That happens if a message of this
         `role` cannot hold such items, or if the item's message has other blocks too (`among_others`).
@@ -217,9 +225,9 @@ def _is_stray(piece: Piece) -> bool:
 
 
 def _is_identified(item: Item) -> bool:
-    """Return whether this item is a message of the model with an id.
+    """Return whether this item (a JSON object of the request's list) is a message of the model with an id.
 
-    A text right after such an item could be taken for a part of it.
+    A text right after such an item could be taken for a part of the same message.
     """
     return item["type"] == "message" and item.get("role") == "assistant" and item.get("id") is not None
 
@@ -229,8 +237,8 @@ def _easy(text: str) -> Item:
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> list[Item]:
-    """Return the conversation as the list of items for a request's `input`. Adds to `notes` what the API cannot
-    express."""
+    """Return the conversation as the list of items (JSON objects) for a request's `input`. Adds to `notes` what the API
+    cannot express."""
     writer = _Writer(notes)
     for turn in arrange(conversation, NAME, _RULES, _reread, notes):
         if isinstance(turn, Response):
@@ -241,9 +249,10 @@ def write(conversation: Sequence[Message], notes: Notes) -> list[Item]:
 
 
 def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
-    """Return the items without each reasoning item that is not directly followed by another item of the model.
+    """Return the items (JSON objects of the request's list) in `placed`, without each reasoning item that is not
+    directly followed by another item of the model.
 
-    The API refuses such reasoning. Each one is added to `notes` as lost.
+    The API refuses such reasoning. Each reasoning item that is left out is added to `notes` as lost.
     """
     items: list[Item] = []
     followed = False
@@ -257,7 +266,8 @@ def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
 
 
 def _reread(block: Opaque, inside: bool) -> Block | None:
-    """Check the JSON in an opaque block, and return the block for it. None if it is invalid.
+    """Check the JSON in an opaque block (of a kind that Clew did not know), and return the block for it. Return None if
+    the JSON is invalid.
 
     `inside` is True for a block in a tool result. Outside of results the JSON must be an item (a JSON object of the
     API's list), and of a kind for which Clew has no block of its own.
@@ -275,7 +285,8 @@ def _reread(block: Opaque, inside: bool) -> Block | None:
 
 
 def read(payload: Any) -> tuple[Message, ...]:
-    """Return the messages in `payload`: a list of items, one item, a request body, a response, or a user's text.
+    """Return the messages in `payload`: a list of items (the API's JSON objects), one item, a request body, a response,
+    or a user's text.
 
     Raises `InvalidInput` if it is malformed.
     """
@@ -290,7 +301,7 @@ def read(payload: Any) -> tuple[Message, ...]:
 
 
 def _read_items(items: Any, model: str = "", stop: str = "") -> tuple[Message, ...]:
-    """Return the messages that a list of items stands for.
+    """Return the messages for a list of items, the JSON objects of which the API's requests and responses consist.
 
     Consecutive items of the model form one response, and consecutive outputs of tools form one tool message. Each
     response gets `model` and `stop`, the reason why the model stopped.
@@ -316,9 +327,9 @@ def _message(side: Side, blocks: tuple[Block, ...], model: str, stop: str) -> Me
 
 
 def _read_item(item: Item, where: str, identified: bool) -> tuple[Side, list[Block]]:
-    """Return who says an item, and its blocks.
+    """Return the role of the side that says an item (a JSON object of the API's list), and the item's blocks.
 
-    `identified` is True if the item before it is a model's message with an id. `where` names the item in errors.
+    `identified` is True if the item before this one is a model's message with an id. `where` names the item in errors.
     """
     kind = item["type"]
     if kind == "message":
@@ -333,11 +344,11 @@ def _read_item(item: Item, where: str, identified: bool) -> tuple[Side, list[Blo
 
 
 def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[Block]]:
-    """Return who says a message item, and its blocks. `where` names the item in errors. `identified` is True if the
-    item before this one is a model's message with an id.
+    """Return the role of the side that says a message item (a JSON object of the API's list), and its blocks. `where`
+    names the item in errors. `identified` is True if the item before this one is a model's message with an id.
 
-    A message with a part of an unknown kind, or a model's message with anything but texts, is kept whole as one
-    `Opaque` block, so that its id and the order of its parts are kept.
+    A message is kept whole as one `Opaque` block, which holds its JSON unchanged, if a part of it is of an unknown
+    kind, or if it is a model's message with anything but texts. So its id and the order of its parts are kept.
     """
     if need(item, "role", str, where) not in ("user", "assistant", "system", "developer"):
         raise InvalidInput(f"{where}: the value of 'role' is not user, assistant, system or developer")
@@ -356,8 +367,8 @@ def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[
 
 
 def _begin(blocks: list[Block], item: Item, side: Side, identified: bool) -> list[Block]:
-    """Store the fields of a message item that only this API has, such as its id, in the `extra` of its first block.
-    Returns the blocks. They are unchanged if there are no such fields.
+    """Store the fields of a message item (a JSON object of the API's list) that only this API has, such as its id, in
+    the `extra` of its first block. Returns the blocks. They are unchanged if there are no such fields.
 
     `identified` is True if the item before this one is a model's message with an id. When the conversation is written
     again, texts after such a message become parts of it, unless their block has stored fields. So if this item is a

@@ -1,6 +1,7 @@
 """Translate single items of OpenAI's responses API, and the parts of message items.
 
-Items are messages, reasoning, calls and outputs of tools; parts are texts, images and files.
+Items are the JSON objects of a request's list: messages, reasoning, calls and outputs of tools. Parts are the JSON
+objects of a message item's content: texts, images and files.
 """
 
 from __future__ import annotations
@@ -80,15 +81,15 @@ _ROLES: dict[Any, Side] = {"user": "user", "assistant": "assistant", "system": "
 
 
 class ItemIds:
-    """Remembers which item ids were used, so that none is sent twice."""
+    """Remembers which ids of items (JSON objects of a request's list) were used, so that none is sent twice."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
 
     def take(self, fields: dict[str, Any]) -> str | None:
-        """Return the id in `fields` and count it as used.
+        """Return the id in `fields`, the fields of an item of the request, and count the id as used.
 
-        If it is invalid or was used before, remove it and return None.
+        If the id is invalid or was used before, remove it from `fields` and return None.
         """
         found = fields.get("id")
         if isinstance(found, str) and found and found not in self._used:
@@ -99,7 +100,8 @@ class ItemIds:
 
 
 def side_of(item: Item) -> Side:
-    """Return who says an item: for a message its role, for a tool's output "tool", for any other item "assistant"."""
+    """Return the role of the side that says an item, a JSON object of the API's list. It is the message's role for a
+    message, "tool" for a tool's output, and "assistant" for any other item."""
     kind = item["type"]
     if kind == "message":
         return _ROLES.get(item.get("role"), "assistant") if isinstance(item.get("role"), str) else "assistant"
@@ -107,10 +109,10 @@ def side_of(item: Item) -> Side:
 
 
 def write_reasoning(block: Thinking, at: At, ids: ItemIds, notes: Notes) -> Item | None:
-    """Return thinking as a reasoning item.
+    """Return a block of thinking as a reasoning item, a JSON object of the request's list.
 
-    The API refuses reasoning that has no id from this API, or one that was used before in the request. Then the
-    thinking is noted as lost and None is returned. Encrypted content is kept byte for byte.
+    The API refuses reasoning that has no id from this API, or an id that was used before in the request. Then the
+    thinking is added to `notes` as lost, and None is returned. Encrypted content is kept byte for byte.
     """
     fields = own(block.extra, NAME, _REASONING)
     if ids.take(fields) is None:
@@ -132,7 +134,7 @@ def write_reasoning(block: Thinking, at: At, ids: ItemIds, notes: Notes) -> Item
 
 
 def read_reasoning(item: Item) -> Thinking | Opaque:
-    """Return the thinking in a reasoning item.
+    """Return the thinking in a reasoning item, a JSON object of the API's list.
 
     An item without an id or of an unknown shape is kept whole as `Opaque`, so that it can be sent back unchanged.
     """
@@ -159,8 +161,8 @@ def _summary_texts(summary: Any) -> list[str] | None:
 
 
 def write_call(piece: Piece, ids: ItemIds, notes: Notes) -> Item:
-    """Return a tool call as an item: a custom tool call if `is_custom` says so, else a function call. Adds to `notes`
-    what the API cannot express."""
+    """Return a tool call as an item, a JSON object of the request's list: a custom tool call if `is_custom` says so,
+    else a function call. Adds to `notes` what the API cannot express."""
     call, at = piece.call, piece.at
     fields = own(call.extra, NAME, ("call_id", "name", "input"))
     ids.take(fields)
@@ -194,7 +196,8 @@ def read_call(item: Item, where: str) -> ToolCall:
 
 
 def write_output(answer: Piece, custom: bool, ids: ItemIds, notes: Notes) -> Item:
-    """Return a tool result as an output item. A single plain text becomes a string, anything else a list of parts.
+    """Return a tool result as an output item, a JSON object of the request's list. In it a single plain text becomes a
+    string, and anything else a list of parts.
 
     `custom` is True if the call was to what OpenAI names a custom tool. Adds to `notes` what of the result the API
     cannot express.
@@ -231,7 +234,7 @@ def read_output(item: Item, where: str) -> ToolResult:
 
 
 class Written(NamedTuple):
-    """A block written as a part (a JSON object of an item's content).
+    """A block written as a part (a JSON object of a message's content).
 
     `fields` are those fields of the part that only this API has. `extra` is the block's own record of such fields.
     `check` compares the two to find out what is lost.
@@ -242,10 +245,10 @@ class Written(NamedTuple):
     extra: Extra
 
     def check(self, kept: dict[str, Any], at: At, notes: Notes) -> None:
-        """Add a loss to `notes` if reading the part back would give a block with another `extra`, which holds fields
-        that only one vendor has.
+        """Compare `kept`, the fields that were written, with the block's `extra`, its record of fields that only one
+        vendor has. If reading the written block back would give another `extra`, add a loss to `notes`.
 
-        `kept` are the fields that were written, and `at` is the block's place in the conversation.
+        `at` is the block's place in the conversation.
         """
         if (self.extra or None) != extra_of(NAME, kept):
             notes.add(at, "what a vendor said beside the block", f"{NAME} says it differently there")
@@ -254,8 +257,8 @@ class Written(NamedTuple):
 def write_part(piece: Piece, notes: Notes) -> Written | None:
     """Return a block as a part (a JSON object) of a message or of a tool's output.
 
-    None if the block is an empty text or the API has no such part. Adds to `notes` what of the block the API cannot
-    express.
+    Returns None if the block is an empty text or the API has no such part. Adds to `notes` what of the block the API
+    cannot express.
     """
     block, at = piece
     if isinstance(block, Text):
@@ -282,7 +285,8 @@ def _written(part: Part, fields: dict[str, Any], extra: Extra) -> Written:
 
 
 def words(block: Image | File, at: At, notes: Notes) -> Written:
-    """Return a text that names an image or file, to be sent in its place because it cannot be sent. Notes the loss."""
+    """Return a text that names an image or file, to be sent in its place because it cannot be sent. Adds the loss to
+    `notes`."""
     notes.add(at, "an image or file the API cannot take there", "words are sent in its place")
     return Written({"type": "input_text", "text": shared.words_for(block)}, {}, None)
 
@@ -333,9 +337,11 @@ def _write_file(block: File, at: At, notes: Notes) -> Written | None:
 
 
 def reread_inside(block: Opaque) -> Block | None:
-    """Return the block for the JSON in an opaque block of a tool result, as this version may know its kind.
+    """Return the block for the JSON in an opaque block of a tool result. The opaque block was of an unknown kind when
+    it was first read, but this version may know the kind.
 
-    Returns None if the JSON is invalid, or if it is an item: a result holds only parts.
+    Returns None if the JSON is invalid, or if it is an item of the API's list: a result holds only parts, such as texts
+    and images.
     """
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str) or value["type"].endswith(_ITEM_ENDINGS):

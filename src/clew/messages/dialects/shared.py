@@ -1,5 +1,5 @@
-"""Functions that all dialects use. They convert JSON values, check payloads, keep vendors' extra fields, and handle
-images, files and the arguments of calls."""
+"""Functions that the translations to all vendors' formats use. They convert JSON values, check payloads, keep vendors'
+extra fields, and handle images, files and the arguments of calls."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+", re.ASCII)
 
 
 def plain(value: Any) -> Any:
-    """Return a deep copy of a value, made of JSON values only. So changing a payload never changes the conversation.
+    """Return a deep copy of a value, made of JSON values only. So changing the copy never changes the conversation.
 
-    Values that JSON cannot express become the nearest that it can: NaN and infinity become null, integers beyond 64
-    bits become floats, and bytes become base64.
+    A value that JSON cannot express is replaced by a similar one: NaN and infinity become null, integers beyond 64 bits
+    become floats, and bytes become base64.
     """
     if value is None or isinstance(value, (str, bool)):
         return value
@@ -111,7 +111,8 @@ def read_arguments(text: str) -> Any:
 
 
 def _parsed(text: str) -> tuple[bool, Any]:
-    """Return whether the text is valid JSON that a store can keep, and its value. If it is not, ignore the value."""
+    """Return two things: whether the text is valid JSON that a store can keep, and its value. The value is meaningless
+    if the first is False."""
     try:
         value = json.loads(text, parse_constant=_refuse)
         msgspec.msgpack.encode(value)
@@ -133,7 +134,7 @@ def same(one: Any, other: Any) -> bool:
 def decode_base64(text: Any) -> bytes | None:
     """Return the bytes of a base64 text.
 
-    None if it is not valid, or if encoding the bytes again would give another text.
+    Returns None if the text is not valid, or if encoding the bytes again would give another text.
     """
     if not isinstance(text, str):
         return None
@@ -159,7 +160,7 @@ def data_url(media_type: str, data: bytes) -> str:
 def read_data_url(url: Any) -> tuple[str, bytes] | None:
     """Return the media type and the bytes of a data URL.
 
-    None if it is not valid, or if `data_url` would write it differently.
+    Returns None if the URL is not valid, or if `data_url` would write it differently.
     """
     match = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
     data = decode_base64(match[2]) if match else None
@@ -222,8 +223,8 @@ Extra = dict[str, Any] | None
 
 
 def own(extra: Extra, dialect: str, taken: Collection[str] = ()) -> dict[str, Any]:
-    """Return the fields that `extra` has for this dialect. `extra` is an attribute of a block: the fields that only one
-    vendor's API has, by the name of the dialect.
+    """Return the fields that `extra` has for this dialect, the format of a vendor's API. `extra` is an attribute of a
+    block: the fields that only one vendor's API has, by the name of the dialect.
 
     Keys in `taken` are left out, because the caller writes them itself.
     """
@@ -242,16 +243,16 @@ def beside(part: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
 
 def extra_of(dialect: str, fields: dict[str, Any]) -> Extra:
     """Return these fields, which only one vendor's API has, in the form of a block's `extra`: a dictionary with the
-    dialect's name as its only key.
+    name of the vendor's format, the dialect, as its only key.
 
-    None if there are no fields.
+    Returns None if there are no fields.
     """
     return {dialect: fields} if fields else None
 
 
 def check(extra: Extra, dialect: str, kept: dict[str, Any], at: At, notes: Notes) -> None:
-    """Add a loss to `notes` if writing a block in this dialect and reading it back would change its `extra`, the fields
-    that only one vendor's API has.
+    """Add a loss to `notes` if a block would have another `extra` after it is written in this dialect (the format of a
+    vendor's API) and read back. `extra` are the block's fields that only one vendor's API has.
 
     `kept` are the fields that were written, and `at` is the block's place in the conversation.
     """
@@ -303,7 +304,8 @@ def is_link(url: object) -> bool:
 
 
 def is_anthropic_file(file_id: object) -> bool:
-    """Return whether this is the id of a file uploaded to Anthropic. Those begin with `file_`, OpenAI's with `file-`."""
+    """Return whether this is the id of a file uploaded to Anthropic. Ids of Anthropic begin with `file_`, and ids of
+    OpenAI with `file-`."""
     return isinstance(file_id, str) and file_id.startswith(_ANTHROPIC_FILE)
 
 

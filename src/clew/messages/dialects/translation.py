@@ -1,4 +1,5 @@
-"""The public functions of the dialects: `to_dialect`, `from_dialect` and `losses`."""
+"""The public functions that translate conversations to and from dialects, the formats of vendors' APIs: `to_dialect`,
+`from_dialect` and `losses`."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _TRANSLATORS = {
 
 
 def to_dialect(conversation: Sequence[Message], dialect: Dialect) -> Any:
-    """Return the conversation in the form that the vendor's API takes, as plain JSON values.
+    """Return the conversation in a dialect, the format that a vendor's API takes, as plain JSON values.
 
     Works for every conversation. Calls without a result get one, neighbouring messages are joined where the API wants
     alternating roles, and ids and names are changed where the API would refuse them. `losses` lists what the payload
@@ -41,12 +42,12 @@ def to_dialect(conversation: Sequence[Message], dialect: Dialect) -> Any:
 
 
 def losses(conversation: Sequence[Message], dialect: Dialect) -> list[Loss]:
-    """Return what would be lost if the conversation were written in this dialect and read back, in the order of the
-    conversation.
+    """Return what would be lost if the conversation were written in this dialect, the format of a vendor's API, and
+    read back. The losses are in the order of the conversation.
 
-    If the list is empty, `from_dialect(to_dialect(c, dialect), dialect)` equals `c`, except for what docs/dialects.md
-    counts as mere form: joined neighbouring messages, lost empty texts and messages, a response's lost model and stop
-    reason.
+    If the list is empty, `from_dialect(to_dialect(c, dialect), dialect)` equals `c`, except for differences in form,
+    which are listed in docs/dialects.md: neighbouring messages are joined, and empty texts, empty messages, and the
+    model and the stop reason of a response are lost.
     """
     notes = Notes()
     _write(conversation, dialect, notes)
@@ -54,7 +55,8 @@ def losses(conversation: Sequence[Message], dialect: Dialect) -> list[Loss]:
 
 
 def from_dialect(payload: Any, dialect: Dialect) -> tuple[Message, ...]:
-    """Return the messages of a vendor's payload: a request or a response, given as plain JSON values.
+    """Return the messages of a vendor's payload: a request or a response, given as plain JSON values. `dialect` names
+    the format of the vendor's API.
 
     Fields that have no counterpart in Clew are kept in a block's `extra`, under the name of the dialect. Blocks of an
     unknown kind are kept as `Opaque`. Raises `InvalidInput`, which names the place and the key at fault, if the payload

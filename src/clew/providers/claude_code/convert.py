@@ -123,9 +123,13 @@ def _corrupt(found: Rows, path: Path) -> Corrupt:
 
 
 def _parents(rows: list[Row]) -> dict[str, str | None]:
-    """Map each row's id to the id of its parent, the row before it in the conversation. A compaction, which replaces
-    earlier messages by a summary, can keep some of them: these stay at their place in the file but count as said after
-    the summary. The result differs from the file accordingly, so that the kept rows follow the summary."""
+    """Return a dict from each row's id to the id of its parent, the row before it in the conversation; None for a row
+    without a parent.
+
+    A compaction replaces earlier messages by a summary, but may keep some of them. The kept rows stand before the
+    summary in the file and come after it in the conversation. So their parents in the dict differ from those that the
+    file names.
+    """
     parents: dict[str, str | None] = {}
     for row in rows:
         if isinstance(row.get("uuid"), str):
@@ -140,10 +144,10 @@ def _parents(rows: list[Row]) -> dict[str, str | None]:
 
 
 def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
-    """Yield the rows of `line`, which is the path from the root to the last message, and add rows that belong to the
-    same responses but are not on the path. A response may be written as several rows of which only some are on the
-    path. Its other rows are added, and then the results of its tool calls. `said` are all message rows of the file,
-    from which these are taken."""
+    """Yield the rows of `line`, which is the path from the root to the last message of a session file, and add rows
+    that belong to the same responses but are not on the path. A row is one line of the file. A response may be written
+    as several rows of which only some are on the path. Its other rows are added, and then the results of its tool
+    calls. `said` are all message rows of the file, from which these are taken."""
     taken = {row["uuid"] for row in line}
     responses: dict[str, list[Row]] = {}
     results: dict[str, list[Row]] = {}
@@ -168,7 +172,8 @@ def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
 
 
 def _response_of(row: Row) -> str:
-    """Return the id of the model response that a row is a part of; the row's own id if it names no response."""
+    """Return the id of the model response to which a row (one line of a session file) belongs; the row's own id if it
+    names no response."""
     found = values(row.get("message")).get("id")
     return found if isinstance(found, str) and found else row["uuid"]
 
@@ -194,8 +199,8 @@ def _without_noise(rows: list[Row]) -> Iterable[Row]:
 
 
 def _messages(rows: Iterable[Row], path: Path) -> Iterable[Message]:
-    """Convert rows to messages, in order. Consecutive rows of one response become one message. Raises `Corrupt`, naming
-    `path`, if a row's message cannot be read."""
+    """Convert rows, which are lines of the session file `path`, to messages, in order. Consecutive rows of one response
+    become one message. Raises `Corrupt`, naming `path`, if a row's message cannot be read."""
     response: tuple[str, Assistant] | None = None
     for row in rows:
         message = values(row.get("message"))
@@ -249,7 +254,8 @@ def _turn(turn: list[Message]) -> list[Message]:
 
 
 def _text_of(row: Row) -> str:
-    """Return the text of a row's message if the message consists of exactly one text; otherwise an empty string."""
+    """Return the text of the message in a row (one line of a session file) if the message consists of exactly one text;
+    otherwise an empty string."""
     content: Any = values(row.get("message")).get("content")
     if isinstance(content, list) and len(content) == 1:
         content = values(content[0]).get("text")
@@ -257,13 +263,15 @@ def _text_of(row: Row) -> str:
 
 
 def last_cwd(rows: list[Row]) -> str:
-    """Return the working folder that was named last in these rows; empty if no row names one."""
+    """Return the working folder that was named last in these rows, which are lines of a session file; empty if no row
+    names one."""
     return next((row["cwd"] for row in reversed(rows) if isinstance(row.get("cwd"), str)), "")
 
 
 def title_of(rows: list[Row]) -> str:
-    """Return the session's title, or, if no row holds one, the first prompt; empty if there is no prompt either. Of a
-    text of several lines only the first line is returned, cut to 80 characters."""
+    """Return the title of the session whose rows (lines of a session file) are given, or, if no row holds one, the
+    first prompt; empty if there is no prompt either. Of a text of several lines only the first line is returned, cut to
+    80 characters."""
     for kind, field in _TITLES:
         for row in reversed(rows):
             if row.get("type") == kind and isinstance(row.get(field), str) and row[field].strip():
@@ -272,8 +280,8 @@ def title_of(rows: list[Row]) -> str:
 
 
 def prompt_of(row: Row) -> str:
-    """Return the text of a row that holds a prompt of the user; empty for every other row, also for commands like
-    `/compact`."""
+    """Return the text of a row (one line of a session file) that holds a prompt of the user; empty for every other row,
+    also for commands like `/compact`."""
     if row.get("type") != "user" or any(row.get(mark) is True for mark in _NO_PROMPT):
         return ""
     content: Any = values(row.get("message")).get("content")
@@ -322,8 +330,8 @@ def _rows(conversation: Conversation, key: str, cwd: str) -> Iterator[Row]:
 
 
 def _model_of(conversation: Conversation, origin: int) -> str:
-    """Return the name of the model to write into the row of a response, spelt as Claude Code does. `origin` is the
-    index of the response in the messages of the conversation.
+    """Return the name of the model to write into the row (the line of a session file) of a response, spelt as Claude
+    Code does. `origin` is the index of the response in the messages of the conversation.
 
     Claude Code sends signed thinking back only to the model that the row names. So the recorded name is kept, without a
     prefix such as `anthropic:` or `anthropic/` that Clew and opencode put before it.
@@ -334,8 +342,8 @@ def _model_of(conversation: Conversation, origin: int) -> str:
 
 
 def _prompt(said: dict[str, Any]) -> dict[str, Any]:
-    """Return the user message `said`, which is in Anthropic's dialect, in the form in which Claude Code writes it into
-    a row: content that is a single text becomes a plain string."""
+    """Return the user message `said`, which is in Anthropic's format, in the form in which Claude Code writes it into a
+    session file: content that is a single text becomes a plain string."""
     content = said["content"]
     if len(content) == 1 and set(content[0]) == {"type", "text"}:
         content = content[0]["text"]
@@ -371,9 +379,10 @@ def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
 
 
 def _thinking_losses(conversation: Conversation) -> Iterator[Loss]:
-    """Yield a loss for each block of signed or encrypted thinking that is written but will reach no model. Claude Code
-    sends a block of thinking only to the model that is named in the row of the block. So the block is lost if the row
-    names no model of Anthropic, or another one than the model that wrote the block."""
+    """Yield a loss for each block of signed or encrypted thinking that is written to a session file but will reach no
+    model. Claude Code sends a block of thinking only to the model that is named in the row (the line of the file) of
+    the block. So the block is lost if the row names no model of Anthropic, or another one than the model that wrote the
+    block."""
     firsts = origins(conversation.messages)
     for index, message in enumerate(conversation.messages):
         row = max((first for first in firsts if first <= index), default=index)

@@ -133,7 +133,8 @@ class ClaudeReader:
 
 
 def _end_in(answer: str) -> datetime | None:
-    """Return when the usage limit ends, if the program's last words say so in seconds since 1970. Older versions do."""
+    """Return when the usage limit ends, if the program's last words, `answer`, say so in seconds since 1970, as older
+    versions do. Returns None if they do not."""
     found = _LIMIT_END.search(answer)
     return from_seconds(int(found[1])) if found else None
 
@@ -225,12 +226,13 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class Meter:
-    """Measures what one run used. A session file holds totals since the session began, so the totals before the run are
-    subtracted. Create the meter before the program starts: it reads those totals then."""
+    """Measures what tokens one run used, and what they cost. A session file holds the totals since the session began,
+    so the totals before the run are subtracted. Create the meter before the program starts, because it reads those
+    totals when it is made."""
 
     def __init__(self, place: Place | None = None, key: str = "") -> None:
-        """Read the session's totals so far from the session file of this key. `place` gives the environment, which says
-        where that file is. If it is None, the session is taken as new."""
+        """Read how many tokens the session has used so far, and their cost, from the session file of this key. `place`
+        gives the environment, which says where that file is. If `place` is None, the session is taken as new."""
         self._place = place
         self._key = key
         self._before = self._kept()

@@ -96,8 +96,8 @@ def _row(line: bytes) -> Row | None:
 
 
 def is_said(row: Row) -> bool:
-    """Return whether a row holds a message, from the user or the model, of the main conversation and not of a
-    sub-agent."""
+    """Return whether a row (one line of a session file) holds a message, from the user or the model, of the main
+    conversation and not of a sub-agent."""
     return row.get("type") in _SAID and isinstance(row.get("uuid"), str) and row.get("isSidechain") is not True
 
 

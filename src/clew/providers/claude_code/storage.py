@@ -212,8 +212,9 @@ def _fill_with_rows(source: Path, draft: Path) -> None:
 
 
 def write(session: bytes, folder: Path) -> None:
-    """Write `session`, the bytes of a session file, into an export folder, which holds Clew's copy of one session. Side
-    files and the to-do list of an earlier copy in it are deleted."""
+    """Write `session`, the bytes of a session file, into an export folder, which holds Clew's copy of one session. The
+    to-do list of an earlier copy in the folder is deleted, and so are its side files (long outputs of tools, and the
+    rows of sub-agents)."""
     for name in (_BESIDE, _TASKS):
         if (folder / name).is_symlink():
             (folder / name).unlink()
@@ -264,8 +265,9 @@ def _standing(place: Place, key: str, folder: Path) -> Standing:
     key. `absent`: it is not on this machine. `behind`: it is a beginning of the copy. `same`: it equals the copy.
     `ahead`: it continues the copy. `apart`: anything else.
 
-    Session file and side files are compared byte by byte: they only grow, so the shorter one is older. The to-do list
-    is not compared, because its files change in place and do not show which side is older.
+    The session file and the side files (long outputs of tools, and the rows of sub-agents) are compared byte by byte:
+    they only grow, so the shorter one is older. The to-do list is not compared, because its files change in place and
+    do not show which side is older.
     """
     path = locate(place, key)
     if path is None:

@@ -91,8 +91,8 @@ class _History:
             self._roll_back(payload.get("num_turns"))
 
     def _compact(self, payload: Record) -> None:
-        """Replace the items collected so far by the shorter history that a compaction recorded. Older versions of Codex
-        record only a summary: then the prompts stay, and the summary replaces everything else."""
+        """Replace the items collected so far by the shorter history that a compaction recorded in `payload`. Older
+        versions of Codex record only a summary: then the prompts stay, and the summary replaces everything else."""
         replaced = payload.get("replacement_history")
         if isinstance(replaced, list):
             self.items = [item for item in replaced if isinstance(item, dict)]
@@ -142,8 +142,8 @@ def _plain(item: Record) -> Iterator[Record]:
 
 
 def _name(item: Record) -> Any:
-    """Return the name of the tool that an item calls. The name of an MCP tool gets its server before it, as in
-    `mcp__server__tool`."""
+    """Return the name of the tool that `item`, a tool call in a rollout (Codex's file of one conversation), calls. The
+    name of an MCP tool gets its server before it, as in `mcp__server__tool`."""
     name, space = item.get("name"), item.get("namespace")
     return f"{space}__{name}" if isinstance(space, str) and space.startswith("mcp__") else name
 
@@ -184,7 +184,8 @@ def _is_unnamed(block: Thinking) -> bool:
 
 def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
     """Write the conversation as a rollout, Codex's file of one conversation, into a folder from which it can be
-    installed. Returns what was lost. If the conversation has dates, the same conversation and key give the same bytes.
+    installed. Returns what such a file cannot hold of the conversation. If the conversation has dates, the same
+    conversation and key give the same bytes.
 
     Codex silently skips a record that it cannot read, so only forms that it knows are written. Raises `InvalidInput` if
     the key is not a session id of Codex.

@@ -216,7 +216,7 @@ def _refusal(message: str) -> dict[str, Any]:
 
 
 def _end_in(message: str) -> datetime | None:
-    """Return when the usage limit ends, if the vendor's answer in an error message says so."""
+    """Return when the usage limit ends, if the vendor's answer in an error message says so; None if it does not."""
     return from_seconds(_refusal(message).get("resets_at"))
 
 
@@ -360,8 +360,8 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class Meter:
-    """Measures what one run used. Create it before the program starts: it notes how much the conversation of this key
-    has used until then, and how long its file is. `home` is Codex's home folder."""
+    """Measures what one run of Codex used. Create it before the program starts, because it then notes how many tokens
+    the conversation of this key has used until now, and how long its file is. `home` is Codex's home folder."""
 
     def __init__(self, home: Path, key: str) -> None:
         self._home = home
@@ -373,9 +373,9 @@ class Meter:
     def read(self, reported: Usage | None, children: Iterable[str], model: str) -> Spent:
         """Return what the run used since the meter was created. Call it after the program has ended.
 
-        `reported` is the total that the program printed for the conversation. `children` are the keys of its
-        sub-agents, each of which has a file of its own. `model` is the model that was asked for; its price is used if
-        no other model is on record.
+        `reported` are the tokens that the whole conversation has used according to the program's output; None if it
+        printed none. `children` are the keys of its sub-agents, each of which has a file of its own. `model` is the
+        model that was asked for; its price is used if no other model is on record.
         """
         path = locate(self._home, self._key)
         turn = _Turn(contents(path, self._from), "") if path else _Turn(b"", "")

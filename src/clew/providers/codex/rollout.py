@@ -102,8 +102,9 @@ def contents(path: Path, start: int = 0) -> bytes:
 
 
 def length(path: Path) -> int:
-    """Return how many bytes `contents` returns for a rollout, Codex's file of one conversation. The bytes are not kept
-    in memory. Raises `Corrupt` as `contents` does."""
+    """Return the size in bytes of a rollout (Codex's file of one conversation), counted after decompression if Codex
+    has compressed the file. Only a piece of it is in memory at a time. Raises `Corrupt` if the file cannot be
+    decompressed, or would unpack to more than 16 MiB and more than 40 times its size."""
     if path.suffix != ".zst":
         return path.stat().st_size
     with path.open("rb") as file:
@@ -142,7 +143,8 @@ def unpacked(path: Path) -> Path:
 
 
 def whole(data: bytes) -> bytes:
-    """Return the data without a last line that has no newline, because the program was killed while writing it."""
+    """Return `data`, the content of a conversation file, without a last line that has no newline. Such a line is left
+    if the program is killed while writing."""
     return data[: data.rfind(b"\n") + 1]
 
 
@@ -309,14 +311,16 @@ def new_key() -> str:
 
 
 def born_at(key: str) -> datetime | None:
-    """Return the time at which a key was made, in UTC, which a UUID of version 7 holds; None for any other key."""
+    """Return the time at which a key was made, in UTC. Only a key that is a UUID of version 7 holds this time; for any
+    other key, return None."""
     if not is_key(key) or key[14] != "7":
         return None
     return datetime.fromtimestamp(int(key[:8] + key[9:13], 16) / 1000, UTC)
 
 
 def key_of(path: Path) -> str | None:
-    """Return the key in the name of a rollout file; None if the file is not named like a rollout."""
+    """Return the key of a conversation, which the name of its rollout (Codex's file of one conversation) holds. Returns
+    None if the file is not named like a rollout."""
     found = _NAME.fullmatch(path.name)
     return found.group(1) if found else None
 
@@ -350,7 +354,7 @@ def rollouts(home: Path) -> Iterator[Path]:
 
 def newest_first(home: Path) -> list[tuple[float, int, Path]]:
     """List all rollouts (Codex's files of conversations) in Codex's home folder `home`, newest first. Each is given as
-    the time of its last change, its size in bytes, and its path."""
+    the time of its last change in seconds since 1970, its size in bytes, and its path."""
     found = []
     for path in rollouts(home):
         try:
@@ -457,8 +461,8 @@ def title_of(text: str) -> str:
 
 
 def limit_end(limits: Any) -> datetime | None:
-    """Return when Codex can be used again, by what it writes about its usage limits into a rollout. Returns None if no
-    limit is used up."""
+    """Return when Codex can be used again, which is when all used-up usage limits have ended; None if no limit is used
+    up. `limits` is the report of the limits that Codex writes into the file of a conversation."""
     windows = [values(values(limits).get(name)) for name in ("primary", "secondary")]
     full = [window for window in windows if _number(window.get("used_percent")) >= 100]
     return max(filter(None, (from_seconds(window.get("resets_at")) for window in full)), default=None)

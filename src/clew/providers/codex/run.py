@@ -131,9 +131,9 @@ def prepare(place: Place, program: Program, job: Job) -> None:
 
 
 def _given_instructions(path: Path) -> str | None:
-    """Return the system prompt that the model was given last in the conversation of the rollout file `path`; "" if it
-    was given none. Returns None if the conversation has no exchange yet: Codex gives the system prompt with the first
-    one."""
+    """Return the system prompt that the model was given last in a conversation; "" if it was given none. `path` is the
+    conversation's file. Returns None if the conversation has no exchange yet, because Codex gives the system prompt
+    with the first one."""
     told: str | None = None
     for row in rows(contents(path)):
         if b'"turn_context"' in row or b'"developer"' in row:

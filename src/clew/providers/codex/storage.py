@@ -226,8 +226,12 @@ def sessions(home: Path) -> Iterator[NativeSession]:
 
 
 def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> NativeSession | None:
-    """Describe one conversation. Returns None for a sub-agent's, and if the file was deleted meanwhile. A compressed file
-    that is damaged is described without what is in it: the others are listed all the same."""
+    """Describe the conversation in the file `path`. `changed` is the time of the file's last change in seconds since
+    1970, `size` its size in bytes, and `titles` has the names that users gave to conversations, by key.
+
+    Returns None for the conversation of a sub-agent, and if the file was deleted meanwhile. A compressed file that is
+    damaged is described without what is in it, so that the other conversations can still be listed.
+    """
     try:
         head = head_of(path, _HEAD)
         complete = len(head) < _HEAD

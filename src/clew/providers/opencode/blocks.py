@@ -24,8 +24,8 @@ CLEARED = "[Old tool result content cleared]"
 
 
 def file_block(part: dict[str, Any]) -> Image | File:
-    """Convert a file part of an opencode message to an image or a file block. The part's bytes are usually in a `data:`
-    URL; any other URL becomes a link."""
+    """Convert a file part of an opencode message (a piece of it that holds a file) to an image or a file block. The
+    file's bytes are usually in a `data:` URL; any other URL becomes a link."""
     mime, name, url = text(part.get("mime")), text(part.get("filename")), text(part.get("url"))
     data = _data(url) if url.startswith("data:") else None
     link = url if data is None and url else None
@@ -56,8 +56,9 @@ def data_url(block: Image | File) -> str | None:
 
 
 def thinking_block(part: dict[str, Any]) -> Thinking:
-    """Convert a reasoning part of an opencode message to a thinking block. Its signature or encrypted content is found
-    under whichever vendor's name opencode stored it."""
+    """Convert a reasoning part of an opencode message (a piece of it that holds the model's thinking) to a thinking
+    block. The signature or encrypted content of the thinking is found under whichever vendor's name opencode stored it.
+    """
     metadata = values(part.get("metadata"))
     said = [values(fields) for fields in metadata.values()]
     signature = next((text(fields.get("signature")) for fields in said if fields.get("signature")), None)
@@ -90,8 +91,8 @@ def thinking_metadata(block: Thinking) -> dict[str, Any]:
 
 
 def tool_blocks(part: dict[str, Any]) -> tuple[ToolCall, ToolResult | None]:
-    """Convert a tool part of an opencode message to the call and its result. The result is None while the call has not
-    ended."""
+    """Convert a tool part of an opencode message (a piece of it that holds a tool call, and its result if there is one)
+    to the call and its result. The result is None while the call has not ended."""
     state = values(part.get("state"))
     call = ToolCall(text(part.get("callID")), text(part.get("tool")), state.get("input", {}))
     if state.get("status") == "completed":
@@ -114,9 +115,9 @@ def _output(state: dict[str, Any]) -> tuple[Text | Json | Image | File | Opaque,
 
 def output_text(result: ToolResult, at: tuple[int, int], losses: list[Loss]) -> str:
     """Return a tool result as the text that opencode stores. Images and files that opencode can attach to the result
-    are not in the text, because the caller attaches them. Others are described in words in the text, and so are all
-    images and files of a result that is an error; each of these is added to `losses`. `at` gives the indexes of the
-    result's message and block."""
+    are not in the text, because the caller attaches them. Other images and files are described in words in the text,
+    and so are all those of a result that is an error; for each described one, a loss is added to `losses`. `at` gives
+    the index of the result's message and the index of the result in that message."""
     words = []
     for block in result.content:
         if isinstance(block, Text):

@@ -52,8 +52,9 @@ _NOT_SENT = frozenset({"text/plain", "application/x-directory"})
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A message of opencode with its parts, decoded from the database or an export folder. `created` is a time in
-    milliseconds, `info` is everything but the parts."""
+    """A message of opencode with its parts (pieces such as a text or a tool call), decoded from the database or an
+    export folder. `created` is the time of the message in milliseconds since 1970. `info` has all other fields of the
+    message, such as its role."""
 
     id: str
     created: int
@@ -69,14 +70,16 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def stored(message: Row, parts: Iterable[Row]) -> Stored:
-    """Decode a message and its parts from their database rows. Raises `Corrupt` if a row does not hold a JSON object."""
+    """Decode a message of opencode and its parts (pieces such as a text or a tool call) from their database rows.
+    Raises `Corrupt` if a row does not hold a JSON object."""
     read = tuple({**_data(part), "id": part["id"]} for part in parts)
     return Stored(message["id"], message["time_created"], _data(message), read)
 
 
 def read(folder: Path) -> Conversation:
-    """Read the conversation in an export folder, Clew's copy of it, as opencode would continue it: without what the
-    user reverted, and with summaries in place of what they replace. Raises `Corrupt` if the folder is damaged."""
+    """Read the conversation in an export folder, Clew's copy of it, as opencode would continue it: without messages
+    that the user reverted, and with opencode's summaries in place of the messages that they replace. Raises `Corrupt`
+    if the folder is damaged."""
     manifest = load(folder)
     sheet = manifest.sessions[0]
     session = next(row for table, row in manifest_rows(sheet) if table == "session")
@@ -100,8 +103,8 @@ def read(folder: Path) -> Conversation:
 
 
 def messages_of(messages: Sequence[Stored]) -> tuple[Message, ...]:
-    """Convert messages of opencode to Clew's. A response becomes several messages if it has several steps or tool
-    results."""
+    """Convert messages of opencode to Clew's. A response consists of steps, each a call of the model: each step becomes
+    one message, and its tool results another after it."""
     found: list[Message] = []
     for message in messages:
         if message.role == "user":
@@ -119,9 +122,9 @@ def model_name(info: dict[str, Any]) -> str:
 
 
 def _current(messages: list[Stored], revert: dict[str, Any]) -> tuple[list[Stored], tuple[Loss, ...]]:
-    """Return the messages that opencode would continue from, and what is lost. Messages that the user reverted
-    (`revert` says from where on) are left out. If opencode has summarised earlier messages, the summary stands in their
-    place and a loss says how many there were."""
+    """Return the messages that opencode would continue from, and what is lost of the conversation. Messages that the
+    user reverted are left out; `revert` names the first of them. If opencode has summarised earlier messages, the
+    summary stands in their place, and a loss says how many messages it replaces."""
     messages = _before(messages, revert)
     at = _compaction(messages)
     if at is None:
@@ -135,8 +138,8 @@ def _current(messages: list[Stored], revert: dict[str, Any]) -> tuple[list[Store
 
 def _before(messages: list[Stored], revert: dict[str, Any]) -> list[Stored]:
     """Return the messages before the point to which the user reverted. `revert` names that point: a message, or a part
-    of a message. If it names a part, the parts of that message before it are kept. All messages are returned if it
-    names no message."""
+    of a message, such as a text or a tool call. If it names a part, the message is kept with only its earlier parts. If
+    `revert` names no message, all messages are returned."""
     at = _place(messages, revert.get("messageID"))
     since = revert.get("partID")
     if at == len(messages) or not since:
@@ -169,8 +172,9 @@ def _sums_up(message: Stored, asked: Stored) -> bool:
 
 
 def _prompt(message: Stored) -> list[Message]:
-    """Convert a user message of opencode; the list is empty if nothing of the message is to be kept. A text that
-    opencode added by itself is kept only if the message has files, because then it is the content of a file."""
+    """Convert a user message of opencode to a list with one message of Clew. The list is empty if nothing of the
+    message is to be kept. A text that opencode added by itself is kept only if the message has files, because then it
+    is the content of a file."""
     has_files = message.part("file") is not None
     blocks: list[Block] = []
     for part in message.parts:
@@ -187,10 +191,10 @@ def _prompt(message: Stored) -> list[Message]:
 
 
 def _response(message: Stored) -> list[Message]:
-    """Convert a response of opencode. It consists of steps, each a call of the model: each step becomes one message,
-    and its tool results another after it. A response that ended in an error gives an empty list, because opencode does
-    not send it to the model either. But a response that the user stopped is converted if it has a text or a tool
-    call."""
+    """Convert a response of opencode to messages of Clew. The response consists of steps, each a call of the model:
+    each step becomes one message, and its tool results another after it. A response that ended in an error gives an
+    empty list, because opencode does not send it to the model either. But a response that the user stopped is converted
+    if it has a text or a tool call."""
     error = values(message.info.get("error"))
     spoke = any(part.get("type") in ("text", "tool") for part in message.parts)
     if error and not (error.get("name") == "MessageAbortedError" and spoke):
@@ -261,8 +265,8 @@ _ABORTED = "Tool execution aborted"
 
 
 def session_row(key: str, title: str, created: int, updated: int) -> Row:
-    """Return the database row of a new session under this key. Its working folder is not set yet. Times are in
-    milliseconds."""
+    """Return the database row of a new session under this key. Its working folder is not set yet. `created` and
+    `updated` are times in milliseconds since 1970."""
     return {
         "id": key,
         "project_id": "global",
@@ -279,8 +283,8 @@ def session_row(key: str, title: str, created: int, updated: int) -> Row:
 
 def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
     """Write the conversation in opencode's format, under this key, into a folder from which it can be installed.
-    Returns what was lost. If the conversation has dates, the same conversation and key give the same files. Raises
-    `InvalidInput` if the key is not a session key of opencode."""
+    Returns what that format cannot hold of the conversation. If the conversation has dates, the same conversation and
+    key give the same files. Raises `InvalidInput` if the key is not a session key of opencode."""
     writer = _Writer(conversation, checked(key))
     for at, message in enumerate(conversation.messages):
         writer.add(at, message)
@@ -380,7 +384,8 @@ class _Writer:
         return _file(block)
 
     def _results(self, at: int) -> dict[str, ToolResult]:
-        """Return the tool results that follow the message with the index `at`, before the next response, by call id."""
+        """Return the tool results that follow the message with the index `at`, before the next response, as a dict by
+        the id of the tool call."""
         found: dict[str, ToolResult] = {}
         for place in range(at + 1, len(self._conversation.messages)):
             message = self._conversation.messages[place]

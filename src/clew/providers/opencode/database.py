@@ -185,7 +185,8 @@ def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def _translated_errors(path: Path) -> Iterator[None]:
-    """Raise an error of SQLite inside this context as `Unavailable` or `Corrupt`, with the path and what to do."""
+    """Turn an error of SQLite that is raised inside this context into `Unavailable` or `Corrupt`. The new error names
+    `path`, the path of the database, and says what to do."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -214,8 +215,8 @@ def _translated_errors(path: Path) -> Iterator[None]:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `Corrupt` if a table or column that Clew needs is missing, or if reading the database could run what
-    somebody wrote into the file."""
+    """Raise `Corrupt` if opencode's database, at `path`, lacks a table or column that Clew needs, or if reading it
+    could run SQL that somebody wrote into the file."""
     check_to_read(connection, path, frozenset(_NEEDED))
     for table, needed in _NEEDED.items():
         there = columns_of(connection, table)
@@ -322,12 +323,12 @@ def checked(key: str) -> str:
 
 
 class Namer:
-    """Makes the ids of messages and parts that Clew writes for opencode. An id consists of a prefix, a time with a
-    counter, and characters computed from `seed`.
+    """Makes ids for the messages that Clew writes for opencode, and for their parts (pieces such as a text or a tool
+    call). An id consists of a prefix, a time with a counter, and characters computed from `seed`.
 
     opencode sorts by id. So each id sorts after the id that was made before it, and all sort before the ids that
-    opencode will make later. The same `seed` and start time `at`, in milliseconds, give the same ids. The present is
-    used instead of `at` if `at` is in the future, or so long ago that it does not fit the 48 bits in an id.
+    opencode will make later. The same `seed` and start time `at`, in milliseconds since 1970, give the same ids. The
+    present is used instead of `at` if `at` is in the future, or so long ago that it does not fit the 48 bits in an id.
     """
 
     def __init__(self, seed: str, at: int, clock: Callable[[], int] = now) -> None:

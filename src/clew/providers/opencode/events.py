@@ -1,5 +1,5 @@
-"""Reads what `opencode run --format json` prints, adds up what it used, and finds running tool calls in opencode's
-database."""
+"""Reads what `opencode run --format json` prints, adds up the tokens and the cost of a run, and finds running tool
+calls in opencode's database."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ class OpenCodeReader:
 
     def __init__(self, children: Children, model: Callable[[], str] = str, asked: str = "") -> None:
         """`children` is a function that returns the messages of a sub-agent's session, which opencode does not print.
-        `model` is called after an answer and returns the name of the model that gave it. `asked` is the model that was
-        named for this prompt; empty if none was."""
+        It takes the key of that session, and the time in milliseconds since which messages are wanted. `model` is
+        called after an answer and returns the name of the model that gave it. `asked` is the model that was named for
+        this prompt; empty if none was."""
         self._children = children
         self._asked = asked
         self._model = model
@@ -105,9 +106,9 @@ class OpenCodeReader:
         return [self._failed(*(self._failure or self._why(status, stderr)))]
 
     def _start(self, message: str) -> list[ProviderEvent]:
-        """Note that a step (one model response) has started in this message. If a step of the same message was running,
-        its response broke off. Then a `Retry` is returned, or a `Failed` if this was the tenth response in a row to
-        break off."""
+        """Note that a step (one model response) has started in the message with the id `message`. If a step of the same
+        message was running, its response broke off. Then a list with a `Retry` is returned, or with a `Failed` if this
+        was the tenth response in a row to break off. Otherwise the list is empty."""
         again = message == self._step
         self._step, self._reason = message, ""
         self._words.clear()
@@ -146,16 +147,17 @@ class OpenCodeReader:
         return Response((block,), text(part.get("messageID")), self._asked)
 
     def _is_known(self, part: dict[str, Any]) -> bool:
-        """Return whether this part of a message was read before, and remember it as read."""
+        """Return whether this part of a message (a piece such as a text or a tool call) was read before, and remember
+        it as read."""
         name = text(part.get("id"))
         known = name in self._parts
         self._parts |= {name} if name else set()
         return known
 
     def _child(self, part: dict[str, Any], depth: int) -> Iterator[ProviderEvent]:
-        """If the tool call in `part` started a sub-agent, yield what the sub-agent and its own sub-agents said and did,
-        and add the tokens and cost of all of them to the sum. `depth` is 1 for a sub-agent of the main conversation, 2
-        for a sub-agent of that one, and so on. Nothing is read of sub-agents deeper than 8."""
+        """If `part` is a tool call that started a sub-agent, yield what the sub-agent and its own sub-agents said and
+        did, and add the tokens and cost of all of them to those of the run. `depth` is 1 for a sub-agent of the main
+        conversation, 2 for a sub-agent of that one, and so on. Nothing is read of sub-agents deeper than 8."""
         state = values(part.get("state"))
         session = text(values(state.get("metadata")).get("sessionId"))
         since = values(state.get("time")).get("start")
@@ -176,7 +178,8 @@ class OpenCodeReader:
 
     def _why(self, status: int, stderr: str) -> tuple[Failure, str]:
         """Return the kind of failure, and the reason in words, for a program that ended without an answer and without
-        printing an error. `status` is its exit status."""
+        printing an error. `status` is its exit status, or the negative number of the signal that ended it. `stderr` is
+        the end of its standard error."""
         if status < 0:
             return "stopped", f"opencode was ended by {signal_name(-status)}"
         said = _last_words(stderr)
@@ -263,8 +266,9 @@ it."""
 
 
 class RunningCalls:
-    """The `Watch` for opencode: finds the tool calls of one session that are running, by reading opencode's database
-    while opencode works. If the database has not changed, a `look` takes microseconds."""
+    """Finds the tool calls of one session that opencode has begun but not printed yet. `look` reads them from
+    opencode's database while opencode works; if the database has not changed since the last call, it takes
+    microseconds."""
 
     def __init__(self, path: Path, session: str) -> None:
         """Note the newest message of the session, so that only later ones are searched. `session` is its key. `path` is
@@ -281,9 +285,9 @@ class RunningCalls:
             self.close()
 
     def look(self) -> list[bytes]:
-        """Return a line, in the form that opencode prints, for each tool call that has begun to run since the last
-        `look`. Finished parts of the same response that come before such a call get lines too, so that the order is
-        right. The list is empty if nothing is new or the database cannot be read."""
+        """Return a line, in the form that opencode prints, for each tool call that has begun to run since the last call
+        of this method. The texts and other finished parts of the response that come before such a call get lines too,
+        so that the order is right. The list is empty if nothing is new or the database cannot be read."""
         try:
             connection = self._connected()
             (version,) = connection.execute("PRAGMA data_version").fetchone()
@@ -314,10 +318,10 @@ class RunningCalls:
         return found
 
     def _changes(self, connection: sqlite3.Connection) -> list[bytes]:
-        """Return lines, in the form that opencode prints, for the tool calls that are running now and for the finished
-        parts that come before them in the same message, in order. Parts that an earlier call of this method returned
-        are left out. Only the newest messages are searched. They are read by one query, so that the lines belong to the
-        same moment."""
+        """Return lines, in the form that opencode prints, for the tool calls that are running now, and for the finished
+        parts (such as texts) that come before them in the same message, in order. Parts for which an earlier call of
+        this method returned a line are left out. Only the newest messages are searched. They are read by one query, so
+        that the lines belong to the same moment."""
         rows = select(
             connection,
             "SELECT id, message_id, data FROM part WHERE message_id IN (SELECT id FROM message WHERE session_id = ? "
@@ -342,8 +346,9 @@ class RunningCalls:
 
 
 def _part(row: Row) -> dict[str, Any]:
-    """Convert a database row to a part of a message, with its ids, in the form in which opencode prints it. If opencode
-    does not print such parts, return only the ids."""
+    """Convert a database row to a part of a message (a piece such as a text or a tool call), with its id and that of
+    the message, in the form in which opencode prints it. If opencode does not print parts of this type, return only the
+    two ids."""
     try:
         data = values(msgspec.json.decode(row["data"]))
     except (msgspec.DecodeError, TypeError):

@@ -77,8 +77,8 @@ def _behind(script: Path, place: Place) -> Path:
 
 
 def _packages() -> list[str]:
-    """Return the names of the npm packages that may hold the native executable for this machine's system and processor,
-    best first."""
+    """Return the names of the npm packages that may hold the native executable for this machine's system and processor.
+    The one that suits the machine best comes first."""
     machine = platform.machine().lower()
     chip = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(machine, machine)
     system = "darwin" if sys.platform == "darwin" else "linux"

@@ -1,8 +1,9 @@
-"""Refuses a database in which something would be computed as Clew reads or writes it.
+"""Refuses a database with SQL in its schema that SQLite would run while Clew reads or writes rows.
 
-SQLite runs what a file's schema says: generated columns as a row is read; CHECK constraints, default values, indexes on
-expressions and triggers as a row is written. opencode has none of these. In a hostile file each can take gigabytes, or
-not come to an end within one step of SQLite, where no limit on steps ends it.
+When a row is read, SQLite computes generated columns. When a row is written, it runs CHECK constraints, default values,
+indexes on expressions and triggers. opencode has none of these. In a hostile file each can take gigabytes of memory or
+run without end. Clew's limit on the number of SQLite's steps does not help, because all of this can happen within one
+step.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class _Object(NamedTuple):
 
 
 def check_to_read(connection: sqlite3.Connection, path: Path, needed: frozenset[str]) -> None:
-    """Raise `Corrupt` if reading the database could run what somebody wrote into the file: a table has a generated
+    """Raise `Corrupt` if reading the database could run SQL that somebody wrote into the file: a table has a generated
     column, or one of the tables `needed` is a view or a virtual table. `path` is the path of the database."""
     for found in _objects(connection):
         if found.name.lower() in needed and found.type in ("table", "view") and not _is_ordinary(found):
@@ -42,7 +43,7 @@ def check_to_read(connection: sqlite3.Connection, path: Path, needed: frozenset[
 
 
 def check_to_write(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `Corrupt` if writing to the database could run what somebody wrote into the file: a trigger, a CHECK
+    """Raise `Corrupt` if writing to the database could run SQL that somebody wrote into the file: a trigger, a CHECK
     constraint, a default value that is an expression, or an index on expressions or for some rows only. `path` is the
     path of the database."""
     for found in _objects(connection):

@@ -5,8 +5,8 @@ conversations. An export folder holds:
     ses_…/000000.jsonl           the messages of a session in order, each followed by its parts, one row a line
     tool-output/tool_…           tool results that were too long for a row, which names the file
 
-The numbered files are called pieces. A piece ends with the first message that brings it to 64 KiB. So a growing
-conversation changes only its last piece.
+The parts of a message are its texts, tool calls and so on. The numbered files are called pieces. A piece ends with the
+first message that brings it to 64 KiB. So a growing conversation changes only its last piece.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ _PROMPTS = """SELECT session_id, sum(substr(data, 1, 14) = '{"role":"user"') FRO
 
 
 class Sheet(msgspec.Struct, frozen=True):
-    """The entry for one session in the manifest of an export folder. It holds how many messages, parts and numbered
-    files (pieces) the session has there, and the session's rows of all other tables."""
+    """The entry for one session in the manifest of an export folder. It says how many messages, parts of messages (such
+    as texts and tool calls) and numbered files the session has there, and it holds the session's rows of all other
+    tables."""
 
     id: str
     messages: int
@@ -136,7 +137,8 @@ def save(folder: Path, manifest: Manifest) -> None:
 
 def manifest_rows(sheet: Sheet) -> Iterator[tuple[str, Row]]:
     """Yield the rows in `sheet`, the entry for one session in an export folder's manifest, each as table name and row.
-    The session's own row comes first. Messages and parts are not in the manifest."""
+    The session's own row comes first. Rows of messages, and of their parts such as texts and tool calls, are not in the
+    manifest."""
     for table in sorted(sheet.tables, key=lambda table: (table != "session", table)):
         for row in sheet.tables[table]:
             yield table, sealed(row)
@@ -147,9 +149,9 @@ def pieces(folder: Path, session: str) -> list[Path]:
 
 
 def rows_of(folder: Path, sheet: Sheet) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a session's messages and parts in an export folder, each as table name and row, in order: each
-    message, then its parts. `sheet` is the entry for the session in the folder's manifest. Raises `Corrupt` if one of
-    the session's files is missing or damaged."""
+    """Yield the rows of a session's messages, and of their parts such as texts and tool calls, from an export folder.
+    Each is given as table name and row, in order: each message, then its parts. `sheet` is the entry for the session in
+    the folder's manifest. Raises `Corrupt` if one of the session's files is missing or damaged."""
     for number in range(sheet.pieces):
         path = folder / sheet.id / f"{number:06d}.jsonl"
         try:
@@ -181,7 +183,7 @@ def tree(connection: sqlite3.Connection, key: str) -> list[str]:
 
 def small_tables(connection: sqlite3.Connection) -> list[str]:
     """Return the names of the smaller tables whose rows belong to sessions and are exported, such as the to-do lists.
-    The tables of sessions, messages and parts are not among them."""
+    The tables of sessions, of messages and of their parts (such as texts and tool calls) are not among them."""
     ordinary = "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql LIKE 'CREATE TABLE%' ORDER BY name"
     names = [row[0] for row in connection.execute(ordinary)]
     others = [name for name in names if name not in {"session", "message", "part"} | PRIVATE]
@@ -191,8 +193,9 @@ def small_tables(connection: sqlite3.Connection) -> list[str]:
 def message_rows(
     connection: sqlite3.Connection, session: str, start: _Spot = _START
 ) -> Iterator[tuple[Row, list[Row]]]:
-    """Yield each message of a session together with its parts, as database rows in the order of the conversation.
-    `start` is the time and id of the first message to yield; by default all messages are yielded."""
+    """Yield each message of a session together with its parts (pieces such as a text or a tool call), as database rows
+    in the order of the conversation. `start` is the time in milliseconds and the id of the first message to yield; by
+    default all messages are yielded."""
     messages = select(
         connection,
         "SELECT * FROM message WHERE session_id = ? AND (time_created, id) >= (?, ?) ORDER BY time_created, id",
@@ -226,8 +229,9 @@ def export(connection: sqlite3.Connection, key: str, folder: Path, outputs: Path
 
 
 def _kept(folder: Path, key: str) -> Manifest | None:
-    """Return the manifest that an earlier export of this conversation wrote into the folder. Returns None if there is
-    none, or if that export was interrupted, so that everything is written anew."""
+    """Return the manifest (the content of `session.json`) that an earlier export of this conversation wrote into the
+    export folder `folder`. Returns None if there is none, or if that export was interrupted, so that everything is
+    written anew."""
     try:
         manifest = load(folder)
     except Corrupt:
@@ -248,8 +252,8 @@ def _sheet(connection: sqlite3.Connection, session: str, kept: Manifest | None, 
 
 
 def _count(connection: sqlite3.Connection, table: str, session: str) -> tuple[int, int]:
-    """Return how many rows of this table belong to the session, and the latest time in milliseconds at which one was
-    changed."""
+    """Return how many rows of this table belong to the session, and the latest time at which one of them was changed,
+    in milliseconds since 1970."""
     query = f"SELECT count(*), coalesce(max(time_updated), 0) FROM {quoted(table)} WHERE session_id = ?"  # noqa: S608 - quoted
     count, updated = connection.execute(query, (session,)).fetchone()
     return count, time_in(updated)
@@ -346,7 +350,8 @@ def standing(connection: sqlite3.Connection, key: str, folder: Path) -> Standing
     is not in the database. `behind`: the copy has more or newer messages. `same`: both are equal. `ahead`: the database
     has more or newer messages. `apart`: each side has something that the other lacks.
 
-    Messages and parts are matched by id. If one differs, the side on which it was changed later counts as newer.
+    Messages and their parts (such as texts and tool calls) are matched by id. If a message or part differs, the side on
+    which it was changed later counts as newer.
     """
     sessions = tree(connection, key)
     if not sessions:

@@ -214,9 +214,9 @@ def _side_of(call: ToolCall, source: str, target: str) -> str:
 
 
 def _answered(placed: Iterable[tuple[int, Message]], notes: Notes) -> Iterator[tuple[int, Message]]:
-    """Yield the messages with their indexes. Every tool call without a result gets one that says that the outcome is
-    unknown, and a loss in `notes`. Otherwise the built-in agent would run the call again, although it may have run
-    elsewhere."""
+    """Yield the messages in `placed`, with their indexes. Every tool call without a result gets one that says that the
+    outcome is unknown, and this is noted as a loss in `notes`. Without a result, the built-in agent would run the call
+    again, although it may have run elsewhere."""
     open_calls: list[ToolCall] = []
     asked_at = 0
     results: list[Block] = []

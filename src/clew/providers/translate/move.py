@@ -41,8 +41,8 @@ class Translated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def for_provider(conversation: Conversation, source: str, target: str) -> tuple[Conversation, tuple[Loss, ...]]:
-    """Return the conversation of the agent `source` rewritten for the agent `target`, and what did not fit. Nothing is
-    written.
+    """Return the conversation of the agent `source` rewritten for the agent `target`, and what was lost by that.
+    Nothing is written.
 
     `source` and `target` are names of providers, or `clew` for the built-in agent. A tool call becomes a call of the
     target's tool of the same kind, if it has one. Ids of tool calls are replaced if not every vendor accepts them,
@@ -55,8 +55,8 @@ def for_provider(conversation: Conversation, source: str, target: str) -> tuple[
 
 def write_for(target: Provider, conversation: Conversation, source: str, key: str, folder: Path) -> tuple[Loss, ...]:
     """Rewrite the conversation of the agent `source` for the provider `target`, and write it into the folder `folder`
-    in that provider's own format, under this key. Returns everything that did not fit; its indexes are those of
-    messages in the given conversation."""
+    in that provider's own format, under this key. Returns everything that was lost by that; the indexes in the losses
+    are those of messages in the given conversation."""
     fitted = fit(conversation, provider_name(source), target.name)
     written = target.write(fitted.conversation, key, folder)
     found = [*conversation.losses, *fitted.losses, *(_placed(loss, fitted.origins) for loss in written)]
@@ -81,9 +81,9 @@ async def translate(
 
     `session` is a session that the provider `source` keeps on this machine, even one that Clew has never seen. It is
     given by its key, a part of the key that no other has, or its path. With `source="clew"` it is a thread, given by
-    its id or a handle. With `to="clew"` the result is a thread, which an agent continues with `agent.resume(prompt,
-    thread_id=…)`; `thread_id` names that thread, by default after the source and the session's key. `checkpointer` is
-    the store for threads or its URL, by default the default store.
+    its id or by a handle, the string in `session.resume_handle`. With `to="clew"` the result is a thread, which an
+    agent continues with `agent.resume(prompt, thread_id=…)`; `thread_id` names that thread, by default after the source
+    and the session's key. `checkpointer` is the store for threads or its URL, by default the default store.
 
     `place` says where the sessions are and which working folder the new one belongs to. By default these are this
     user's sessions, and the folder of the original session if it exists here, otherwise the current one. Raises

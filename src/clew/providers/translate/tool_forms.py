@@ -68,7 +68,7 @@ def _is_line(value: Any) -> bool:
 
 def _read_range(fields: Fields) -> Fields:
     """Convert a range of lines in `fields`, the arguments of a call, from first and last line to first line and number
-    of lines. The argument `count` holds the last line before, and the number of lines afterwards."""
+    of lines. The argument `count` holds the last line in `fields`, and the number of lines in the result."""
     start, end = fields.get("start", 1), fields.pop("count", None)
     if _is_line(start) and _is_line(end) and end >= start:
         fields["count"] = end - start + 1
@@ -125,9 +125,9 @@ def _renamed(fields: Fields, names: Mapping[str, str]) -> Fields:
 
 
 def _with_list(form: Form, keys: Mapping[str, str]) -> Form:
-    """Return a copy of `form`, the description of a tool, for a tool whose argument is a list of objects: the copy also
-    converts the keys of these objects. `keys` maps the agent's own names of the keys to the common ones. Keys that the
-    agent does not know are dropped from calls that are translated for it."""
+    """Return a copy of `form`, which describes a tool of an agent, for a tool that takes a list of objects as an
+    argument. With the copy, the keys of these objects are converted too: `keys` maps the agent's own names of the keys
+    to the common names. Keys for which the agent has no name are dropped when a call is translated for this agent."""
     common = {here: there for there, here in keys.items()}
     name = next(iter(set(form.arguments.values()) - {"path"}))
 

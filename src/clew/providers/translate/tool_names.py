@@ -30,8 +30,8 @@ _OBJECTS_ONLY = frozenset({"claude_code", "opencode"})
 
 
 class Mapped(NamedTuple):
-    """A tool call rewritten for another agent. Each loss is a pair: what did not fit, and why. If there are no losses,
-    mapping the call back gives the original call."""
+    """A tool call rewritten for another agent. Each loss is a pair: what the other agent's tool cannot express, and
+    why. If there are no losses, mapping the call back gives the original call."""
 
     call: ToolCall
     losses: tuple[tuple[str, str], ...] = ()
@@ -59,7 +59,7 @@ def map_call(call: ToolCall, source: str, target: str, *, cwd: str = "") -> Mapp
 
 def _carry(call: ToolCall, source: str, target: str, cwd: str) -> tuple[ToolCall, list[str]]:
     """Return `call`, which the agent `source` made, rewritten as a call of the agent `target`, and the names of the
-    arguments that did not fit. `cwd` is the conversation's working folder."""
+    arguments that the target's tool cannot express. `cwd` is the conversation's working folder."""
     form = _form_called(call.name, source)
     arguments = {"input": call.arguments} if _is_text_patch(call, source) else call.arguments
     if form is not None and isinstance(arguments, dict):
@@ -102,10 +102,10 @@ def _read(form: Form, arguments: Fields) -> tuple[Fields, list[str]]:
 
 
 def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields, list[str]] | None:
-    """Return the name of the target's tool of this kind, its arguments, and the names of those that do not fit.
-    `fields` are the arguments under their common names, in a call that the agent `source` made. `cwd` is the
-    conversation's working folder. Returns None if the target has no such tool, or if that tool cannot express these
-    arguments."""
+    """Return the name of the target's tool of this kind, its arguments, and the names of the arguments in `fields` that
+    it cannot express. `fields` are the arguments under their common names, in a call that the agent `source` made.
+    `cwd` is the conversation's working folder. Returns None if the target has no such tool, or if that tool cannot do
+    what the call does."""
     if kind == "patch" and target != "codex":
         plain = _plain_change(fields, target, cwd)
         written = _write(*plain, source, target, cwd) if plain else None

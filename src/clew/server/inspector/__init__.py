@@ -27,7 +27,8 @@ overview: `totals`, `total-threads`, `total-spend`, `total-storage`, `chart-spen
     `table-agents`, `table-tools`
 errors: `error` (with `data-status`), `error-text`
 
-Ids of elements: `#strip`, `#timeline`, `#rows`, `#pending`, `#facts`; a turn is `#p{position}`, its cell `#c{position}`.
+Ids of elements: `#strip` (a row with a small cell for each turn), `#timeline`, `#rows`, `#pending` and `#facts`. The
+element of a turn is `#p{position}`, and its cell is `#c{position}`. A position counts all turns from 0, also rewound ones.
 """
 
 from __future__ import annotations

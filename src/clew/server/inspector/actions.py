@@ -1,7 +1,7 @@
 """The routes by which a form of a page changes something: log in and out, fork, rewind, answer, describe.
 
-Each form carries a proof that a page of this service made it, and is refused without it. A change of a thread needs a
-token with the scope `append`, and no other: each of these changes only adds to a log, and destroys nothing.
+Each form carries a proof that a page of this service made it, and a form without the proof is refused. To change a
+thread by a form, a token needs only the scope `append`: each of these changes only adds to a log, and destroys nothing.
 """
 
 from __future__ import annotations

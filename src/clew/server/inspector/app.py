@@ -45,8 +45,9 @@ class Inspector:
         )
 
     def _for_request(self, path: str, page: Callable[[Visit], Awaitable[Response]]) -> Handler:
-        """Return the function that responds to requests for a page. Pages that read threads wait for their turn (see
-        `Turns`); a page of live updates waits for a turn at each update."""
+        """Return the function that responds to requests for the page at `path`; `page` makes the page. If making the
+        page means to read threads, the function first waits until it may, because only a few such pages are made at
+        once. For a page of live updates it does not wait: the page itself waits before each update."""
 
         async def respond(request: Request) -> Response:
             return self._with_id(request, await page(Visit(self._shared, request)))
@@ -70,7 +71,7 @@ class Inspector:
         return response
 
     def owns(self, path: str) -> bool:
-        """Return whether a path is one of the inspector's, not of the API."""
+        """Return whether a path belongs to a page of the inspector, and not to the API."""
         return path in _PATHS or path.startswith(("/t/", "/assets/"))
 
     def is_open(self, path: str) -> bool:

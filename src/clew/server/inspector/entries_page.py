@@ -50,7 +50,7 @@ async def read_stretch(store: Checkpointer, head: Head, start: int) -> list[Show
 
 
 class ShownFrame(NamedTuple):
-    """A frame as the page shows it."""
+    """A frame of a thread's log, prepared for the page that shows the log frame by frame."""
 
     number: int
     at: datetime
@@ -67,8 +67,8 @@ class _ShownEntry(NamedTuple):
 
 
 def entries_page(viewer: Viewer, head: Head, start: int, stretch: list[ShownFrame]) -> Markup:
-    """Return the page that shows the frames in `stretch`. `start` is the number of the first frame on the page, counted
-    from 0."""
+    """Return the page that shows the frames of a thread's log that are in `stretch`. `viewer` is the person who looks
+    at the page, and `head` the thread's head. `start` is the number of the first frame on the page, counted from 0."""
     return render(
         "entries.html",
         viewer=viewer,
@@ -118,7 +118,8 @@ def _worded(item: Any) -> str:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Return the beginning of these texts on one line. Texts that do not fit any more are not looked at."""
+    """Return these texts on one line, separated by spaces. Each text is cut to 160 characters, and texts after the
+    160th are left out, because no page shows a longer line."""
     return " ".join(one_line(text, _LINE) for text in islice(texts, _LINE))
 
 

@@ -42,8 +42,8 @@ DAMAGE = (Corrupt, MissingBlob, NewerFormat, WrongKey)
 
 
 async def damaged(visit: Visit, error: ClewError) -> Response:
-    """Return the error page for a thread that cannot be read. Checks the thread as `clew verify` does, and lists what
-    it found."""
+    """Return the error page for a thread that cannot be read. `error` says why. The page also lists what is wrong with
+    the thread, found by a check of everything that the store holds of it."""
     viewer = _viewer(visit.shared, visit.request)
     title, text = "This thread is damaged", _sentence(str(error))
     if isinstance(error, WrongKey):

@@ -136,7 +136,7 @@ def _snapshots(state: Checkpoint) -> dict[int, WorkspaceSnapshot]:
 
 def _at_turn(found: dict[int, WorkspaceSnapshot], turn: int) -> WorkspaceSnapshot | None:
     """Return the newest of the snapshots in `found` that was made in this turn or an earlier one; None if there is
-    none. `found` has the snapshots by turn."""
+    none. `found` has each snapshot under the number of the turn in which it was made."""
     turns = [number for number in found if number <= turn]
     return found[max(turns)] if turns else None
 

@@ -51,8 +51,8 @@ async def thread_events(
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events with the pieces of a thread's page that change. The page already shows the thread's
     first `known` frames; `viewer` is the person who looks at it. `open_store` opens the store for one read. `readers`
-    caches the turns that were read from logs, by the namespace of the store (`namespace`) and the id of the thread.
-    Each update waits for its `turn` (see `Turns`).
+    caches what was read from logs, by the namespace of the store (`namespace`) and the id of the thread. `turn` returns
+    a context manager in which an update is made: it waits while too many pages are being made at once.
 
     The stream ends when `stopping` returns True, when the thread is gone, or when the store is unreachable. In the last
     case the browser connects again by itself.
@@ -111,7 +111,8 @@ class _Follow:
         return [] if is_known else found
 
     def _changes(self, reader: TimelineReader, head: Head, way: Way) -> list[Patch]:
-        """Make the pieces of the page that changed since the last call. `way` says how to go on with the thread."""
+        """Return the pieces of the page that changed since the last call. `reader` has read the thread's log, and
+        `head` is the thread's head. `way` says what is needed to go on with the thread, such as an answer."""
         abandoned = is_crashed(head)
         start = max(0, min(self._turns, default=reader.total - WINDOW))
         timeline = reader.timeline(start, abandoned=abandoned)

@@ -42,14 +42,16 @@ class Session(NamedTuple):
 
 
 class Sessions:
-    """The login sessions of a service, in memory: they end with the service, at sign-out, and with their token.
+    """The login sessions of a service, in memory. A session ends with the service, when the user signs out, when its
+    token is revoked or expires, when it was unused or open for too long, and when too many newer sessions have the same
+    token.
 
     The browser's cookie is a random id, which every browser gets with the first page that it opens. A login gives the
     browser a new id, so that somebody who knew the old id is not signed in too. Only the hash of an id is kept.
 
-    Each form carries a proof which shows that a page of this service made it for this browser: it is made from the
-    browser's id and a secret of this process. Another site can make a browser send a form here. But it cannot read a
-    page, and a proof from a page that the other site fetched itself does not fit the id of the user's browser. That
+    Each form carries a proof which shows that a page of this service made it for this browser: the proof is made from
+    the browser's id and a secret of this process. Another site can make a browser send a form here. But it cannot read
+    a page, and a proof from a page that the other site fetched itself does not fit the id of the user's browser. That
     holds for the login form too, so nobody can sign another person's browser in with a token of their own.
     """
 
@@ -96,7 +98,8 @@ class Sessions:
         return same and hmac.compare_digest(self.proof(browser).encode(), given.encode("utf-8", "replace"))
 
     def wait(self, address: str) -> int:
-        """Return the seconds until the login form takes another token from this address; 0 is now."""
+        """Return for how many seconds the login form takes no token from this address, because too many wrong tokens
+        came from it; 0 if the form takes one now."""
         return self._tries.wait(address, count=False)
 
     def failed(self, address: str) -> None:

@@ -61,8 +61,8 @@ def _blocks(lines: list[str]) -> Iterator[Markup]:
 
 
 def _end(lines: list[str], at: int) -> int:
-    """Return the number of the line after the block that begins at the line `at`: a list, a quote, a table or a
-    paragraph. It ends at an empty line, or where a block of another kind begins."""
+    """Return the index of the line after the block that begins at the line with the index `at`: a list, a quote, a
+    table or a paragraph. The block ends at an empty line, or where a block of another kind begins."""
     end, kinds = at + 1, (_kind(lines[at]), "text")
     while end < len(lines) and lines[end].strip() and _kind(lines[end]) in kinds:
         end += 1

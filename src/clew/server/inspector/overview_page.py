@@ -68,8 +68,8 @@ class _Peak(NamedTuple):
 
 
 class _Chart(NamedTuple):
-    """A bar chart, ready for the template. `peak` is the label over the highest bar; `first` and `last` are the names
-    below the first and the last bar."""
+    """A bar chart, prepared for the template of the overview page. `peak` is the label over the highest bar; `first`
+    and `last` are the names below the first and the last bar."""
 
     title: str
     bars: list[_Bar]

@@ -98,8 +98,8 @@ def _position(visit: Visit, reader: TimelineReader) -> int | None:
 
 async def turns(visit: Visit) -> Response:
     """Return the turns from the position `start` to before `stop`, both parameters of the request, as HTML without the
-    page around them. The page's script inserts them when the user asks for more. Raises `InvalidInput` if these are
-    more than `WINDOW` turns, or none."""
+    page around them. Positions count all turns from 0, also rewound ones. The page's script inserts the turns when the
+    user asks for more. Raises `InvalidInput` if these are more than `WINDOW` turns, or none."""
     start, stop = visit.number("start") or 0, visit.number("stop") or 0
     if not start < stop <= start + WINDOW:
         raise InvalidInput(f"turns are sent {WINDOW} at a time at most, from start up to stop")

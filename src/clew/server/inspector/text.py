@@ -1,4 +1,5 @@
-"""Texts as pages show them: times, counts and values. Those that the `clew` command shows too are in `_runtime.text`."""
+"""Formats times, counts and values from a log as the inspector's pages show them. The formats that the `clew` command
+uses too are in the module `_runtime.text`."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def compact(value: Any, longest: int = 120) -> str:
 
 def pretty(value: Any, room: Room | None = None) -> str:
     """Write any value from a log as indented JSON, but True and False as `yes` and `no`. Only about the first 20,000
-    characters are kept, or as many as `room` has left; a note then says that there is more."""
+    characters are kept, or as many as may still be shown according to `room`; a note then says that there is more."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     longest = LONGEST_CODE if room is None else room.most(LONGEST_CODE)
@@ -75,8 +76,8 @@ def pretty(value: Any, room: Room | None = None) -> str:
 
 
 class Room:
-    """Counts how many more characters of a page, of a part of it or of a value may be shown. When none are left, the
-    rest is not visited: it may have a million items."""
+    """Counts how many more characters may be shown, for example on a page. When none are left, the rest of a value is
+    not looked at, because it may have a million items."""
 
     __slots__ = ("is_short", "left")
 
@@ -86,18 +87,20 @@ class Room:
         """Whether there was something that would have been shown if there had been more room."""
 
     def most(self, longest: int, each: int = 1) -> int:
-        """Return how many characters may be shown of a text of which at most `longest` are shown in any case. Each
-        takes the room of `each` characters."""
+        """Return how many characters of a text may be shown: as many as there is room for, but at most `longest`. Each
+        character of this text takes as much room as `each` ordinary characters."""
         return max(0, min(longest, self.left // each))
 
     def spend(self, number: int, *, is_short: bool = False) -> None:
-        """Count this many characters as shown. `is_short` says that there were more, for which there was no room."""
+        """Subtract this many characters from the room that is left. `is_short` records that something was not shown,
+        because there was not enough room for it."""
         self.left -= number
         self.is_short = self.is_short or is_short
 
     def cut(self, text: str, longest: int, *, start: int = 0, each: int = 1) -> str:
-        """Return the text from the character at `start` on, cut to `longest` characters or to the room that is left. A
-        note then says how many more there are. Each character takes the room of `each` characters."""
+        """Return the text from the character at `start` on, cut to `longest` characters or to the room that is left,
+        and subtract its length from the room. If characters were cut off, a note at the end says how many. Each
+        character of this text takes as much room as `each` ordinary characters."""
         most = self.most(longest, each)
         more = len(text) - start - most
         self.spend((most + min(0, more)) * each, is_short=more > 0 and most < longest)
@@ -106,9 +109,9 @@ class Room:
 
 
 def _plain(value: Any, room: Room, depth: int = 1) -> Any:
-    """Convert a value from a log to what JSON can hold. Structs become dicts, and bytes become a text with their
-    number. The size of what is kept is subtracted from `room`, with the indentation of a value at this `depth`; when no
-    room is left, further items are left out."""
+    """Convert a value from a log to a value that JSON can hold. Structs become dicts, and bytes become a text that says
+    how many there are. About as many characters as the result takes are subtracted from `room`; when none are left,
+    further items are left out. `depth` is how deep the value is nested, because its indentation takes room too."""
     room.left -= 2 * depth
     if isinstance(value, msgspec.Struct):
         kind = value.__struct_config__.tag

@@ -121,7 +121,8 @@ def window_html(timeline: Timeline, thread_id: str, *, can_write: bool) -> Marku
 
 
 def facts_html(head: Head, timeline: Timeline) -> Markup:
-    """Return the HTML of the facts at the top of a thread's page: status, holder, cost and so on."""
+    """Return the HTML of the facts at the top of a thread's page: its status, the process that holds it, its cost and
+    so on."""
     return part("thread_parts.html", "facts", _facts(head, timeline))
 
 
@@ -145,9 +146,9 @@ def questions_html(viewer: Viewer, head: Head, timeline: Timeline) -> Markup:
 
 
 def _window_at(total: int, position: int | None, most: int = WINDOW) -> tuple[int, int]:
-    """Return which turns to show, as the position of the first one and the position after the last one. They are the
-    newest `most` turns or, if `position` is given, `most` turns around it. All turns are shown if the thread has not
-    more than `most`. `total` is the number of turns of the thread."""
+    """Return which turns to show, as the position of the first one and the position after the last one. Positions count
+    all turns from 0. The turns are the newest `most` turns or, if `position` is given, `most` turns around it. All
+    turns are shown if the thread has not more than `most`. `total` is the number of turns of the thread."""
     if position is None:
         return max(0, total - most), total
     start = max(0, min(position - most // 2, total - most))
@@ -156,8 +157,8 @@ def _window_at(total: int, position: int | None, most: int = WINDOW) -> tuple[in
 
 def seen_at(total: int, position: int | None) -> range:
     """Return the positions of the turns that have a cell in the strip, the row at the top of a thread's page with a
-    small cell for each turn. `total` is the number of turns of the thread. `position` is the position of the turn that
-    the page is about; None for the newest turns."""
+    small cell for each turn. Positions count all turns from 0; `total` is the number of turns of the thread. `position`
+    is the position of the turn that the page is about; None for the newest turns."""
     return range(*_window_at(total, position, _STRIP))
 
 

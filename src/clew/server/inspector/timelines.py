@@ -34,7 +34,8 @@ _LONGEST = 190_000
 
 
 class Reading(NamedTuple):
-    """A reader that has read the whole log of a thread, and the thread's head at that moment."""
+    """A timeline reader that has read the whole log of a thread, and the thread's head at that moment. A timeline
+    reader turns a log into turns, and marks for events such as a crash."""
 
     reader: TimelineReader
     head: Head
@@ -43,8 +44,8 @@ class Reading(NamedTuple):
 
     async def show(self, make: Callable[[TimelineReader], T]) -> T:
         """Run `make` with the reader on another OS thread, so that a large page does not keep other requests waiting.
-        Return its result. If the caller is cancelled, it still waits until `make` has ended, so that no other page is
-        made in the meantime."""
+        Return its result. A cancelled caller still waits until `make` has ended, so that only one OS thread at a time
+        uses the reader."""
         async with self.lock:
             return await settle(asyncio.to_thread(make, self.reader))
 
@@ -98,10 +99,11 @@ class Readers:
 
     async def read_at(self, store: Checkpointer, namespace: str, thread_id: str, start: int, stop: int) -> Reading:
         """Return a reader that has read the whole log of a thread, and the thread's head at that moment. The reader has
-        the turns at the positions from `start` up to, but not including, `stop`: at most `_NEWEST` turns. `namespace`
-        is the namespace of `store`. Raises the same errors as `read`.
+        the turns at the positions from `start` up to, but not including, `stop`, counted from 0: at most `_NEWEST`
+        turns. `namespace` is the namespace of `store`.
 
-        If these turns are not in the cache, the whole log is read again, and turns around them are kept too.
+        If these turns are not in the cache, the whole log is read again, and turns around them are kept too. Raises
+        `ThreadNotFound` if there is no such thread, and any error of reading its log, such as `Corrupt`.
         """
         reading = await self.read(store, namespace, thread_id)
         reader, head, _ = reading

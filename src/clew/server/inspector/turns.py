@@ -90,7 +90,7 @@ class _Result(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A tool call within a turn and its result, prepared for the template."""
+    """A tool call of a turn and its result, prepared for the template `turns.html`."""
 
     id: str
     name: str
@@ -168,11 +168,11 @@ first turn."""
 
 def stretches(timeline: Timeline, opened: int | None = None) -> list[Stretch]:
     """Return the turns of a timeline in order, each paired with a list of the marks that follow it. A mark is an event
-    such as a crash. If the timeline begins with the thread's start, the first pair has None and the marks before the
-    first turn.
+    such as a crash. If the timeline begins with the thread's start, the first pair has no turn but None, and the marks
+    before the first turn.
 
-    The page has room for so many characters. The turn at the position `opened`, which the page's address names, gets
-    the room first, then the others, the newest first.
+    The number of characters on a page is limited. The turn at the position `opened`, which the page's address names,
+    may use them first, then the other turns, the newest first.
     """
     marks: dict[int, list[_Mark]] = {}
     for mark in timeline.marks:
@@ -191,8 +191,9 @@ def stretches(timeline: Timeline, opened: int | None = None) -> list[Stretch]:
 
 
 def strip_cells(timeline: Timeline, thread_id: str) -> list[tuple[Cell | None, list[Tick]]]:
-    """Return the content of the strip, the row at the top of a thread's page, as pairs. There is a pair for each turn:
-    its cell, and ticks (small signs) for the important events that followed it, such as a crash.
+    """Return the content of the strip, the row at the top of a thread's page with a small cell for each turn, as pairs.
+    There is a pair for each turn: its cell, and ticks (small signs) for the important events that followed it, such as
+    a crash.
 
     A pair in front of these has no cell; its ticks are for events before the first turn.
     """
@@ -230,8 +231,8 @@ def cell_html(turn: TimelineTurn, thread_id: str) -> Markup:
 
 
 def tick_html(mark: Mark) -> Markup | None:
-    """Return the HTML of a mark, an event such as a crash, for the strip at the top of the page. None if its kind is
-    not shown there."""
+    """Return the HTML of a mark, an event such as a crash, for the strip: the row at the top of a thread's page with a
+    small cell for each turn. None if marks of this kind are not shown there."""
     tick = _tick(mark)
     return None if tick is None else part("turns.html", "tick", tick)
 
@@ -241,7 +242,9 @@ def pending_html(timeline: Timeline, *, abandoned: bool) -> Markup:
 
 
 def _turn(turn: TimelineTurn, room: Room, rest: Literal["open", "export"]) -> _Turn:
-    """Prepare a turn for the template. `rest` says how to see the rest if there is not enough room for all of it."""
+    """Prepare a turn for the template `turns.html`. `room` limits how many characters of the turn are shown. `rest`
+    says where the user finds the rest if that is not enough: on the page of the turn (`open`), or in an export of the
+    thread (`export`)."""
     classes = ["turn", "rewound" if turn.rewound else "", "inherited" if turn.inherited else ""]
     if any(call.status == "in doubt" for call in turn.calls):
         classes.append("has-doubt")
@@ -268,7 +271,8 @@ _T = TypeVar("_T")
 
 
 def _fitting(items: Sequence[_T], room: Room) -> Iterator[_T]:
-    """Yield the items of a message, such as its blocks, as long as there is room, and at most `_MOST_BLOCKS`."""
+    """Yield the items of a message, such as its blocks, until `room`, which counts the characters that may still be
+    shown, is used up; at most `_MOST_BLOCKS` items."""
     for item in items[:_MOST_BLOCKS]:
         if room.left <= 0:
             room.spend(0, is_short=True)
@@ -278,15 +282,17 @@ def _fitting(items: Sequence[_T], room: Room) -> Iterator[_T]:
 
 
 def _left_out(items: Sequence[object], shown: int, what: str) -> list[_Part]:
-    """Return a list with one note, which says how many items of a message are not shown because there are too many.
-    The list is empty if all are shown."""
+    """Return a list with one note, which says how many items of a message are not shown because there are too many. The
+    list is empty if all are shown. `shown` is the number of items that are shown, and `what` the word for them, such as
+    "blocks"."""
     more = len(items) - shown
     return [_Part("attachment", f"… and {more:,} more {what}; export the thread to see all")] if more else []
 
 
 def _said(block: Block, room: Room) -> _Part | _Result:
-    """Prepare a block of the model's response for the template. A text is shown as Markdown. A long text is cut between
-    two paragraphs, and the user can unfold the rest; if there is no such place, it is shown as plain text."""
+    """Prepare a block of the model's response for the template `turns.html`. A text is shown as Markdown. A long text
+    is cut between two paragraphs, and the user can unfold the rest; if it cannot be cut there, it is shown as plain
+    text. `room` limits how many characters are shown."""
     if not isinstance(block, Text):
         return _block(block, room)
     text = block.text
@@ -318,8 +324,8 @@ def _prompt(message: Message, room: Room) -> _Prompt:
 
 def _merged(blocks: Sequence[Block], room: Room) -> Iterator[Block]:
     """Yield these blocks with neighbours joined: texts that follow each other become one text, and thoughts one
-    thought. A response arrives in many small pieces, and is shown as a whole. Of blocks of another kind, only those for
-    which there is room are yielded."""
+    thought. A response arrives in many small pieces, and is shown as a whole. Blocks of other kinds are yielded
+    unchanged, until `room`, which counts the characters that may still be shown, is used up."""
     for kind, neighbours in groupby(blocks, key=type):
         if kind is Text or kind is Thinking:
             text = "".join(block.text for block in neighbours if isinstance(block, Text | Thinking))
@@ -401,7 +407,7 @@ def _block(block: Block, room: Room) -> _Part | _Result:
 
 def _image(block: Image, room: Room) -> _Part:
     """Return the block that shows an image. It shows a description instead if the image is too large, or of a type that
-    browsers may not show safely, or if there is no room for it."""
+    browsers may not show safely, or larger than `room`, which counts what the page may still show."""
     if block.data is not None and block.media_type in _IMAGES and len(block.data) <= _LARGEST_IMAGE:
         needed = len(block.data) // _IMAGE
         if room.most(needed) == needed:

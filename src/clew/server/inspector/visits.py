@@ -1,5 +1,5 @@
-"""A request for a page (`Visit`), from which its route learns who looks at which store, and what a form sent. Also makes the
-response (`html`), with the headers that all pages have."""
+"""Defines `Visit`, a request for a page, from which the page's route learns who looks at which store, and what a form
+sent. Also makes the response (`html`), with the headers that all pages have."""
 
 from __future__ import annotations
 
@@ -71,10 +71,11 @@ class Viewer(NamedTuple):
 
 
 class Turns:
-    """Bounds how many pages that read threads are made at once: one for each token, and `_AT_ONCE` for all together.
+    """Limits how many pages that read threads are made at once: one for each token, and `_AT_ONCE` for all tokens
+    together.
 
-    Such a page may need much memory. Clients that ask for many at once, with one token or with several, must not take
-    the memory that others need.
+    To make such a page may need much memory. Clients that ask for many at once, with one token or with several, must
+    not take the memory that others need.
     """
 
     def __init__(self) -> None:
@@ -83,14 +84,15 @@ class Turns:
 
     @asynccontextmanager
     async def of(self, token: Token) -> AsyncIterator[None]:
-        """Wait until it is the turn of this token, and hold the turn inside the `async with` block."""
+        """Wait until a page may be made for this token, and count the page as being made until the `async with` block
+        ends."""
         async with self._of_tokens[token.sha256], self._of_all:
             yield
 
 
 class Shared:
-    """What all pages of a service share: the settings, the tokens, the logins, the turns in which pages are made, and a
-    cache of timelines."""
+    """What all pages of a service share: the settings, the tokens, the logins, the limit on how many pages are made at
+    once, and a cache of timelines."""
 
     def __init__(self, settings: Settings, tokens: Tokens, stopping: Callable[[], bool]) -> None:
         self.settings = settings
@@ -182,10 +184,11 @@ def viewer_of(shared: Shared, request: Request, inner: str) -> Viewer:
 
 
 def _store_for_commands(settings: Settings, request: Request) -> str:
-    """Return the URL by which commands on a page name the store: that of this server, under the host name that the
+    """Return the URL by which commands on a page name the store: the URL of this server, under the host name that the
     browser used.
 
-    It is named even if it is the default store of this machine: the command may be run in a shell with another default.
+    The URL is given even if this is the default store of this machine: the command may be run in a shell with another
+    default.
     """
     named = request.headers.get(b"host", b"").decode("latin-1")
     host = named if _HOST.fullmatch(named) else f"{settings.host}:{settings.port}"

@@ -1,1 +1,2 @@
-"""Tests that every store has to pass: one class with a test for each promise of `Checkpointer`. Needs pytest."""
+"""Tests that every store has to pass: one class, `CheckpointerContract`, with a test for each promise that a
+`Checkpointer` makes. Needs pytest."""

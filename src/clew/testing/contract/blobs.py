@@ -1,5 +1,5 @@
-"""Tests that every store has to pass for blobs and refs (a thread's references to blobs): blobs are stored by digest
-and checked, and are deleted only if they were not stored or used again for some time."""
+"""Tests that every store has to pass for blobs and refs (a thread's references to blobs). Blobs are stored under their
+digest, which the store checks. A blob is deleted only if it was not stored or used for some time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _ABSENT = digest_of(b"absent")
 
 
 class BlobContract:
-    """Tests of `put_blobs`, `get_blobs`, `missing_blobs`, `blobs`, `delete_blobs`, and of the references to blobs
-    (`refs`) that an append records."""
+    """Tests of a checkpointer's methods for blobs (`put_blobs`, `get_blobs`, `missing_blobs`, `blobs`, `delete_blobs`),
+    and of the references to blobs (refs) that an append records."""
 
     # Keeping
 

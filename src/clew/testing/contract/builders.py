@@ -32,8 +32,9 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class OpenStore(Protocol):
-    """A function that opens another checkpointer on the same underlying store each time it is called, in the given
-    namespace."""
+    """The type of a function that opens another checkpointer each time it is called, always on the same underlying
+    store. `namespace` is the part of the store in which the checkpointer works; threads in different namespaces are
+    apart."""
 
     def __call__(self, namespace: str = "") -> Checkpointer: ...
 
@@ -44,8 +45,8 @@ def minute(number: int) -> datetime:
 
 
 def a_head(thread_id: str, frames: int = 1, **fields: Any) -> Head:
-    """Make the head of a thread that has `frames` frames. All required fields have values; `fields` replaces some of
-    them or adds others."""
+    """Make the head of a thread that has `frames` frames. Its required fields have fixed values, such as the status
+    "running"; `fields` replaces some of them or adds others."""
     given = {"log_id": "log-1", "status": "running", "created_at": EPOCH, "updated_at": EPOCH, **fields}
     return Head(thread_id=thread_id, frames=frames, **given)
 
@@ -72,7 +73,8 @@ async def heads(store: Checkpointer, query: HeadQuery | None = None) -> list[Hea
 
 
 async def listed(store: Checkpointer, **conditions: Any) -> list[str]:
-    """Return the ids of the threads that a `HeadQuery` with these conditions lists, in its order."""
+    """List the heads that a `HeadQuery` with these conditions selects, and return the ids of their threads in the order
+    of the listing."""
     return [head.thread_id for head in await heads(store, HeadQuery(**conditions))]
 
 
@@ -81,7 +83,7 @@ def digest_of(data: bytes) -> str:
 
 
 async def put(store: Checkpointer, *blobs: bytes) -> list[str]:
-    """Store these blobs and return their digests in order."""
+    """Store these blobs, and return the digest of each, in order."""
     await store.put_blobs({digest_of(data): data for data in blobs})
     return [digest_of(data) for data in blobs]
 
@@ -91,8 +93,7 @@ async def all_blobs(store: Checkpointer, untouched_for: timedelta = timedelta(0)
 
 
 class Stopwatch:
-    """Remembers when it was made, so that a test can list only the blobs that were last stored or used before that
-    moment."""
+    """Remembers when it was made. So a test can list only the blobs that were last stored or used before that moment."""
 
     APART = 0.5
     """Seconds that a test waits before it makes a `Stopwatch`, so that blobs stored before and after can be told apart
@@ -105,21 +106,21 @@ class Stopwatch:
         self._start = self._asked = time.monotonic()
 
     def before_start(self) -> timedelta:
-        """Return the value for `untouched_for` that matches only blobs which were last stored or used before this
-        object was made. The value is an age, counted back from now."""
+        """Return the age to give as `untouched_for` when blobs are listed or deleted, so that only those are meant
+        which were last stored or used before this object was made. The age is counted back from now."""
         self._asked = time.monotonic()
         return timedelta(seconds=self._asked - self._start + self.APART / 2)
 
     def was_in_time(self) -> bool:
-        """Return whether less than half of `APART` (seconds) has passed since `before_start` was called. Call this
-        after the store has answered. If it returns False, the store may have counted the age from a time that is too
-        late, so its answer proves nothing, and the test asks again."""
+        """Return whether less than a quarter of a second (half of `APART`) has passed since `before_start` was called.
+        A test calls this after the store has answered. If it returns False, the store may have counted the age from a
+        time that is too late. Then its answer proves nothing, and the test asks again."""
         return time.monotonic() - self._asked < self.APART / 2
 
 
 def every_call(store: Checkpointer) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Return one valid call of every method that uses the store, by the method's name. Each is a function without
-    arguments that makes the call."""
+    """Return a valid call of each method of a checkpointer that uses the store: a dict from the method's name to a
+    function without arguments that makes the call."""
     digest = digest_of(b"blob")
     return {
         "append": lambda: append(store, "thread", b"frame"),

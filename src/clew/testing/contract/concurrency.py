@@ -1,5 +1,5 @@
-"""Tests that every store has to pass for concurrent use: one of several writers wins, a half-written append is never
-visible, and a cancelled append is written as a whole or not at all."""
+"""Tests that every store has to pass for concurrent use. If several writers append at one position, exactly one
+succeeds; a half-written append is never visible; and a cancelled append is written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -162,8 +162,9 @@ class ConcurrencyContract:
 
 
 async def _counts(store: Checkpointer) -> int:
-    """Return how many appends the thread's head counts. In these tests, each append adds one turn and three frames. So
-    this fails the test unless the head has exactly three times as many frames as turns."""
+    """Return how many appends have been made, by the number of turns in the head of the thread "thread"; 0 if the
+    thread does not exist. In these tests, each append adds one turn and three frames. So this fails the test unless the
+    head has exactly three times as many frames as turns."""
     head = await store.head("thread")
     if head is None:
         return 0
@@ -177,8 +178,9 @@ async def _at_once(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 def _only_winner(results: list[Any]) -> int:
-    """Return the index of the only result that is not an error. Fails the test if not exactly one call succeeded, or if
-    one failed with another error than `Conflict`."""
+    """Return the index of the only call that succeeded, among calls of which only one could. `results` are their
+    results, or the errors that they raised. Fails the test if not exactly one call succeeded, or if one failed with
+    another error than `Conflict`."""
     winners = [n for n, result in enumerate(results) if not isinstance(result, Exception)]
     assert len(winners) == 1, f"{len(winners)} of {len(results)} writers at one position were told that they had won"
     assert {type(result) for n, result in enumerate(results) if n != winners[0]} == {Conflict}
@@ -186,8 +188,8 @@ def _only_winner(results: list[Any]) -> int:
 
 
 async def _ends(task: asyncio.Task[Any]) -> None:
-    """Wait until the asyncio task ends. Fails the test if it does not end within 30 seconds, or if it ended with an
-    error other than cancellation."""
+    """Wait until the asyncio task of a cancelled call ends. Fails the test if it does not end within 30 seconds, or if
+    it ended with an error other than cancellation."""
     done, _ = await asyncio.wait([task], timeout=30)
     if not done:
         pytest.fail("a cancelled call never ended")

@@ -1,8 +1,8 @@
-"""A test that every store has to pass: if several callers make random calls at the same time, there is one order of
-these calls that explains all answers.
+"""A test that every store has to pass. Several callers make random calls at the same time. The answers are right if
+they are the answers that the store could give if it made the same calls one after the other, in some order.
 
 `Visitor` makes the calls, a `Recorder` writes them down, and `check_history` looks for that order. Use `Visitor` in
-processes of your own too, and kill, freeze or disconnect them, to test a store under faults.
+processes of your own too, and kill, freeze or disconnect these processes, to test a store under faults.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _STEPS = 30
 
 
 class HistoryContract:
-    """Tests that the answers of a store fit together if several checkpointers make random calls on the same threads at
-    the same time."""
+    """Tests that a store gives consistent answers if several checkpointers make random calls on the same threads at the
+    same time: the answers could also be those to the same calls made one after the other, in some order."""
 
     async def test_the_answers_to_concurrent_calls_fit_together_in_one_order(self, open_store: OpenStore) -> None:
         calls: dict[tuple[str, int], Call] = {}
@@ -57,8 +57,8 @@ class Visitor:
     the same time. Give it a `Recorder` as `store`, so that its calls are written down and `check_history` can judge the
     answers.
 
-    `dice` makes all random choices. Everything that the visitor writes begins with its `name`, which no other visitor
-    may have.
+    `dice` makes all random choices. Every text that the visitor writes to the store begins with its `name`, which no
+    other visitor may have.
     """
 
     def __init__(self, store: Checkpointer, dice: random.Random, name: str, threads: Sequence[str]) -> None:
@@ -80,11 +80,11 @@ class Visitor:
         }
 
     async def step(self) -> None:
-        """Make a random call of the store on a random thread, with the calls that go with it, such as `head` before an
-        append and `get_blobs` after `refs`.
+        """Make a random call of the store on a random thread, and the calls that belong to it: `head` before an append,
+        and `get_blobs` after `refs`.
 
         `Conflict`, `MissingBlob` and `Unavailable` are ignored, because a store may raise them here; `check_history`
-        judges whether the store was right to do so. Any other error is raised.
+        judges later whether the store was right to do so. Any other error is raised.
         """
         weights, kinds = zip(*self._kinds.values(), strict=True)
         kind = self._dice.choices(kinds, weights)[0]
@@ -98,9 +98,9 @@ class Visitor:
         await self._append_from_memory(thread_id)
 
     async def _append_from_memory(self, thread_id: str) -> None:
-        """Append random frames, and sometimes a blob, after the last head of this thread that the visitor has seen; if
-        it has seen none, try to begin the thread. Raises `Conflict` if other callers have changed the thread since
-        then."""
+        """Append random frames, and sometimes store a blob that they refer to. The position is the end of the thread as
+        the visitor last saw it, without asking the store; if the visitor has not seen the thread, it tries to begin it.
+        Raises `Conflict` if other callers have changed the thread since then."""
         head = self._known.get(thread_id)
         frames = [f"{self._text()} {number}".encode() for number in range(self._dice.randint(1, 3))]
         refs = []
@@ -156,14 +156,16 @@ class Visitor:
         await self._store.delete(thread_id)
 
     def _text(self) -> str:
-        """Return a text that no other call of any visitor writes."""
+        """Return a text that is different from all other texts that this or another visitor has written: its name and a
+        number."""
         self._count += 1
         return f"{self._name} {self._count}"
 
 
 async def look_at_all(store: Checkpointer, prefix: str) -> None:
-    """Read the head, frames, refs and blobs of every thread whose id starts with `prefix`. Call this at the end of a
-    history with a `Recorder` as the `store`: then the history shows what the calls before it have left in the store."""
+    """Read the head, frames, refs and blobs of every thread whose id starts with `prefix`, and return nothing. Give a
+    `Recorder` as `store`, and call this after all other calls that it records. Then the recorded history ends with what
+    these calls have left in the store, and a check of the history can compare it."""
     for head in await heads(store, HeadQuery(prefix=prefix)):
         await store.head(head.thread_id)
         await store.read(head.thread_id)

@@ -1,4 +1,5 @@
-"""Tests that every store has to pass for thread ids and namespaces: two different names never share data."""
+"""Tests that every store has to pass for thread ids and namespaces (separate parts of a store): two different names
+never share data."""
 
 from __future__ import annotations
 

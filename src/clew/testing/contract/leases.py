@@ -1,5 +1,5 @@
-"""Tests that every store has to pass for leases: however far the clocks of two machines are apart, a live holder keeps its
-thread, and a holder that fell silent loses it to one process."""
+"""Tests that every store has to pass for leases. A process that renews its lease keeps its thread, however far the
+clocks of two machines are apart. If it stops renewing, exactly one other process can take the thread over."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _ELSEWHERE = Owner(host="elsewhere", boot="of another machine", pid=7, started="
 
 
 class LeaseContract:
-    """Tests of the leases that `clew.threads` keeps in heads. The store decides nothing here, but it must show a new
-    head at once and let only one of two appends at the same position succeed."""
+    """Tests of leases, which `clew.threads` keeps in the threads' heads. The store itself does not judge leases, but it
+    must show a new head at once, and let only one of two appends at the same position succeed."""
 
     async def test_a_live_thread_is_not_taken_whatever_the_clock_of_its_holder_says(
         self, open_store: OpenStore
@@ -62,7 +62,7 @@ class LeaseContract:
 
 class _Holder:
     """A simulated process on another machine, which holds the lease of a thread. Its clock is `apart` seconds ahead of
-    the clock of this machine; behind it, if `apart` is negative."""
+    this machine's clock, or behind it if `apart` is negative."""
 
     def __init__(self, store: Checkpointer, thread_id: str, apart: float) -> None:
         self.thread_id = thread_id
@@ -75,8 +75,8 @@ class _Holder:
         await self.renew()
 
     async def renew(self) -> None:
-        """Renew the lease: replace the thread's head by one whose lease ends `_LASTS` seconds after the present time on
-        the holder's clock. No frame is appended."""
+        """Renew the lease: replace the thread's head by a head whose lease ends `_LASTS` seconds after the present time
+        on this simulated holder's clock. No frame is appended."""
         head = await self._store.head(self.thread_id)
         assert head is not None
         moment = datetime.now(UTC) + self._apart
@@ -86,9 +86,9 @@ class _Holder:
 
 
 class _Watched:
-    """Stands for a store, with the methods `head` and `heads` alone. Before it reads a head from the real store, it
-    lets the holder renew the lease. So a process that reads heads through this object sees a renewed lease each time,
-    and must not take the thread."""
+    """Takes the place of a store for a process that wants to take a thread over, with the methods `head` and `heads`
+    alone. Before `head` reads the head from the real store, it lets the present holder renew the lease. So the process
+    sees a renewed lease each time, and must not take the thread."""
 
     def __init__(self, store: Checkpointer, holder: _Holder) -> None:
         self._store = store

@@ -27,7 +27,8 @@ from clew.testing.contract.builders import (
 
 
 class LifetimeContract:
-    """Tests that misuse of a checkpointer raises an error that says so, and never returns an empty answer."""
+    """Tests that misuse of a checkpointer, such as a call after it was closed, raises an error that says what is wrong,
+    and never returns an empty answer."""
 
     async def test_a_store_closed_and_opened_again_holds_everything(self, open_store: OpenStore) -> None:
         store = open_store()
@@ -117,9 +118,9 @@ class LifetimeContract:
 
 
 async def _not_refused(store: Checkpointer) -> dict[str, str]:
-    """Call every method of a checkpointer that must refuse all calls with `UsageError`, each method once. Return the
-    calls that were not refused: a dict from the method's name to the value that it returned, or to the error that it
-    raised instead, as text. The dict is empty if all were refused."""
+    """Call every method of a checkpointer once. The checkpointer must refuse all calls with `UsageError`, for example
+    because it is closed. Return the calls that it did not refuse: a dict from the method's name to the value that it
+    returned, or to the error that it raised instead, as text. The dict is empty if all were refused."""
     taken = {}
     for name, call in every_call(store).items():
         try:

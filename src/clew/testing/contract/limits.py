@@ -1,4 +1,5 @@
-"""Tests that every store has to pass for invalid sizes, positions and values: the same error on every store."""
+"""Tests that every store has to pass for arguments with invalid sizes, positions or values: each store raises the same
+error for them."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ _BAD_DIGESTS = [
 
 
 class LimitContract:
-    """Tests that invalid arguments raise `InvalidInput` and that nothing is written, and that a lack of memory is told as
-    `Unavailable`."""
+    """Tests that a call with invalid arguments raises `InvalidInput` and writes nothing, and that a call for which
+    there is not enough memory raises `Unavailable`."""
 
     async def test_a_call_without_memory_is_unavailable(self, open_store: OpenStore) -> None:
-        """Test that no call raises `MemoryError` when memory runs out while the store looks at what it was given. A call
-        that needs no memory for that may succeed."""
+        """Test that a call raises `Unavailable`, and never `MemoryError`, if memory runs out while the store reads the
+        call's arguments. A call that needs no memory to read them may succeed."""
         store = open_store()
         await append(store, "thread", b"one")
         raw = []
@@ -186,8 +187,8 @@ class LimitContract:
 
 
 def _calls_with(store: Checkpointer, digest: str) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Return one call with this digest of every method that takes digests, by the method's name. Each is a function
-    without arguments that makes the call."""
+    """Return a call with this digest as an argument, for each method of a checkpointer that takes digests: a dict from
+    the method's name to a function without arguments that makes the call."""
     return {
         "append": lambda: append(store, "thread", b"frame", refs=[digest_of(b"blob"), digest]),
         "put_blobs": lambda: store.put_blobs({digest: b"blob"}),
@@ -198,29 +199,33 @@ def _calls_with(store: Checkpointer, digest: str) -> dict[str, Callable[[], Awai
 
 
 class _TextWithoutMemory(str):
-    """A text which finds no memory for its bytes."""
+    """A text whose `encode` raises `MemoryError`, as if there were no memory left for its bytes. Used as an argument in
+    tests."""
 
     def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
         raise MemoryError
 
 
 class _ListWithoutMemory(list[Any]):
-    """A list which finds no memory for an iterator."""
+    """A list that raises `MemoryError` when it is iterated, as if there were no memory left. Used as an argument in
+    tests."""
 
     def __iter__(self) -> Iterator[Any]:
         raise MemoryError
 
 
 class _BlobsWithoutMemory(dict[str, bytes]):
-    """Blobs for whose digests there is no memory."""
+    """A dict of blobs by digest that raises `MemoryError` when its digests are iterated, as if there were no memory
+    left. Used as an argument in tests."""
 
     def __iter__(self) -> Iterator[str]:
         raise MemoryError
 
 
 def _calls_without_memory(store: Checkpointer) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Return one call of every method that looks at what it is given, by the method's name. Memory runs out while it
-    does so."""
+    """Return a call of each method of a checkpointer that takes texts, digests or blobs: a dict from the method's name
+    to a function without arguments that makes the call. One argument of each call raises `MemoryError` when the store
+    reads it."""
     name, digests = _TextWithoutMemory("without memory"), _ListWithoutMemory([_DIGEST])
     blobs = _BlobsWithoutMemory({digest_of(b"blob"): b"blob"})
     return {
@@ -238,5 +243,5 @@ def _calls_without_memory(store: Checkpointer) -> dict[str, Callable[[], Awaitab
 
 
 def _noise(size: int) -> bytes:
-    """Return exactly this many bytes. They cannot be compressed, and are the same each time."""
+    """Return exactly `size` bytes that cannot be compressed. They are the same bytes each time."""
     return random.Random(size).randbytes(size)  # noqa: S311 - not for secrets

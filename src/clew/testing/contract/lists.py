@@ -1,5 +1,5 @@
-"""Tests that every store has to pass for listing heads: every condition, both orders, paging, and listing while others
-write."""
+"""Tests that every store has to pass for listing heads: every condition of a query, the orders by time of change and of
+creation, reading page by page, and listing while others write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from clew.testing.contract.builders import OpenStore, a_head, append, heads, lis
 
 
 class ListingContract:
-    """Tests that `heads` returns the matching threads in order, each thread once."""
+    """Tests that a listing by the checkpointer's method `heads` has all threads that match the query, each once and in
+    the order that the query asks for."""
 
     # Conditions
 
@@ -271,9 +272,9 @@ class ListingContract:
         await asyncio.wait_for(asyncio.gather(watch(), *(churn(lane) for lane in range(3))), timeout=60)
 
     async def test_a_long_listing_is_right_while_its_threads_are_written(self, open_store: OpenStore) -> None:
-        """Test that a listing is right even if threads are written while it is read. As soon as its first head has
-        come, the threads at its end are written. By that they move to the front of the order by time of change, and
-        some no longer match the query."""
+        """Test that a listing is right even if threads are written while it is read. As soon as the first head of the
+        listing has come, the test writes to the threads at the listing's end. Being changed last, these threads move to
+        the front if the listing is ordered by time of change, and some of them no longer match the query."""
         threads = _Changing(open_store(), open_store())
         await threads.make(_MANY)
         for order in _ORDERS:
@@ -309,8 +310,8 @@ class ListingContract:
 
 
 class _Changing:
-    """Makes threads in a store, writes some of them again while they are being listed, and checks that the listing is
-    right. It lists through `store` and writes through `writer`, two checkpointers of the same store."""
+    """Makes threads in a store, writes to some of them while the threads are being listed, and checks that the listing
+    is right. Lists through `store` and writes through `writer`, two checkpointers of the same store."""
 
     def __init__(self, store: Checkpointer, writer: Checkpointer) -> None:
         self._store = store
@@ -326,8 +327,8 @@ class _Changing:
             )
 
     async def list_and_write(self, query: HeadQuery) -> tuple[list[Head], set[str]]:
-        """List the heads that match the query. Once the first head has come, write again the `_MOVED` threads that come
-        last in the order of the query. Return the listed heads, and the ids of the threads that were written."""
+        """List the heads that match the query. When the first head has come, write to the `_MOVED` (96) threads that
+        come last in the order of the query. Return the listed heads, and the ids of the threads that were written."""
         newest = [versions[-1] for versions in self._versions.values()]
         moved = {head.thread_id for head in sorted(newest, key=query.position)[:_MOVED]}
         found: list[Head] = []
@@ -373,13 +374,13 @@ class _Changing:
         assert in_order == sorted(in_order, key=query.position, reverse=True), "not in order"
 
     def check_once(self, query: HeadQuery, found: list[Head], moved: set[str]) -> None:
-        """Assert that no thread is in `found` twice, and that `found` has all threads that match the query and are not
-        in `moved`. `moved` has the ids of the threads that were written during the listing."""
+        """Assert that no thread is in `found`, the heads of a listing, twice. Assert also that `found` has all threads
+        that match the query and are not in `moved`, the ids of the threads that were written during the listing."""
         _each_once([head.thread_id for head in found], self._always_matching(query, self._versions.keys() - moved))
 
     def _always_matching(self, query: HeadQuery, thread_ids: Iterable[str]) -> set[str]:
-        """Return the ids of those threads in `thread_ids` that match the query with their newest head and with the head
-        before it."""
+        """Return the ids among `thread_ids` whose threads matched the query before and after their last change: with
+        their newest head and with the head before it. A listing that is read during the change must have them."""
         return {name for name in thread_ids if all(map(query.matches, self._versions[name][-2:]))}
 
 
@@ -399,8 +400,8 @@ async def _with_threads(open_store: OpenStore, *threads: dict[str, Any]) -> Chec
 
 
 async def _population(store: Checkpointer, size: int) -> list[Head]:
-    """Make `size` threads with different fields. Several have the same time, so that the order of equal times is
-    tested. Return their heads."""
+    """Make `size` threads whose heads have different statuses, agents, titles, tags and times, and return these heads.
+    Several have the same time, so that the order of threads with equal times is tested."""
     agents, titles = ["planner", "writer", ""], ["Plan a trip", "Trip report", "Plan nothing", ""]
     return await asyncio.gather(
         *(

@@ -20,7 +20,8 @@ _FAR = 2**63
 
 
 class LogContract:
-    """Tests of `append`, `read`, `head`, `refs` and `delete` with one caller at a time."""
+    """Tests of the methods `append`, `read`, `head`, `refs` and `delete` of a checkpointer that is used by one caller
+    at a time."""
 
     # Durable and atomic
 

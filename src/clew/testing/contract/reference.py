@@ -1,4 +1,5 @@
-"""A test that every store has to pass: random operations must give the same results and errors as on the memory store."""
+"""A test that every store has to pass: random operations must give the same results and errors as on the memory store,
+which is the reference for all stores."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Step = tuple[str, Callable[[Checkpointer], Awaitable[object]]]
 
 
 class ModelContract:
-    """A test that makes the same random operations on a store and on the memory store, and compares the results."""
+    """A test that makes the same random operations on a store and on the memory store, and checks that both give the
+    same results and errors."""
 
     async def test_random_operations_give_what_the_reference_gives(self, open_store: OpenStore) -> None:
         for seed in _SEEDS:
@@ -44,9 +46,10 @@ async def _outcome(step: Callable[[Checkpointer], Awaitable[object]], store: Che
 
 
 async def _steps(dice: random.Random, model: Checkpointer) -> AsyncIterator[Step]:
-    """Yield random operations, each as a pair of its name and a function that makes it on a store. Most are valid. Some
-    repeat an earlier append, append at a wrong position, or refer to a blob that does not exist. `dice` chooses the
-    operations. `model` is the memory store: they are chosen to fit what it holds at that moment."""
+    """Yield random operations, each as a pair of its name and a function that makes the operation on the store that it
+    is given. Most operations are valid. Some repeat an earlier append, append at a wrong position, or refer to a blob
+    that does not exist. `dice` makes the random choices. `model` is the memory store on which each operation is made
+    before the next one is chosen: operations are chosen to fit the threads that it holds."""
     earlier: list[Step] = []
     for number in range(_STEPS):
         thread_id = dice.choice(_IDS)

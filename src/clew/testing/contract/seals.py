@@ -1,5 +1,6 @@
-"""Tests that every store has to pass so that threads can be sealed on it: what somebody who can write to the store, and has
-no key, does to a sealed thread is noticed."""
+"""Tests that every store has to pass so that sealed threads can be kept in it. A sealed thread has encrypted frames and
+a signed head. If somebody who has no key, but can write to the store, changes a sealed thread, the next reader with the
+key notices that."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ _KEYS = Keyring("5e" * 32)
 
 
 class SealContract:
-    """Tests of sealed threads. The store decides nothing here, but it must return each head as it was written: a seal is
-    a signature over all fields of a head."""
+    """Tests of sealed threads, whose frames are encrypted and whose heads are signed. The signature, called the seal,
+    is over all fields of a head. So the store must return each head exactly as it was written; it does nothing else for
+    sealed threads."""
 
     async def test_a_sealed_thread_is_read_by_another_process_with_the_key(self, open_store: OpenStore) -> None:
         await _fill(open_store(), "thread", 2)
@@ -93,7 +95,9 @@ def _sealed(store: Checkpointer, marks: Marks | None = None) -> SealedCheckpoint
 
 
 async def _fill(store: Checkpointer, thread_id: str, turns: int, marks: Marks | None = None) -> Head:
-    """Add turns to a sealed thread. Returns its head as the store holds it, with its seal."""
+    """Add `turns` turns to a sealed thread (one with encrypted frames and a signed head). Returns the thread's head as
+    the store holds it, with its signature. `marks`, if given, remembers outside the store the newest state of each
+    thread that this machine has seen."""
     async with Thread.open(_sealed(store, marks), thread_id) as thread:
         for number in range(turns):
             await thread.append(MessageAdded(user(f"{number}?")), MessageAdded(assistant(f"{number}!")))
@@ -103,7 +107,8 @@ async def _fill(store: Checkpointer, thread_id: str, turns: int, marks: Marks | 
 
 
 async def _replace(store: Checkpointer, head: Head, frames: list[bytes]) -> None:
-    """Do what somebody can do who has no key: replace a thread by these frames and a head that fits them."""
+    """Attack a sealed thread as somebody can who has no key: replace it by these frames, and by a copy of `head` whose
+    number of frames and digest fit them."""
     fitting: dict[str, Any] = {"frames": len(frames), "digest": frames[-1][DIGEST].hex()}
     await store.delete(head.thread_id)
     await store.append(head.thread_id, frames, at=0, head=msgspec.structs.replace(head, **fitting))

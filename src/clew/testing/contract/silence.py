@@ -1,5 +1,5 @@
-"""Tests that a store has to pass for a silent server, which accepts connections and does not answer, or for another
-process that has locked the store and stands still: every call must end, and in time."""
+"""Tests that a store has to pass for a silent server, which accepts connections and does not answer, and for another
+process that has locked the store and was stopped. In both cases every call must end within a set time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _TICK = 0.05
 
 
 class FreezableStore(Protocol):
-    """The interface of an object that you write to run `SilenceContract` on a store with a server or with locks: the
-    checkpointer `store`, and methods that stop its server from answering and let it answer again.
+    """The interface of an object that you write to run `SilenceContract` on a store that has a server or uses locks. It
+    has the checkpointer `store`, a method that stops the store's server from answering, and a method that lets the
+    server answer again.
 
     Open the checkpointer with a `timeout` of about 2 seconds, because the tests wait that long several times.
     """
@@ -51,8 +52,9 @@ class FreezableStore(Protocol):
 
 class SilenceContract:
     """Tests that no call of a checkpointer waits for ever if its server is silent: the server accepts connections and
-    does not answer. The call must raise `Unavailable` after the `timeout` that the checkpointer was opened with. A call
-    that takes three times as long fails the test. What the event loop is held up by other work is not counted."""
+    does not answer. The call must raise `Unavailable` after the `timeout` in seconds that the checkpointer was opened
+    with. A call that takes three times as long fails the test. Time during which other work of this process kept the
+    event loop busy is not counted."""
 
     @pytest.mark.parametrize("count", [1, 2, 20])
     async def test_calls_to_a_silent_server_all_end_and_lose_nothing(
@@ -95,9 +97,9 @@ class SilenceContract:
     async def test_appends_that_wait_for_each_other_at_a_silent_server_all_end(
         self, freezable_store: FreezableStore
     ) -> None:
-        """Test that ten appends to the same thread all end in time with `Unavailable` if the server is silent. A store
-        makes such appends one after the other, but the time in which a call waits for others must count as time without
-        progress too."""
+        """Test that ten appends to the same thread, made at the same time, all end in time with `Unavailable` if the
+        server is silent. A store makes such appends one after the other. The time during which an append waits for the
+        appends before it must count toward its timeout."""
         store = freezable_store.store
         await available(lambda: append(store, "thread", b"one"))
         freezable_store.freeze()
@@ -140,7 +142,8 @@ class SilenceContract:
 
 async def available(call: Callable[[], Awaitable[T]]) -> T:
     """Make a call, repeat it as long as it raises `Unavailable`, and return its result. Raises `TimeoutError` after
-    `GUARD` seconds. A server that was silent may be slow for a while, so tests make their calls through this."""
+    `GUARD` (120) seconds. Tests use this for calls of a server that was silent, because such a server may be slow for a
+    while."""
     async with asyncio.timeout(GUARD):
         while True:
             try:
@@ -150,9 +153,9 @@ async def available(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _ended(frozen: FreezableStore, calls: Sequence[Awaitable[object]]) -> list[object]:
-    """Make these calls at the same time, and return a list with the result of each, or with the error that it raised.
-    Fails the test if a call takes longer than three times the store's `timeout`, not counting the time for which the
-    event loop was held up."""
+    """Make these calls of the frozen store at the same time, and return a list with the result of each, or with the
+    error that it raised. Fails the test if a call takes longer than three times the store's `timeout`. Time during
+    which other work kept the event loop busy is not counted."""
     clock = asyncio.get_running_loop().time
     began = clock()
     ended: dict[asyncio.Future[object], float] = {}
@@ -173,8 +176,8 @@ async def _ended(frozen: FreezableStore, calls: Sequence[Awaitable[object]]) -> 
 
 @asynccontextmanager
 async def _measured_delay() -> AsyncIterator[Callable[[], float]]:
-    """Measure for how long the event loop is held up during the `with` block. The block gets a function that returns
-    the seconds so far."""
+    """Measure for how long other work keeps the event loop busy during the `with` block. The block gets a function that
+    returns the seconds measured so far."""
     clock = asyncio.get_running_loop().time
     delay = 0.0
 
@@ -194,8 +197,9 @@ async def _measured_delay() -> AsyncIterator[Callable[[], float]]:
 
 
 def _check(frozen: FreezableStore, results: Iterable[tuple[str, object]]) -> None:
-    """Fail the test unless each of these calls of a frozen store, given as the method's name and the result, ended with
-    `Unavailable`, or with an answer if the store still answers such calls."""
+    """Fail the test unless each of these calls ended with `Unavailable`. The calls were made while the store's server
+    was silent, and are given as pairs of the method's name and the result or error. Calls of the methods in
+    `frozen.answering`, which the store still answers, must have a result instead."""
     wrong = {
         name: result
         for name, result in results

@@ -102,14 +102,15 @@ class CheckpointerContract(
 
     @pytest.fixture
     def unreachable_store(self) -> Checkpointer:
-        """Override this fixture if your store can be out of reach. It returns a checkpointer whose store cannot be
-        reached."""
+        """Override this fixture if your store can be out of reach, for example because it has a server. It returns a
+        checkpointer whose store cannot be reached. Without it, the tests that need such a checkpointer are skipped."""
         pytest.skip("no unreachable_store fixture: this store is never out of reach, or its test does not say how")
 
     @pytest.fixture
     def freezable_store(self) -> FreezableStore:
-        """Override this fixture if your store talks to a server or waits for locks. It returns a checkpointer with the
-        means to make its server silent, or to lock it."""
+        """Override this fixture if your store talks to a server or waits for locks. It returns an object with a
+        checkpointer, and with methods that make the checkpointer's server silent (or lock its store) and undo that.
+        Without it, the tests that need such an object are skipped."""
         pytest.skip(
             "no freezable_store fixture: this store waits for nothing, or its test does not say how to freeze it"
         )

@@ -1,5 +1,6 @@
-"""Histories: the calls that several processes made of one store, with the answers that they got, and a check that the
-answers fit together. Record a history with `Recorder`, read it with `read_history`, check it with `check_history`."""
+"""Histories: records of the calls that several processes made of one store, with the answers that they got, and a check
+whether a correct store could have given these answers. Record a history with `Recorder`, read it with `read_history`,
+check it with `check_history`."""
 
 from __future__ import annotations
 

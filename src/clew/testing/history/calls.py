@@ -36,8 +36,8 @@ later. `failed`: it raised something else, which no store should.
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One call of a store: what the caller asked, and which answer it got. Frames, heads and blobs are named by digests
-    of their content."""
+    """One call of a store: what the caller asked, and which answer the caller got. Frames, heads and blobs are named by
+    digests of their content."""
 
     process: str
     """The name of the process that made the call."""
@@ -97,9 +97,9 @@ class Journal:
 
 
 def read_history(journals: Iterable[Path]) -> list[Call]:
-    """Return all calls in these journals, in the order in which they began. A last line that is cut off, because the
-    process was killed while writing it, is skipped. A call of which only the first line is there has the outcome
-    `unknown`."""
+    """Return all calls in these journals, in the order in which they began. A journal has a line for the beginning of a
+    call, and a second line once the call has ended. A call without a second line has the outcome `unknown`. A last line
+    that is cut off, because the process was killed while writing it, is skipped."""
     decoder = msgspec.json.Decoder(Call)
     found: dict[tuple[Path, int], Call] = {}
     for path in journals:
@@ -111,11 +111,12 @@ def read_history(journals: Iterable[Path]) -> list[Call]:
 
 
 def digest_of_head(head: Head | None) -> str:
-    """Return a short digest of a head, by which a history names it; "" if `head` is None. Two heads have the same
-    digest only if all their fields are equal."""
+    """Return a short digest of a head, by which a recorded history names the head; "" if `head` is None. Two heads have
+    the same digest only if all their fields are equal."""
     return "" if head is None else short_digest(msgspec.msgpack.encode(head))
 
 
 def short_digest(data: bytes) -> str:
-    """Return a short digest (16 hexadecimal digits) by which a history names these bytes."""
+    """Return a short digest (16 hexadecimal digits) of these bytes, such as a frame. A recorded history names the bytes
+    by it."""
     return blake3(data).hexdigest(8)

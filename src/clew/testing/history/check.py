@@ -1,4 +1,5 @@
-"""`check_history`: find what is wrong in a history of calls of a store."""
+"""`check_history`: find wrong answers of a store in a history, which is a record of the calls that several processes
+made, and of the store's answers."""
 
 from __future__ import annotations
 
@@ -15,18 +16,20 @@ __all__ = ["check_history"]
 
 
 def check_history(calls: Iterable[Call], *, resends: bool = False) -> list[str]:
-    """Return what is wrong in this history, a sentence for each finding; an empty list if everything fits together. The
-    store must have been empty when the history began, and the history must have all calls that changed it.
+    """Return what is wrong in this history of calls of a store, a sentence for each finding; an empty list if nothing
+    is. The store must have been empty when the history began, and the history must have all calls that changed the
+    store.
 
     These promises are checked:
 
-    - The calls on each thread fit together in one order that agrees with real time: of the appends at one position one
-      wins; an acknowledged append is there from then on; no answer shows an older state than an earlier answer, half an
-      append, or a thread that was deleted. An append or a deletion with an unknown outcome took effect once, or not at all.
-    - Listings show each thread as it was at some moment while they went on, and leave out no thread that was there all the
-      time.
+    - The answers to the calls on each thread are those of a store that does the calls one after the other, in an order
+      that agrees with real time. Of the appends at one position one wins. An acknowledged append is there from then on.
+      No answer shows an older state than an earlier answer, half an append, or a thread that was deleted. An append or
+      a deletion with an unknown outcome took effect once, or not at all.
+    - Listings show each thread as it was at some moment while they went on, and leave out no thread that was there all
+      the time.
     - One writer at a time: once a holder of a lease (named by `Recorder.as_writer`) has written to a log, no earlier
-      holder writes to it again.
+      holder writes to that log again.
     - A blob that was put, or that an acknowledged append refers to, is there from then on, unless it was deleted.
     - No call fails with an error other than those that a store may raise.
 
@@ -46,9 +49,9 @@ def check_history(calls: Iterable[Call], *, resends: bool = False) -> list[str]:
 
 
 def _by_thread(history: Sequence[Call]) -> dict[str, list[Call]]:
-    """Return the calls of a history by thread id, each list in the order in which the calls began. A listing becomes a
-    `head` call on each thread that it lists. If it should have listed a thread and did not, it becomes a `head` call on
-    that thread that found no head."""
+    """Return the calls of a history by thread id, each list in the order in which the calls began. A listing is
+    replaced by a call of `head` for each thread that it listed, with the head that it showed. For each thread that it
+    should have listed and did not, it is replaced by a call of `head` that found no head."""
     threads: dict[str, list[Call]] = defaultdict(list)
     for call in history:
         if call.thread_id:
@@ -64,8 +67,8 @@ def _by_thread(history: Sequence[Call]) -> dict[str, list[Call]]:
 
 
 def _second_writers(history: Sequence[Call]) -> Iterator[str]:
-    """Yield a sentence for each log in which a writer (a holder of the thread's lease) appended again after another
-    writer had taken over."""
+    """Yield a sentence for each log to which a writer appended again after another writer had taken over. A writer is a
+    holder of the thread's lease; only one may write at a time."""
     read = {frame for call in history if call.method == "read" for frame in call.frames}
     logs: dict[tuple[str, str], list[Call]] = defaultdict(list)
     for call in history:
@@ -90,8 +93,8 @@ def _second_writers(history: Sequence[Call]) -> Iterator[str]:
 
 
 def _lost_blobs(history: Sequence[Call]) -> Iterator[str]:
-    """Yield a sentence for each call that did not find a blob, although the blob was stored before the call and never
-    deleted."""
+    """Yield a sentence for each call that asked for a blob and did not find it, although the blob was stored before
+    that call began and was never deleted."""
     deleted = {digest for call in history if call.method == "delete_blobs" for digest in call.blobs}
     there: dict[str, int] = {}
     for call in history:

@@ -1,4 +1,5 @@
-"""Explains an answer that no order of the calls on a thread can explain: says in words what is wrong with it."""
+"""Explain in words what is wrong with an answer of a store, after a search has found that no order of the calls on the
+thread leads to that answer."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ _SHOWN = 5
 
 
 def explain(found: Unexplained, calls: Sequence[Call]) -> str:
-    """Return a sentence that says what is wrong with the call in `found`: the likely reason, the call with its answer,
-    and the states that the thread could have been in. `calls` are all calls on the same thread."""
+    """Return a sentence that says what is wrong with the answer to one call: the likely reason, the call with its
+    answer, and the states that the thread could have been in. `found` has that call and these states. `calls` are all
+    calls on the same thread."""
     call = found.call
     possible = [_state(found, state) for state in found.states[:_SHOWN]]
     return f"{_reason(call, calls)}: {_answer(call)}. The thread was {' or '.join(possible)}."
@@ -53,9 +55,9 @@ def _reason_of_append(call: Call, calls: Sequence[Call]) -> str:
 
 
 def _reason_of_read(call: Call, calls: Sequence[Call]) -> str:
-    """Return what is wrong with the frames that the call `call`, a `read`, returned: nobody wrote one, one is there
-    twice, they are out of order, or they end in the middle of an append. Returns "" if they could be the log's content
-    at some time. `calls` are all calls on the same thread."""
+    """Return what is wrong with the frames that `call`, a call of `read`, returned: one of them was never appended, one
+    is there twice, they are out of order, or they end in the middle of an append. Returns "" if the log could have had
+    these frames at some time. `calls` are all calls on the same thread."""
     places = {
         frame: (append.at + number, append)
         for append in calls
@@ -77,8 +79,9 @@ def _reason_of_read(call: Call, calls: Sequence[Call]) -> str:
 
 
 def _was_deleted(log_id: str, call: Call, calls: Sequence[Call]) -> bool:
-    """Return whether the log with this id had been deleted when `call` began: an append to it was acknowledged before a
-    deletion of the thread began, and that deletion ended before `call` began."""
+    """Return whether the log with this id had certainly been deleted when `call` began. That is so if an append to the
+    log was acknowledged, after that a deletion of the thread began, and the deletion ended before `call` began. `calls`
+    are all calls on the thread."""
     made = [one.ended for one in calls if one.method == "append" and one.outcome == "ok" and one.log_id == log_id]
     return any(
         one.method == "delete"

@@ -1,9 +1,10 @@
-"""Search for an order of the calls on one thread that explains all their answers (linearizability).
+"""Search for an order of the calls on one thread in which the store could have done them, one after the other, so that
+each call got the answer that it got (linearizability).
 
-In such an order the store does one call after the other, each at one moment between its beginning and its end. A call
-whose outcome is unknown is done at one moment after its beginning, or never. The search goes through the beginnings and
-ends of the calls in time, and keeps all courses that are possible so far: which calls the store has done by now, and
-the state that the thread is in then. If a call ends and no course explains its answer, no order does.
+In such an order, each call is done at one moment between its beginning and its end. A call whose outcome is unknown is
+done at one moment after its beginning, or never. The search goes through the beginnings and ends of the calls in time.
+At each moment it keeps all courses that are possible so far. A course says which calls the store has done by then, and
+which state the thread is in. If a call ends and its answer fits no course, there is no such order.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ __all__ = ["ABSENT", "Logs", "State", "Unexplained", "order_calls"]
 
 
 class State(NamedTuple):
-    """The state of a thread at one moment: its log id, its log, and the digest of its head. `log` is the number under
-    which `Logs` keeps the frames and refs."""
+    """The state of a thread at one moment: the id of its log, the content of its log, and the digest of its head. `log`
+    is the content: a number under which a `Logs` object keeps the log's frames and refs."""
 
     log_id: str
     log: int
@@ -29,8 +30,8 @@ ABSENT = State("", 0, "")
 
 
 class Logs:
-    """Keeps the frames and refs of every log that the thread may have had at some time, each under a number. A state
-    holds only the number, so that states are small and quick to compare."""
+    """Keeps the frames and refs of every log that the thread may have had at some time, and gives each log a number. A
+    `State` holds only the number, so that states are small and quick to compare."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[str, ...]] = [()]
@@ -39,8 +40,9 @@ class Logs:
         self._longer: dict[tuple[int, int], int] = {}
 
     def extended(self, log: int, call: Call, index: int) -> int:
-        """Return the number of the log that results if the append `call` is done on the log with the number `log`.
-        `index` is the index of the call in the history."""
+        """Return the number of a longer log: the log with the number `log`, after the frames and refs of the append
+        `call` are added to it. The longer log is stored if it is new. `index` is the index of the call in the history.
+        """
         made = self._longer.get((log, index))
         if made is None:
             key = (self.frames[log] + call.frames, self.refs[log] | set(call.refs))
@@ -53,8 +55,9 @@ class Logs:
 
 
 class Unexplained(NamedTuple):
-    """The first call whose answer no order explains, and the states in which the thread may have been before that call
-    ended. `logs` has the frames and refs of these states."""
+    """The result of a search that found no order of the calls that leads to all their answers. `call` is the first
+    call, by the time of its end, whose answer fits no order. `states` are the states in which the thread may have been
+    before that call ended, and `logs` has the frames and refs of these states."""
 
     call: Call
     states: list[State]
@@ -62,9 +65,9 @@ class Unexplained(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """One possible course of events up to some moment: an order in which the store may have done the calls. Has the
-    state of the thread at that moment, and says which of the unfinished calls the store has done by then. Calls are
-    given by their index."""
+    """A possible course of events up to some moment: an order in which the store may have done the calls so far. It has
+    the state of the thread at that moment, and says which of the calls that have not ended the store has already done.
+    Calls are given by their index in the history."""
 
     state: State
     changed: frozenset[int]
@@ -78,11 +81,13 @@ class _Course(NamedTuple):
 
 
 def order_calls(calls: Sequence[Call], *, resends: bool = False) -> Unexplained | None:
-    """Search for an order of these calls that explains all their answers. Returns None if there is one, else the first
-    call, by the time of its end, that no order explains.
+    """Search for an order of these calls that leads to all their recorded answers, if the store does one call after the
+    other. Returns None if there is such an order. Otherwise returns the first call, by the time of its end, whose
+    answer fits no order.
 
-    All calls must be on the same thread, which does not exist before the first one. Replace a call of `heads` by a call
-    of `head` for each thread that it lists. `resends` means the same as for `check_history`.
+    All calls must be on the same thread, which must not exist before the first of them. `heads` is not among the
+    methods that can be checked: the caller replaces a listing by a call of `head` for each thread that it listed.
+    `resends` says that the store may have sent an append a second time within one call, because connections broke.
     """
     return _Search(calls, resends).run()
 
@@ -155,9 +160,9 @@ class _Search:
                 self._first.remove(index)
 
     def _look(self, course: _Course) -> _Course:
-        """Return the course with these calls added to `seen`: the unfinished calls that change nothing, and whose
-        recorded answer is right in the present state of the course. They can be done at once without missing an order,
-        because they change nothing."""
+        """Return the course with more calls marked as answered, in `seen`: calls that have not ended, that change
+        nothing, and whose recorded answer is right in the present state of the course. Because these calls change
+        nothing, marking them at once rules out no possible order."""
         right = {index for index in self._looks - course.seen if self._is_right(self._calls[index], course.state)}
         return course._replace(seen=course.seen | right) if right else course
 
@@ -183,9 +188,10 @@ class _Search:
 
     def _end(self, index: int, courses: Iterable[_Course]) -> list[_Course]:
         """Go on to the moment at which the call with this index ends. Return the courses in which the store has done
-        the call by then; a course is one possible order in which the store did the calls.
+        that call by then. A course is one possible order in which the store did the calls so far.
 
-        Each of `courses` is continued in all possible ways: the store may first do other unfinished changes.
+        Each of `courses`, the courses before that moment, is continued in all possible ways: the store may first do
+        other appends and deletions that have not ended.
         """
         kept, reached = _Best(), _Best()
         waiting: list[_Course] = []
@@ -208,9 +214,10 @@ class _Search:
         return kept.courses()
 
     def _steps(self, course: _Course) -> Iterator[_Course]:
-        """Yield the courses that can follow `course` in one step: the store does one of the unfinished appends or
-        deletions. There is one course for each such call that is possible in the present state. Of the deletions with
-        an unknown outcome only one is tried, since all have the same effect."""
+        """Yield the courses that can follow `course` in one step, in which the store does one of the appends or
+        deletions that have not ended. A course is one possible order of the calls so far. There is one following course
+        for each such call that is possible in the present state. Of the deletions with an unknown outcome only one is
+        tried, since all have the same effect."""
         state, taken = course.state, course.changed | course.lost
         frames = self._logs.frames[state.log]
         fitting = self._first if state == ABSENT else self._appends.get((state.log_id, len(frames)), [])
@@ -246,19 +253,21 @@ class _Search:
 
 
 class _Best:
-    """A set of courses (possible orders of the calls up to now) without superfluous ones, to keep the search short.
+    """A set of courses (possible orders of the calls so far) without superfluous ones, to keep the search short.
 
     A course is superfluous if another one can be continued in all the same ways. This is so if both have the same
-    `state` and `changed`, and the other one has all calls in `seen` that this one has, and no call in `lost` that this
-    one has not.
+    thread state, and the same calls that took effect but have not ended; if the other one has all the calls in `seen`
+    (answered already) that the superfluous one has; and if it has no call in `lost` (took effect, with unknown outcome)
+    that the superfluous one does not have.
     """
 
     def __init__(self) -> None:
         self._found: dict[tuple[State, frozenset[int]], list[_Course]] = {}
 
     def add(self, course: _Course) -> bool:
-        """Add a course, and drop those that it makes superfluous. Returns False, and adds nothing, if the course is
-        superfluous itself."""
+        """Add a course (a possible order of the calls so far) to the set, and remove the courses that it makes
+        superfluous. Returns whether the course was added: not if it is itself superfluous, because another one in the
+        set can be continued in all the same ways."""
         others = self._found.setdefault((course.state, course.changed), [])
         if any(other.lost <= course.lost and other.seen >= course.seen for other in others):
             return False
@@ -275,7 +284,7 @@ def _without(course: _Course, index: int) -> _Course:
 
 
 def _is_lost(call: Call) -> bool:
-    """Return whether the caller did not learn if this call took effect: its outcome is `unknown` or `failed`."""
+    """Return whether the caller was not told if this call took effect: its outcome is `unknown` or `failed`."""
     return call.outcome in ("unknown", "failed")
 
 

@@ -22,7 +22,8 @@ __all__ = ["Recorder"]
 
 
 class Recorder(WrappedCheckpointer):
-    """A checkpointer that passes each call on to `store`, and writes the call down before it begins and after it ended.
+    """A checkpointer that passes each call on to another one, `store`, and writes the call down before it begins and
+    again after it ended.
 
         journal = Journal(folder / f"{os.getpid()}.journal")
         store = Recorder(MyCheckpointer(url), journal, process=f"{os.getpid()}")
@@ -39,9 +40,9 @@ class Recorder(WrappedCheckpointer):
         self._numbers: Iterator[int] = itertools.count()
 
     def as_writer(self, writer: str) -> Recorder:
-        """Return another recorder for the same store and journal, whose calls are recorded under the name `writer`.
-        Open each `Thread` with a recorder of its own, so that `check_history` can tell the holders of the thread's
-        lease apart."""
+        """Return another recorder for the same store and the same journal, which records its calls under the name
+        `writer`. Open each `Thread` with a recorder of its own, so that `check_history` can tell apart the holders of
+        the thread's lease."""
         other = Recorder(self.store, self._write, process=self._process, writer=writer)
         other._numbers = self._numbers
         return other
@@ -114,9 +115,9 @@ class Recorder(WrappedCheckpointer):
 
     @contextmanager
     def _recorded(self, method: Method, **given: Any) -> Iterator[dict[str, Any]]:
-        """Record a call of `method` with the arguments `given`: once before the `with` block, which makes the call, and
-        once after it, with the outcome. The block puts what the store answered into the yielded dict, by the field
-        names of `Call`."""
+        """Record a call of `method` with the arguments `given`. Used as a context manager around the call: writes the
+        call down before the `with` block, and again after it, with the outcome and the answer. The block puts the
+        answer of the store into the yielded dict, by the field names of `Call`."""
         call = Call(
             process=self._process,
             number=next(self._numbers),

@@ -1,5 +1,5 @@
-"""Anthropic's messages API for the model server: how requests are read, and how responses, streams and errors are
-written."""
+"""Anthropic's Messages API as the model server speaks it: functions that read requests, and that write responses,
+streams and errors."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def _stop(answer: Answer) -> str:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Return the usage as Anthropic reports it: tokens read from or written to the cache are counted apart."""
+    """Return the token counts in the form of Anthropic's API, which does not include tokens read from or written to the
+    cache in the input tokens, but counts them apart."""
     return {
         "input_tokens": max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens),
         "cache_creation_input_tokens": usage.cache_write_tokens,
@@ -142,8 +143,8 @@ def _stream(answer: Answer, body: Body) -> Iterator[dict[str, Any]]:
 
 
 def _opened(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return how a content block of a response is streamed: first the block as it is sent at its beginning, still
-    empty, then the list of changes that fill it."""
+    """Return the two parts in which a content block of a response is streamed: the block as it is sent at its
+    beginning, still empty, and the list of changes that fill it."""
     if block["type"] == "text":
         return {**block, "text": ""}, [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
     if block["type"] == "thinking":

@@ -1,5 +1,6 @@
-"""Answers one model call of the model server: takes the response from the test's script (the prepared responses),
-applies the faults that the test wants, and sends the response in the vendor's form."""
+"""Answers one model call of the model server, a test server that imitates the vendors' APIs. Takes the response from
+the test's script (the prepared responses), applies the faults that the test asks for, and sends the response in the
+vendor's form."""
 
 from __future__ import annotations
 
@@ -45,8 +46,9 @@ def read_body(body: bytes) -> Body:
 
 
 class _Ending(NamedTuple):
-    """How the answer to a request ends. It is written into the record right before the last bytes are sent: a test whose
-    client has the whole answer then finds the outcome in the record."""
+    """The outcome that a request will have when its answer has been sent, and the record of the request, where the
+    outcome is to be noted. It is noted right before the last bytes are sent, so that a test whose client has the whole
+    answer finds the outcome in the record."""
 
     record: RecordedRequest
     outcome: Literal["answered", "failed"]
@@ -56,8 +58,10 @@ class _Ending(NamedTuple):
 
 
 class CallResponder:
-    """Answers model calls from a test's script, which is a list of responses or a function. Takes the same options as
-    `ModelServer`."""
+    """Answers the model calls that come to a model server, from a test's script, which is a list of responses or a
+    function. `by` says which response of the list comes next, `faults` which calls go wrong, `delay` how many seconds
+    each answer waits, and `usage` which tokens to report. `context_window` is the number of tokens above which a
+    request is refused, and `strict` says whether conversations that a vendor would refuse are refused."""
 
     def __init__(
         self,
@@ -83,8 +87,9 @@ class CallResponder:
         of them by naming this id as `previous_response_id`."""
 
     async def answer(self, wire: Wire, record: RecordedRequest, connection: Connection, named: Body) -> None:
-        """Answer one model call. `wire` has the functions of the vendor's API. `named` are fields of the request that
-        were in its path and not in its body."""
+        """Answer one model call on this connection. `record` is the request, in which the outcome of the call is noted.
+        `wire` has the functions that read and write the form of the vendor's API. `named` are fields of the request
+        that were in its path and not in its body."""
         try:
             await self._answer(wire, record, connection, named)
         except Refused as refused:
@@ -95,9 +100,10 @@ class CallResponder:
             raise
 
     async def _answer(self, wire: Wire, record: RecordedRequest, connection: Connection, named: Body) -> None:
-        """Answer one model call, and write into `record`, the request, whether the client got a complete and correct
-        answer. `wire` has the functions of the vendor's API, and `named` are fields of the request that were in its
-        path. Raises `Refused` for a request that the vendor would refuse."""
+        """Answer one model call on this connection. `record` is the request, in which it is noted how the call ended.
+        `wire` has the functions that read and write the form of the vendor's API. `named` are fields of the request
+        that were in its path and not in its body. Raises `Refused` for a request that the vendor would refuse, or for
+        which the script has no response."""
         body = self._continued(wire, {**(record.body or {}), **named})
         record.request = request = _read(wire, body)
         self._check(wire, request)
@@ -173,8 +179,9 @@ class CallResponder:
         )
 
     def _continued(self, wire: Wire, body: Body) -> Body:
-        """Return the body of a request. If its `previous_response_id` names an earlier response, the returned body has
-        the items of that conversation in front of its own. Raises `Refused` if the earlier response is not known."""
+        """Return the body of a request with the whole conversation in it. In OpenAI's Responses API, a request can name
+        an earlier response by `previous_response_id`: then the items of the earlier conversation are put before the
+        request's own. Any other body is returned as it is. Raises `Refused` if the earlier response is not known."""
         name = body.get("previous_response_id")
         if wire is not RESPONSES or name is None:
             return body
@@ -227,9 +234,10 @@ async def _send(wire: Wire, answer: Answer, body: Body, fault: Fault, connection
 
 
 async def _send_words(wire: Wire, answer: Answer, body: Body, fault: Fault, connection: Connection) -> None:
-    """Send the events of a streamed response up to the last one that carries content, and leave the stream open. Does
-    nothing if `body`, the body of the request, does not ask for a stream. `answer` is the response, and `wire` has the
-    functions that write it in the vendor's form. `fault` says how many seconds to wait before each event."""
+    """Send the first part of a streamed response: all events up to the last one that carries text or arguments. Leave
+    the stream open, as if the server hung. Does nothing if `body`, the body of the request, does not ask for a stream.
+    `answer` is the response, and `wire` has the functions that write it in the vendor's form. `fault` says how many
+    seconds to wait before each event."""
     if not body.get("stream"):
         return
     await connection.start(EVENTS)

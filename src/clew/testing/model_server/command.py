@@ -1,5 +1,5 @@
-"""The command `python -m clew.testing.model_server script.json`: a model server for use by other processes. The file
-holds its script, which says what the model answers."""
+"""The command `python -m clew.testing.model_server script.json`: runs a model server, which other processes can use.
+The JSON file is the server's script, which says what the model answers."""
 
 from __future__ import annotations
 

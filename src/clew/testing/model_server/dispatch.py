@@ -1,5 +1,5 @@
-"""Routing for the model server: finds out which vendor's API a request is for, and answers requests that are not model
-calls."""
+"""Routing for the model server, a test server that imitates the vendors' APIs: finds out which API a request is for,
+and answers requests that are not model calls, such as a list of models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _RELEASED = "2025-01-01T00:00:00Z"
 
 
 class Dispatcher:
-    """Serves the connections of a model server. Runs on the server's own event loop."""
+    """Serves the connections of a model server: passes model calls on to a `CallResponder`, and answers all other
+    requests itself. Runs on the server's own event loop."""
 
     def __init__(self, responder: CallResponder, records: Records, *, key: str | None, models: tuple[str, ...]) -> None:
         self._responder = responder
@@ -40,7 +41,8 @@ class Dispatcher:
         self._models = models
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until either side closes it."""
+        """Answer the requests of one connection, one after the other, until the client or this server closes the
+        connection."""
         connection = Connection(reader, writer)
         with suppress(Abandoned, ConnectionError):
             try:
@@ -130,8 +132,9 @@ def _vendor(request: HttpRequest) -> Wire:
 
 
 def _wire(path: str) -> tuple[Wire | None, Body]:
-    """Return the vendor's API for the path of a model call, and the fields of the request that are in the path and not
-    in the body. None if it is no model call."""
+    """Find out which vendor's API a model call with this path is for. Returns two things: the functions that read and
+    write the form of that API, and the fields of the request that are in the path and not in the body. For a path that
+    is not one of a model call, returns None and no fields."""
     asked = asked_by(path)
     if asked is not None and asked[0] != _GEMINI_COUNT:
         return GEMINI, asked[1]

@@ -1,4 +1,5 @@
-"""Faults that a test can make the model server commit: error statuses, broken connections, delays and broken data."""
+"""Faults that a test can ask the model server for, so that its answers go wrong: error statuses, broken connections,
+delays and broken data."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ __all__ = ["Fault", "Faults"]
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes wrong with a call of a `ModelServer`. Several fields can be combined where that makes sense."""
+    """What goes wrong with a model call that a client makes to a `ModelServer`. Several fields can be combined where
+    that makes sense. By default nothing goes wrong."""
 
     status: int | None = None
     """Answer with this HTTP status and the vendor's error body: 429, 500, 503, 529 …"""
@@ -45,7 +47,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> Problem | None:
-        """The error that the client gets, or None if this fault sends none."""
+        """The error response that the client gets, or None if this fault sends no error response."""
         if self.status is None and not self.overflow and self.error_after is None:
             return None
         status = self.status or (400 if self.overflow else 500)
@@ -65,7 +67,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Faults:
-    """Decides which calls go wrong, and how. Can be changed from any OS thread while the server runs."""
+    """Decides which of the model calls to a model server go wrong, and how. Can be changed from any OS thread while the
+    server runs."""
 
     def __init__(self, faults: Fault | Mapping[int, Fault] | None) -> None:
         self._lock = threading.Lock()

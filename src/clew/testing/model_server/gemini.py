@@ -1,6 +1,7 @@
-"""Gemini's API for the model server: how requests are read, and how responses, streams and errors are written.
+"""Google's Gemini API as the model server speaks it: functions that read requests, and that write responses, streams
+and errors.
 
-The name of the model is in the path of a request, and so is whether the response is streamed.
+The path of a Gemini request names the model, and says whether the response is to be streamed.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ _STATUSES = {
 
 
 def asked_by(path: str) -> tuple[str, Body] | None:
-    """Return what the path of a request asks for, without what comes before the model's name: the method, such as
-    `generateContent`, and the fields that other APIs have in the body of a request (`model` and `stream`). None if the
-    path is none of this API."""
+    """Read the path of a request to the Gemini API, such as `/v1beta/models/NAME:generateContent`. Returns two things:
+    the method (here `generateContent`), and the fields that other vendors' APIs have in the body of a request, `model`
+    and `stream`. Returns None if the path is not one of a Gemini model call or token count."""
     found = _CALL.search(path)
     if found is None or found.end() != len(path):
         return None
@@ -56,7 +57,7 @@ def asked_by(path: str) -> tuple[str, Body] | None:
 
 
 def gemini_model(name: str) -> dict[str, Any]:
-    """Return the description of a model, as a list of models has it."""
+    """Return the description of the model with this name, in the form in which the Gemini API describes models."""
     return {
         "name": f"models/{name}",
         "version": "001",
@@ -111,8 +112,9 @@ def _part(block: Block) -> dict[str, Any] | None:
 
 
 def _parts(answer: Answer) -> list[dict[str, Any]]:
-    """Return the parts of a response. If the model thinks in it, what comes after the thought has a signature: the
-    first function call, or the last text if there is none."""
+    """Return the content of a response as a list of parts, in the form of the Gemini API. If the response has a
+    thought, the first function call (or the last text, if there is no function call) gets a signature of the thought,
+    unless it has a signature."""
     written = [part for block in answer.content if (part := _part(block)) is not None]
     thoughts = [block for block in answer.content if isinstance(block, Thinking)]
     calls = [part for part in written if "functionCall" in part]
@@ -132,8 +134,8 @@ def _finish(answer: Answer) -> str:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Return the usage as Gemini reports it: thoughts are counted apart from the rest of the output, and what is
-    written to the cache is not counted at all."""
+    """Return the token counts in the form of the Gemini API: tokens of thoughts are counted apart from the rest of the
+    output, and tokens written to the cache are not counted apart."""
     counts = {
         "promptTokenCount": usage.input_tokens,
         "candidatesTokenCount": max(0, usage.output_tokens - usage.reasoning_tokens),
@@ -164,8 +166,8 @@ def _events(answer: Answer, body: Body) -> list[Event]:
 
 
 def _stream(answer: Answer) -> Iterator[dict[str, Any]]:
-    """Yield the pieces of a streamed response. A text comes in pieces without its signature, which comes at the end,
-    beside an empty text. A function call comes whole."""
+    """Yield the pieces in which a response is streamed, as the Gemini API does it. A text comes in several pieces; its
+    signature comes in the last piece of the stream, beside an empty text. A function call comes whole."""
     signature: dict[str, Any] = {}
     for part in _parts(answer):
         if "text" not in part:

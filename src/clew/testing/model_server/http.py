@@ -1,4 +1,4 @@
-"""HTTP/1.1 for the model server: h11 parses and frames the messages, and asyncio's streams carry them."""
+"""HTTP/1.1 for the model server. The package h11 parses and writes the messages, and asyncio's streams carry the bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Abandoned(Exception):
 
 
 class BadRequest(Exception):
-    """Raised when the received bytes are not an HTTP request. `status` is the HTTP status to answer with."""
+    """Raised when the received bytes are not an HTTP request, or are one whose body is too long. `status` is the HTTP
+    status to answer with."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -54,7 +55,8 @@ class HttpRequest(NamedTuple):
 
 
 class Connection:
-    """One client's connection: reads its requests, and sends each answer whole, as a stream of chunks, or broken off."""
+    """One client's connection to the model server. Reads the client's requests, and sends each answer in one of three
+    ways: whole, as a stream of chunks, or broken off, as a test may want."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -64,8 +66,9 @@ class Connection:
         """Whether the request that is being answered is a HEAD request."""
 
     async def read(self) -> HttpRequest | None:
-        """Read the next request. Return None if the connection was closed, by the client or after an answer. Raises
-        `BadRequest` if the received bytes are not an HTTP request, or its body is too long."""
+        """Read the next request of the client and return it. Return None if the connection was closed, by the client or
+        by this server after an answer. Raises `BadRequest` if the received bytes are not an HTTP request, or its body
+        is too long."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         if self._http.our_state is not h11.IDLE:
@@ -89,8 +92,8 @@ class Connection:
         return HttpRequest(method, path, headers, _decoded(bytes(body), headers.get("content-encoding", "")))
 
     async def send(self, status: int, headers: dict[str, str], body: bytes, *, only: int | None = None) -> None:
-        """Send a whole answer; to a HEAD request, only its headers. With `only`, send that many bytes of the body and
-        then close the connection."""
+        """Send a whole answer. If it answers a HEAD request, send only the status and headers. With `only`, send that
+        many bytes of the body and then close the connection, as if it had broken off."""
         self._head(status, {**headers, "content-length": str(len(body))})
         if not self._without_body and status not in (204, 304):
             self._write(h11.Data(data=body[:only]))
@@ -101,8 +104,9 @@ class Connection:
             await self.cut()
 
     async def refuse(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        """Send a whole answer to a request that was not read to its end, and read the rest of the request for a short
-        time. Without that the system resets the connection when it is closed, and the client may lose the answer."""
+        """Send a whole answer to a request that was not read to its end, and then read the rest of the request for at
+        most a second. If the rest stayed unread, the system would reset the connection, and the client might lose the
+        answer."""
         await self.send(status, {**headers, "connection": "close"}, body)
         with contextlib.suppress(OSError):
             self._writer.write_eof()
@@ -135,12 +139,12 @@ class Connection:
             await asyncio.sleep(min(left, 0.02))
 
     async def cut(self) -> None:
-        """Close the connection in the middle of an answer. The client still receives what was sent."""
+        """Close the connection in the middle of an answer. The client still receives what was sent before."""
         self._http.send_failed()
         self._writer.close()
 
     async def reset(self) -> None:
-        """Reset the connection at once, so that the client's next read fails."""
+        """Reset the TCP connection at once, so that the client's next read fails with an error."""
         self._http.send_failed()
         taken = self._writer.get_extra_info("socket")
         taken.setsockopt(
@@ -149,7 +153,8 @@ class Connection:
         self._writer.transport.abort()
 
     async def _receive(self) -> bool:
-        """Take more bytes of the request from the client. Return False if the client has closed the connection."""
+        """Wait for more bytes of the request from the client and pass them to the HTTP parser. Return False if the
+        client has closed the connection."""
         if self._http.they_are_waiting_for_100_continue:
             self._write(h11.InformationalResponse(status_code=100, reason=b"Continue", headers=[]))
         try:

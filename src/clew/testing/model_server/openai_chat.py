@@ -1,5 +1,5 @@
-"""OpenAI's chat completions API for the model server: how requests are read, and how responses, streams and errors are
-written."""
+"""OpenAI's Chat Completions API as the model server speaks it: functions that read requests, and that write responses,
+streams and errors."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _request(body: Body) -> ModelRequest:
 
 
 def read_choice(choice: Any) -> Any:
-    """Return whether the model may or must call tools: `auto`, `required` or `none`. `choice` is the field
-    `tool_choice` of the request. If it names one tool, the result is `required`."""
+    """Return whether the model may (`auto`), must (`required`) or must not (`none`) call tools. `choice` is the field
+    `tool_choice` of a request to OpenAI's API. If it names one tool, the result is `required`."""
     return choice if choice in ("required", "none") else "required" if isinstance(choice, dict) else "auto"
 
 
@@ -54,8 +54,8 @@ def _text(answer: Answer) -> str:
 
 
 def _refusal(answer: Answer) -> str | None:
-    """Return the text with which the model refuses to answer, if the scripted response contains a refusal as OpenAI's
-    chat API writes it; else None."""
+    """Return the text with which the model refuses to answer, or None if it does not refuse. It refuses if the scripted
+    response contains a refusal in the form of OpenAI's Chat Completions API."""
     refusals = [block.value for block in answer.content if isinstance(block, Opaque) and block.dialect == "openai-chat"]
     return next((value["refusal"] for value in refusals if value.get("type") == "refusal"), None)
 
@@ -91,8 +91,8 @@ def _head(answer: Answer, kind: str) -> dict[str, Any]:
 
 
 def _whole(answer: Answer, body: Body) -> dict[str, Any]:
-    """Return the whole response as this API sends it to a request without streaming. Thinking is left out, because this
-    API does not show it."""
+    """Return the response as OpenAI's Chat Completions API sends it if the request does not ask for a stream. Thinking
+    is left out, because this API does not show it."""
     message: dict[str, Any] = {
         "role": "assistant",
         "content": _text(answer) or None,
@@ -145,9 +145,9 @@ def _deltas(answer: Answer) -> Iterator[tuple[dict[str, Any], str | None]]:
 
 
 def openai_error(problem: Problem, overflow: tuple[str, str]) -> dict[str, Any]:
-    """Return the body of the HTTP response for the error `problem`, in the form of both OpenAI APIs. `overflow` is used
-    only if the error is that the request was too long. It holds the error message, and the name of the request's field
-    that the error blames."""
+    """Return the body of the HTTP response for the error `problem`, in the form that both OpenAI APIs have. `overflow`
+    is used only if the error is that the request was too long for the model. It is a pair: the error message, and the
+    name of the request's field that the error blames."""
     kind, code, message, param = "invalid_request_error", None, problem.message, None
     if problem.overflow:
         message, param, code = message or overflow[0], overflow[1], "context_length_exceeded"

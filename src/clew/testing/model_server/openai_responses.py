@@ -1,5 +1,5 @@
-"""OpenAI's responses API for the model server: how requests are read, and how responses, streams and errors are
-written."""
+"""OpenAI's Responses API as the model server speaks it: functions that read requests, and that write responses, streams
+and errors."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _request(body: Body) -> ModelRequest:
 
 
 def _said(body: Body) -> Any:
-    """Return the conversation of a request: its `input`, without the items that hold no message and only offer
-    tools."""
+    """Return the conversation in a request to OpenAI's Responses API: the request's `input`, without the items that are
+    no part of the conversation and only offer tools."""
     given = body.get("input") or []
     return [item for item in given if not _offers_tools(item)] if isinstance(given, list) else given
 
@@ -56,8 +56,8 @@ def _offers_tools(item: Any) -> bool:
 
 
 def _tools(body: Body) -> list[dict[str, Any]]:
-    """Return all tools that a request offers, in its field `tools` and inside its input. A group of tools is replaced
-    by its members."""
+    """Return all tools that a request offers, in its field `tools` and in items of its `input`. A group of tools is
+    replaced by the tools in it."""
     given = body.get("input")
     found = list(body.get("tools") or ())
     for item in given if isinstance(given, list) else ():
@@ -77,10 +77,12 @@ def _items(answer: Answer, body: Body) -> list[Item]:
 
 
 def _item(block: Block, place: str, custom: set[Any], sealed: bool) -> Item | None:
-    """Convert a block to an output item of this API, or return None if this API has no item for it.
+    """Convert a block of a response to an output item of OpenAI's Responses API, or return None if that API has no item
+    for it.
 
-    The item's id is made from the text `place`, which is the same when a run is resumed. `custom` are the names of the
-    tools that take a text instead of JSON arguments. `sealed` says whether thinking is sent encrypted.
+    The item's id contains the text `place`, which the caller makes from the numbers of the response and of the block,
+    so that the id is the same when a run is resumed. `custom` are the names of the tools that take a text instead of
+    JSON arguments. `sealed` says whether thinking is sent encrypted.
     """
     if isinstance(block, Text):
         text = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
@@ -102,9 +104,9 @@ def _item(block: Block, place: str, custom: set[Any], sealed: bool) -> Item | No
 
 
 def _input(call: ToolCall) -> str:
-    """Return the text that a custom tool gets. (A custom tool takes a text instead of JSON arguments.) It is the call's
-    arguments if they are a text, as in `call("apply_patch", "…")`, or the argument `input` if it is the only one. Other
-    arguments are written as JSON."""
+    """Return the text to send as the input of a custom tool, which is a tool that takes a text instead of JSON
+    arguments. If the call's arguments are a text, as in `call("apply_patch", "…")`, return that text. If the only
+    argument is `input`, return its value. Otherwise return the arguments as JSON."""
     given = call.arguments
     if isinstance(given, dict) and given.keys() == {"input"}:
         given = given["input"]
@@ -189,8 +191,8 @@ def _stream(answer: Answer, body: Body) -> Iterator[Item]:
 
 
 def _opened(item: Item) -> tuple[Item, list[Item]]:
-    """Return how an output item is streamed: first the item as it is sent at its beginning, still empty, then the list
-    of events that fill it. Fields that all events have are not included."""
+    """Return the two parts in which an output item of a response is streamed: the item as it is sent at its beginning,
+    still empty, and the list of events that fill it. Fields that the events of all items have are not included."""
     if item["type"] == "message":
         return {**item, "status": "in_progress", "content": []}, [
             event for index, part in enumerate(item["content"]) for event in _text_events(part, index)
@@ -240,9 +242,9 @@ def _error(problem: Problem) -> dict[str, Any]:
 
 
 def _stream_error(problem: Problem, answer: Answer, body: Body, sent: int) -> Event:
-    """Return the event that ends a stream with the error `problem`. It holds the response `answer` with the status
-    `failed` and the error inside. `body` is the body of the request. `sent` is how many events were sent before on this
-    stream; it is also the event's sequence number."""
+    """Return the event that ends a stream with the error `problem`, in OpenAI's Responses API. The event holds the
+    response `answer` with the status `failed` and the error. `body` is the body of the request. `sent` is how many
+    events were sent before on this stream; it is also the event's sequence number."""
     error = _error(problem)["error"]
     code = error["code"] if problem.overflow or problem.status == 429 else "server_error"
     failed = {**_begun(answer, body), "status": "failed", "error": {"code": code, "message": error["message"]}}

@@ -1,4 +1,4 @@
-"""The requests that a model server has received, and a way to wait for more of them."""
+"""The requests that a model server has received, and a way to wait until it has received a number of model calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _PLAIN = frozenset({"idempotency-key"})
 
 
 class RecordedRequest(msgspec.Struct, kw_only=True):
-    """A request that a model server received: as it came, and in Clew's own form."""
+    """A request that a model server received: as the client sent it and, if it could be read as one, as a
+    `ModelRequest`, Clew's own form."""
 
     method: str
     path: str
@@ -44,19 +45,21 @@ class RecordedRequest(msgspec.Struct, kw_only=True):
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """The messages of the model request, without the system prompt; empty if it is not a model call."""
+        """The messages that the request sends to the model, without the system prompt; empty if the request is not a
+        model call."""
         return self.request.messages if self.request else ()
 
 
 def without_secrets(headers: dict[str, str]) -> dict[str, str]:
-    """Return the headers with the values of keys and cookies replaced by `(not kept)`."""
+    """Return these HTTP headers with the values of headers that hold keys, tokens or cookies replaced by `(not kept)`."""
     return {
         name: "(not kept)" if _SECRET.search(name) and name not in _PLAIN else value for name, value in headers.items()
     }
 
 
 class Records:
-    """All requests that a server has received. Only the server's OS thread adds to them; any OS thread may read them."""
+    """All requests that a model server has received. Only the server's OS thread adds requests; any OS thread may read
+    them."""
 
     def __init__(self, on_request: Callable[[RecordedRequest], None] | None = None) -> None:
         self._on_request = on_request
@@ -82,7 +85,7 @@ class Records:
                 future.set_result(None)
 
     def when(self, number: int) -> Future[None]:
-        """Return a future that is done once at least `number` model calls have come since the server started."""
+        """Return a future that is done once at least `number` model calls have come since the model server started."""
         future: Future[None] = Future()
         with self._lock:
             if self.calls < number:

@@ -1,5 +1,5 @@
 """The rules by which vendors refuse a conversation, for example because a tool call has no result. The model server
-applies them, so that a test finds such a conversation before a real vendor refuses it."""
+applies these rules, so that a test finds such a conversation before a real vendor refuses it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _UNASKED = {
 
 
 def signature_of(text: str) -> str:
-    """Return the signature that the model server puts on a thinking text. It depends on the text alone. So when the
-    text comes back in a later request, the server can check that nobody has changed it."""
+    """Return the signature that the model server puts on a text of the model's thinking. The signature depends only on
+    the text. So if the text comes back in a later request, the server can check that it has not been changed."""
     return "sig" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def refusal(messages: Sequence[Message], dialect: Dialect, model: str = "") -> str | None:
-    """Return the error message with which the vendor of this dialect would refuse the conversation. Returns None if the
-    conversation breaks no known rule. `model` is the name of the model that is asked."""
+    """Return the error message with which a vendor would refuse the conversation, or None if the conversation breaks no
+    known rule. `dialect` names the vendor's API, and `model` is the name of the model that is asked."""
     return next(_refusals(messages, dialect, model), None)
 
 
@@ -105,6 +105,6 @@ def _signature(block: Block) -> Any:
 
 
 def _is_changed(block: Thinking) -> bool:
-    """Return whether this thinking text was changed after this server had signed it. False for a signature that this
-    server did not make, because it cannot be checked."""
+    """Return whether this thinking text was changed after this server had signed it. False if the signature is not one
+    that this server made, because such a signature cannot be checked."""
     return bool(_OURS.fullmatch(block.signature or "")) and block.signature != signature_of(block.text)

@@ -27,7 +27,7 @@ class _Call(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Counted(msgspec.Struct, forbid_unknown_fields=True):
-    """The tokens of a response, as a JSON object with the field names of `Usage`."""
+    """The token counts of a response in a script file: a JSON object with the field names of `Usage`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -37,8 +37,8 @@ class _Counted(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Response(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One response in a script file: thinking, then text, then tool calls. If `fault` is given, the other fields are
-    not used."""
+    """One response in a script file. The model's thinking comes first, then its text, then its tool calls. If `fault`
+    is given, something goes wrong instead of the response, and the other fields are not used."""
 
     think: str | None = None
     say: str | None = None
@@ -68,9 +68,9 @@ class _Response(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Rule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A rule of a script file: the responses for certain requests, for example those that ask for a title of the
-    conversation. The rule applies if the model's name matches the pattern `model`, and the system prompt or a message
-    contains the text `contains`."""
+    """A rule of a script file: it has responses of its own for certain requests, for example those that ask for a title
+    of the conversation. The rule applies to a request if the model's name matches the pattern `model`, and the system
+    prompt or a message contains the text `contains`."""
 
     responses: list[str | _Response]
     model: str = "*"
@@ -83,7 +83,8 @@ class _Rule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The content of a script file. If the file holds only a list, the list is `responses`."""
+    """The content of a script file, which says what a model server answers. A file that is only a JSON list is a list
+    of `responses`; all other fields then have their defaults."""
 
     responses: list[str | _Response] = []
     rules: list[_Rule] = []
@@ -130,7 +131,8 @@ def _fits(rule: _Rule, request: ModelRequest) -> bool:
 
 
 def read_script(path: Path) -> ScriptFile:
-    """Read a script file. Raises `InvalidInput`, which says what is wrong in the file."""
+    """Read a script file, which is JSON and says what a model server answers, and return its content. Raises
+    `InvalidInput`, which says what is wrong in the file."""
     try:
         text = path.read_bytes()
     except OSError as error:

@@ -20,14 +20,14 @@ response, not a list of letters."""
 
 
 def turns_in(request: ModelRequest) -> int:
-    """Return the number of the model's responses in the request's conversation. In a script's list of responses, this
-    is also the index, from 0, of the one that comes next."""
+    """Return how many responses of the model are in the request's conversation. That is also the index, from 0, of the
+    next response in a script's list of responses."""
     return sum(isinstance(message, Assistant) for message in request.messages)
 
 
 class Script:
-    """What a model answers in a test: a list of responses, or a function that makes them. It does not remember which
-    response comes next: the caller gives the number."""
+    """What a model answers in a test: a list of responses, or a function that makes them. A `Script` does not remember
+    which response comes next: its caller says the index of the response."""
 
     def __init__(self, source: object) -> None:
         self._ask: Callable[[ModelRequest], Any] | None = None

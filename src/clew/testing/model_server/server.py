@@ -33,21 +33,21 @@ ServerScript = (
 
 
 class ModelServer:
-    """An HTTP server on 127.0.0.1 that speaks Anthropic messages, OpenAI chat completions, OpenAI responses and
-    Gemini.
+    """An HTTP server on 127.0.0.1 that speaks Anthropic messages, OpenAI chat completions, OpenAI responses and Gemini.
 
         async with ModelServer([call("add", a=1, b=2), "It is 3."]) as server:
             client = AsyncAnthropic(base_url=server.anthropic_url, api_key="any")
 
-    The script is the same as that of `ScriptedModel`: a list of responses, or a function of the `ModelRequest`, which
-    runs on the server's OS thread. A `Fault` can be a response too. The number of model responses in a request's
-    conversation is the index of the next response, so that a client that was killed, or tries again, gets the right
-    one. With `by="order"`, each call takes the next response of the list, unless a fault stops the call. A request past
-    the end of the list, or one that the vendor would refuse, is answered with status 400.
+    The script says what the model answers, as for `ScriptedModel`: a list of responses, or a function of the
+    `ModelRequest`, which runs on the server's OS thread. A `Fault` can take the place of a response. The number of
+    model responses in a request's conversation is the index of the next response, so that a client that was killed, or
+    tries again, gets the right response. With `by="order"`, each call takes the next response of the list, unless a
+    fault stops the call. A request past the end of the list, or one that the vendor would refuse, is answered with
+    status 400.
 
-    Use it as a context manager, sync or async. The server runs on an OS thread of its own. It works with any client in
-    any process, such as the command line of a coding agent that is started with the variables of `env()`. It needs the
-    extra `testing`.
+    Use the server as a context manager, sync or async. It runs on an OS thread of its own, and works with any client in
+    any process, such as the command line of a coding agent that is started with the variables of `env()`. The extra
+    `testing` is needed.
     """
 
     def __init__(
@@ -65,13 +65,16 @@ class ModelServer:
         strict: bool = True,
         on_request: Callable[[RecordedRequest], None] | None = None,
     ) -> None:
-        """`script` and `by` are explained at the class. `port`: the port to listen on; 0 is any free port. `faults`:
-        what goes wrong, for all calls or by the number of the call, from 1. `key`: the API key that requests must have.
-        `delay`: seconds before each answer. `usage`: the tokens to report for responses that name none, instead of an
-        estimate. `context_window`: a request with more tokens, by estimate, gets the vendor's error for that. `models`:
-        the names that `GET /v1/models` lists; requests for other models are answered too. `strict`: refuse
-        conversations that the vendor would refuse, above all a call without its result. `on_request`: a function that
-        is called with each request as it comes, on the server's OS thread."""
+        """Make a server without starting it. `script` says what the model answers: a list of responses, or a function
+        of the request. `port`: the port to listen on; 0 is any free port. `by`: which response of the list comes next:
+        with `turns`, the one whose index is the number of model responses in the request's conversation; with `order`,
+        the next of the list for each call that no fault stops. `faults`: what goes wrong, for all calls or by the
+        number of the call, from 1. `key`: the API key that requests must have. `delay`: seconds before each answer.
+        `usage`: the tokens to report for responses that name none, instead of an estimate. `context_window`: a request
+        with more tokens, by estimate, gets the vendor's error for that. `models`: the names that `GET /v1/models`
+        lists; requests for other models are answered too. `strict`: refuse conversations that the vendor would refuse,
+        above all a call without its result. `on_request`: a function that is called with each request as it comes, on
+        the server's OS thread."""
         self._records = Records(on_request)
         self._faults = Faults(faults)
         responder = CallResponder(
@@ -89,7 +92,7 @@ class ModelServer:
         self._key = key
 
     def start(self) -> None:
-        """Start the server. A `with` block does this on entry. Raises `UsageError` if it runs already."""
+        """Start the server. A `with` block does this on entry. Raises `UsageError` if the server runs already."""
         if self._thread is not None:
             raise UsageError("this ModelServer is running already; make another one for a second port")
         thread = ServerThread(self._dispatcher.serve, "127.0.0.1", self._port)
@@ -124,7 +127,8 @@ class ModelServer:
         return self.url
 
     def env(self) -> dict[str, str]:
-        """Return environment variables that make the vendors' clients, and programs built on them, use this server."""
+        """Return environment variables, by name, that make the vendors' clients, and programs that use these clients,
+        send their requests to this server."""
         key = self._key or "scripted"
         return {
             "ANTHROPIC_BASE_URL": self.anthropic_url,
@@ -154,8 +158,9 @@ class ModelServer:
             raise TimeoutError(self._missing(calls, timeout)) from None
 
     def wait_for_blocking(self, calls: int, timeout: float = 10) -> None:
-        """Wait as `wait_for` does, in code without an event loop: block the OS thread until at least this many model
-        calls have come since the server was started. Raises `TimeoutError` after `timeout` seconds."""
+        """Block until at least `calls` model calls have come since the server was started, answered or not. Use this in
+        code without an event loop, and `wait_for` in async code. Raises `TimeoutError` if they do not come within
+        `timeout` seconds."""
         try:
             self._records.when(calls).result(timeout)
         except TimeoutError:
@@ -165,8 +170,8 @@ class ModelServer:
         return f"{self.calls} of {calls} model calls came within {timeout:g} s"
 
     def fail(self, fault: Fault, calls: int | None = 1) -> None:
-        """Make the next `calls` model calls go wrong in this way. If `calls` is None, all further calls go wrong for
-        which no other fault is set."""
+        """Make the next `calls` model calls go wrong as `fault` says. If `calls` is None, all further calls go wrong,
+        except those for which another fault is set."""
         self._faults.add(fault, calls)
 
     def heal(self) -> None:
@@ -196,8 +201,8 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class ServerThread:
-    """Runs a server on an OS thread and an event loop of its own, from `start` to `stop`. Both can be called from any
-    OS thread."""
+    """Runs a server on an OS thread and an event loop of its own, from the call of `start` to the call of `stop`. Both
+    can be called from any OS thread. `serve` is a function that serves one connection."""
 
     def __init__(self, serve: Serve, host: str, port: int) -> None:
         self._serve = serve
@@ -209,7 +214,7 @@ class ServerThread:
         self._thread = threading.Thread(target=self._run, name="clew-model-server", daemon=True)
 
     def start(self) -> int:
-        """Start the server and return its port. Raises `OSError` if the port cannot be used."""
+        """Start the server and return the port on which it listens. Raises `OSError` if the port cannot be used."""
         self._thread.start()
         return self._ready.result()
 

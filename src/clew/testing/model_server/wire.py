@@ -1,5 +1,5 @@
-"""What the vendors' APIs of the model server have in common: types for answers and errors that are not yet in a
-vendor's form, and `Wire`, the set of functions that put them into it."""
+"""What the vendors' APIs have in common as the model server speaks them. `Answer` and `Problem` are a response and an
+error that are not yet in a vendor's form; `Wire` is the set of functions that put them into a vendor's form."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ class Event(NamedTuple):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model server answers to one request, before it is written in a vendor's form: the content that the test's
-    script gives, with ids, model, stop reason and usage.
-    """
+    """What the model server answers to one request, before it is written in a vendor's form: the content of the
+    script's response, and the ids, the model's name, the stop reason and the token counts to send with it."""
 
     id: str
     """Random letters from which the ids are made that a vendor makes anew for every response."""
@@ -51,7 +50,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """An error to answer with, before it is put into a vendor's form."""
+    """An error with which the model server answers a request, before the error is written in a vendor's form."""
 
     status: int
     message: str = ""
@@ -65,7 +64,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wire(NamedTuple):
-    """A vendor's API, as functions that read requests and write responses, streams and errors."""
+    """A vendor's API as the model server speaks it: functions that read requests, and that write responses, streams and
+    errors."""
 
     dialect: Dialect
     call_prefix: str
@@ -89,6 +89,6 @@ def calls_in(answer: Answer) -> list[ToolCall]:
 
 
 def stopped_early(stop: str) -> str | None:
-    """Return why the model was cut off: `length` (it reached its limit of tokens) or `refusal`; None if it was not cut
-    off. `stop` is the stop reason in the word of any vendor."""
+    """Return why a model's response was cut off: `length` (it reached its limit of tokens) or `refusal` (the model or a
+    filter refused); None if it was not cut off. `stop` is the response's stop reason in the word of any vendor."""
     return "length" if stop in _TOO_LONG else "refusal" if stop in _REFUSED else None

@@ -206,11 +206,11 @@ async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, n
 
 async def _common(source: Source, head: Head, target: Checkpointer, there: Head, verbatim: bool) -> bytes | None:
     """Compare the target's log with the source's. If the source's log begins with the whole log of the target, return
-    the digest that the last of these common frames has in the source.
+    the digest that the last of these common frames has in the source. Otherwise return None.
 
-    Otherwise return None. `head` is the source's head and
-    `there` the target's. Logs whose bytes differ are compared by their entries. `verbatim` says that frames are copied
-    byte for byte; then an incomplete copy with other bytes gives None at once.
+    `head` is the source's head and `there` the target's. Logs whose bytes differ are compared by their entries.
+    `verbatim` says that frames are copied byte for byte; then the result for an incomplete copy with other bytes is
+    None at once.
     """
     if there.frames > head.frames:
         return None
@@ -440,7 +440,7 @@ class _ThreadCopy:
         return done, digest
 
     async def _renamed(self, entries: list[Logged]) -> list[Logged]:
-        """Copy the trees of blobs, such as file snapshots, that these entries name to the target. Return the entries
-        with the digests that the trees have there."""
+        """Copy the trees of blobs that these entries name, such as file snapshots, to the target. A tree is a blob that
+        points at other blobs. Return the entries with the digests that the trees have in the target."""
         trees = named_trees(entries)
         return rename_trees(entries, await self._trees.move(trees)) if trees else entries

@@ -54,8 +54,8 @@ _RANGE = 20  # bytes of a pointer to a range of the history, and of its numbers 
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What `export` wrote: the thread, the numbers of frames and blobs, the file's size, and the key to read it
-    with."""
+    """What `export` wrote: the thread, the numbers of frames and blobs, the file's size in bytes, and the id of the key
+    that is needed to read the file."""
 
     thread_id: str
     frames: int

@@ -159,8 +159,8 @@ async def unreached(
 
 
 async def below(checkpointer: Checkpointer, digests: Collection[str]) -> list[str]:
-    """Return the digests of these blobs and of all blobs that they reach. Only trees reach others: blobs that point at
-    blobs.
+    """Return the digests of these blobs and of all blobs that they reach. A blob reaches others only if it is a tree: a
+    blob that points at other blobs.
 
     A tree comes before the blobs it points at, unless another blob pointed at them earlier. Raises `Corrupt` for a
     damaged blob. A missing blob is listed and reaches nothing.

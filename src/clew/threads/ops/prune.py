@@ -18,7 +18,8 @@ __all__ = ["Pruned", "prune"]
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """What `prune` deleted, or would delete with `dry_run`: the ids of the threads, and which threads stayed."""
+    """What `prune` deleted, or would delete with `dry_run`: the ids of these threads, how many threads stayed, and the
+    ids of those that stayed because a process holds them or changed them meanwhile."""
 
     deleted: tuple[str, ...]
     kept: int
@@ -99,7 +100,8 @@ def _check(
 
 
 async def _delete(checkpointer: Checkpointer, listed: Head) -> bool:
-    """Delete the thread if it has not changed since it was listed and nobody holds it. Returns whether it is gone now."""
+    """Delete the thread if it has not changed since the head `listed` was read and no process holds it. Returns whether
+    the thread is gone now."""
     head = await checkpointer.head(listed.thread_id)
     if head is None:
         return True

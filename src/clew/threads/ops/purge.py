@@ -116,16 +116,19 @@ async def _is_trimmed(checkpointer: Checkpointer, thread_id: str) -> bool:
     """Return whether a thread's log holds nothing that `purge_rewound` would erase: it has a single frame, and that has
     no message which no rewind can bring back.
 
-    This is asked after another call's work was finished. The tags of a hidden copy alone do not prove that the thread
-    was rewritten, because others than `purge_rewound` can write tags too, and the thread may have grown since.
+    `purge_rewound` asks this after it has finished the work of an earlier, interrupted call. The tags of a hidden copy
+    alone do not prove that the thread was rewritten, because others than `purge_rewound` can write tags too, and the
+    thread may have grown since.
     """
     loaded = await load(checkpointer, thread_id)
     return loaded.head.frames == 1 and trimmed(loaded.state) == loaded.state
 
 
 async def _finish(checkpointer: Checkpointer, thread_id: str, copy: Head) -> tuple[int, int]:
-    """Do steps 3 and 4 of `purge_rewound`, as far as they are not done yet. Returns how many blobs were deleted, and how
-    many bytes they took."""
+    """Do what is left of `purge_rewound` after the old log was deleted, as far as it is not done yet. Write the
+    thread's new log from the hidden copy of the thread, which lacks the messages that no rewind can bring back and
+    whose head is `copy`. Then delete the blobs that no thread needs any more, and the copy. Returns how many blobs were
+    deleted, and how many bytes they took."""
     await _write_final(checkpointer, thread_id, copy)
     blobs = await below(checkpointer, await checkpointer.refs(copy.thread_id))
     erased = await _erase_blobs(checkpointer, blobs, but=copy.thread_id)
@@ -142,8 +145,8 @@ def _copy_id(thread_id: str) -> str:
 
 
 async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head, int]:
-    """Take the thread's lease, and write its state without the messages to erase as a hidden copy: step 1 of
-    `purge_rewound`.
+    """Take the thread's lease, and write the thread's state, without the messages that no rewind can bring back, as a
+    hidden copy. This is the first step of `purge_rewound`.
 
     Returns the copy's head, and how many messages the copy lacks. Raises `ThreadBusy` if a live process holds the
     thread, and `Conflict` if it is taken over meanwhile.
@@ -165,8 +168,9 @@ async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head,
 
 
 async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -> None:
-    """Write the new log of the thread from `copy`, the hidden copy, unless that is already done: step 3 of
-    `purge_rewound`.
+    """Write the new log of the thread, unless that is already done. The log is taken from the hidden copy that
+    `purge_rewound` has made of the thread, without the messages that no rewind can bring back; `copy` is the head of
+    this copy. The old log must have been deleted before.
 
     Raises `Conflict` if there is another thread of this id, and if `copy` is not a copy that `purge_rewound` has made.
     """

@@ -157,8 +157,8 @@ async def _finish(checkpointer: Checkpointer, hidden: Head) -> None:
     """Replace a thread by its complete hidden copy, and delete the copy. `hidden` is the copy's head, whose tags name
     the thread.
 
-    If the thread's lease was not taken for `rekey` yet, or the thread has grown since, the thread stays as it is and
-    only the copy is deleted.
+    `rekey` takes the thread's lease before the thread is replaced. If the lease was not taken yet, or the thread has
+    grown since, the thread stays as it is and only the copy is deleted.
     """
     name = hidden.tags[_NAME]
     there = await checkpointer.head(name)

@@ -24,9 +24,10 @@ async def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Hea
     """Save a thread up to its last good frame as a new thread, and return the new thread's head.
 
     The damaged thread is not touched. The saved part ends with the last frame whose state can still be computed: a
-    frame with an unbroken chain back to the beginning, or back to a folded state, which stands for everything before
-    it. Entries and their times are kept. Frames are encoded again, so that they follow each other and, in an encrypted
-    store, open under the new id. The new thread has no lease, and its status is that of its last frame.
+    frame with an unbroken chain back to the beginning, or back to a folded state, which is the thread's whole state at
+    some point and stands for everything before it. Entries and their times are kept. Frames are encoded again, so that
+    they follow each other and, in an encrypted store, open under the new id. The new thread has no lease, and its
+    status is that of its last frame.
 
     A long thread is written in parts and stays hidden until the last part is written. If this is interrupted, call it
     again with the same ids: it starts over. Raises `Conflict` if any other thread has the id `new_id`.

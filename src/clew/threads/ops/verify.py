@@ -74,7 +74,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One frame as `scan` found it in the store, with everything that is wrong with it."""
+    """One frame of a log as it was found in the store, with everything that is wrong with it."""
 
     number: int
     problems: tuple[Problem, ...] = ()
@@ -202,7 +202,7 @@ class _Check:
         )
 
     def _take(self, seen: Seen) -> None:
-        """Record a frame's problems, and change the state as its entries say.
+        """Record a frame's problems, and apply its entries to the state.
 
         After a damaged frame the state is unknown until the next folded state (an entry that holds the thread's whole
         state). A folded state that differs from the state that the frames before it add up to is a problem too.
@@ -227,8 +227,8 @@ class _Check:
                 self._fold = None
 
     def _take_folded(self, number: int, entry: FoldedState) -> None:
-        """Go on from the folded state (the thread's whole state) that frame `number` holds. Adds a problem if it
-        differs from the state that the frames before it add up to."""
+        """Take the folded state (the thread's whole state) in frame `number` as the state from which the check goes on.
+        Adds a problem if it differs from the state that the frames before it add up to."""
         before, self._fold = self._fold, Fold(entry.state, outline=MessageOutline)
         if before is not None and number and before.outline() != self._fold.outline():
             what = "it holds a folded state that differs from the fold of the log before it"

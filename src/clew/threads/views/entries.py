@@ -49,7 +49,7 @@ class Line(msgspec.Struct, frozen=True):
 async def read_lines(source: Source, head: Head, start: int = 0) -> AsyncIterator[Line]:
     """Yield every entry of the log that this head describes as a `Line`, from frame `start` on.
 
-    Checks each frame as it is read.
+    Raises `Corrupt` if a frame is damaged or does not follow the frame before it.
     """
     previous = None if start else FIRST
     async for number, data in frames(source, head, start=start, previous=previous):

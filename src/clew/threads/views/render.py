@@ -214,8 +214,8 @@ def _message_object(message: Message) -> dict[str, Any]:
 
 
 def plain_object(value: Any) -> Any:
-    """Return any value of a log as plain values for JSON: messages and blocks as in `to_json`, other structs as
-    dictionaries."""
+    """Convert any value of a log to plain values that JSON can hold. Structs become dictionaries of their fields; a
+    message gets its `role` in addition, and a block of a message its `type`."""
     if isinstance(value, Message):
         return _with_text_keys(_message_object(value))
     if isinstance(value, Block):

@@ -37,7 +37,7 @@ Such a thread may contain the text that is searched for all the same.
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
     """One place in a thread where the text that is searched for was found.
 
-    `where` says in what: the title, a kind of message, thinking, a call or a result.
+    `where` names the part of the thread: the title, a kind of message, thinking, a call or a result.
     """
 
     where: Where

@@ -91,8 +91,7 @@ async def reader_of(
     """Return a `TimelineReader` that has read the thread's whole log, and the thread's head at that time.
 
     If `reader` has already read an earlier part of this log, only the rest is read. The log is read up to `head`; if
-    that is not given, the thread's head is read from the store first.
-    """
+    that is not given, the thread's head is read from the store first."""
     head = head or await store.head(thread_id)
     if head is None:
         raise ThreadNotFound(thread_id)
@@ -119,8 +118,10 @@ class TimelineReader:
         keep_message: Callable[[Message], bool] | None = None,
         on_settled: Callable[[TimelineTurn, Sequence[Mark]], None] | None = None,
     ) -> None:
-        """`on_settled` is called with each turn that is no longer in the window, and the marks after the turn. The turn
-        can still change afterwards, by a rewind: see `KeptTurns.changed_late`."""
+        """Prepare to read the log of this thread. `window` says which turns are kept; None keeps all. With a window,
+        messages in the thread's state are empty, except those for which `keep_message` returns True. `on_settled` is
+        called with each turn that leaves the window, and the marks (events such as a crash) after it. A rewind can
+        still change such a turn; `KeptTurns.changed_late` has the positions of those that it changed."""
         self.thread_id = thread_id
         self.frames = 0
         """Number of frames read so far."""
@@ -151,12 +152,12 @@ class TimelineReader:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The thread's state after the frames read so far. With a window, most of its messages are empty."""
+        """The thread's state after the frames read so far. If only some turns are kept, most of its messages are empty."""
         return self.state()
 
     def state(self, *, all_facts: bool = False) -> Checkpoint:
-        """Return the thread's state after the frames read so far. With a window, the values recorded about single turns
-        are left out unless `all_facts` is set."""
+        """Return the thread's state after the frames read so far. If only some turns are kept, the values recorded about
+        single turns are left out unless `all_facts` is set."""
         return self._fold.checkpoint() if self._window is None else self._fold.sketch(all_facts=all_facts)
 
     @property
@@ -177,7 +178,7 @@ class TimelineReader:
         return sorted([*changed, *self._new_marks], key=place_of)
 
     def take(self, frame: Frame) -> None:
-        """Read the next frame of the log, as `feed`, but return nothing, which is faster."""
+        """Read the next frame of the log into the timeline. Returns nothing, unlike `feed`, and so is faster."""
         self._now = frame.time
         self._new_marks, self._touched = [], {}
         for entry in frame.entries:
@@ -187,10 +188,11 @@ class TimelineReader:
         self._before = frame.time
 
     def timeline(self, start: int = 0, stop: int | None = None, *, abandoned: bool = False) -> Timeline:
-        """Return the timeline of the turns at the positions from `start` up to, but not including, `stop`.
+        """Return the timeline of the turns at the positions from `start` up to, but not including, `stop`. Positions
+        count all turns from 0; a negative one counts from the end.
 
         `abandoned` says that no live process runs the thread although its status is running. Then the timeline ends
-        with a mark that says that it crashed. With a window, turns that are not kept are left out.
+        with a mark that says that the process crashed. Turns outside the reader's window are left out.
         """
         start, stop, _ = slice(start, stop).indices(self.total)
         stop = max(start, stop)
@@ -274,7 +276,7 @@ class TimelineReader:
             self._touch(turn)
 
     def _results(self, message: Tool) -> None:
-        """Record tool results that came as a message. Agents that record no intents record their results in this way."""
+        """Record tool results that came as a message, as those of agents do that write no entries for single calls."""
         if (turn := self._turns.last) is not None:
             match_results([call for call in turn.calls if call.open], message.content, self._now)
             self._touch(turn)
@@ -295,14 +297,13 @@ class TimelineReader:
             call.finish(entry.result, self._now)
 
     def _step(self, entry: StepOutcome) -> None:
-        """Add the mark "answered" to the timeline if this outcome of a step (a part of a tool call) is a person's
-        answer. That is so if the log has no intent of this step before the outcome."""
+        """Add the mark "answered" if this outcome of a step of a tool call has no intent, as a person's answer has none."""
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
 
     def _tell_refusal(self, end: str = "") -> None:
-        """Add a mark if the vendor refused the last request. `end` is the reason for which the run ended; if it already
-        contains the vendor's words, no mark is added."""
+        """Add a mark to the timeline if the model's vendor refused the last request, unless the reason for which the run
+        ended, `end`, already contains the vendor's words."""
         if self._refused and self._refused not in end:
             self._mark("refused", f"refused: {self._refused}")
         self._refused = ""
@@ -403,7 +404,7 @@ class TimelineReader:
             self._first_snapshot = entry
 
     def _inherit(self, state: Checkpoint) -> None:
-        """Take over the turns of `state`, with which the log of a fork, for example, begins. They have no times."""
+        """Add the turns of `state`, with which a log begins, such as that of a fork. Their times are not known."""
         self._fold.push([FoldedState(state)])
         self._provider = str(state.limits.get("provider") or "clew")
         metadata = state.metadata

@@ -1,4 +1,4 @@
-"""The parts of a timeline: turns, their calls, and the marks between them.
+"""The parts of a timeline: turns, their calls, and the marks between them, which stand for events such as a crash.
 
 Also the drafts of turns and calls, which are filled in while a log is read.
 """
@@ -143,7 +143,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a thread's history: the turns from one position to another, and the marks that belong to them."""
+    """A part of a thread's history: some turns that follow each other, and the marks between them. A mark stands for
+    something that happened, such as a crash."""
 
     thread_id: str
     turns: tuple[TimelineTurn, ...]
@@ -302,5 +303,6 @@ def match_results(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int 
 
 
 def place_of(happened: TimelineTurn | Mark) -> tuple[int, int]:
-    """Return a key by which turns and marks can be sorted together: each turn before the marks that follow it."""
+    """Return a key by which turns and marks (events such as a crash) can be sorted together: each turn before the marks
+    that follow it."""
     return (happened.position, 1) if isinstance(happened, Mark) else (happened.position + 1, 0)

@@ -39,8 +39,8 @@ class KeptTurns:
     """The turns of a thread that are kept while its log is read, and the marks after them. A mark stands for something
     that happened between turns, such as a crash.
 
-    Without a window, all turns are kept. With one, turns that are no longer in it are dropped, and `on_settled` is
-    called with each of them and the marks after it.
+    A window says which turns to keep; without one, all turns are kept. Turns that are no longer in the window are
+    dropped, and `on_settled` is called with each of them and the marks after it.
     """
 
     def __init__(
@@ -70,7 +70,8 @@ class KeptTurns:
         return [mark for some in self._marks.values() for mark in some]
 
     def marks_at(self, position: int) -> Sequence[Mark]:
-        """Return the marks with this position, which is the number of turns before them."""
+        """Return the marks with this position, which is the number of turns before them. A mark stands for an event
+        such as a crash."""
         return self._marks.get(position, ())
 
     @property
@@ -82,11 +83,12 @@ class KeptTurns:
         return self._changed_late | later
 
     def position_of(self, number: int) -> int | None:
-        """Return the position of the turn with this number that was not rewound, or None if there is none."""
+        """Return the position of the turn with this number, or None if there is none. Positions count all turns from 0;
+        numbers count only the turns that were not rewound, from 1."""
         return self._line[number - 1] if 1 <= number <= len(self._line) else None
 
     def is_rewound(self, position: int) -> bool:
-        """Return whether the turn at this position was rewound."""
+        """Return whether the turn at this position was rewound. Positions count all turns from 0."""
         place = bisect_left(self._line, position)
         return not (place < len(self._line) and self._line[place] == position)
 
@@ -98,14 +100,15 @@ class KeptTurns:
         )
 
     def between(self, start: int, stop: int) -> list[DraftTurn]:
-        """Return the turns at the positions from `start` up to, but not including, `stop` that are kept, in order."""
+        """Return those turns that are kept, at the positions from `start` up to, but not including, `stop`, in order.
+        Positions count all turns from 0."""
         if stop - start > len(self._kept):
             return [turn for position, turn in sorted(self._kept.items()) if start <= position < stop]
         return [self._kept[position] for position in range(start, stop) if position in self._kept]
 
     def add(self, turn: DraftTurn) -> None:
-        """Add a new turn at the end of the conversation. If there is a window, drop the turns that are no longer in
-        it."""
+        """Add a new turn at the end of the conversation. If there is a window, which says which turns to keep, drop the
+        turns that are no longer in it."""
         before, self.last = self.last, turn
         self._kept[turn.position] = turn
         self._line.append(turn.position)
@@ -130,7 +133,8 @@ class KeptTurns:
         return found
 
     def changed(self, turn: DraftTurn) -> None:
-        """Remember, for `changed_late`, that something other than a rewind has changed this turn."""
+        """Record that something other than a rewind has changed this turn. If a newer turn was added before, this
+        turn's position is then in `changed_late`."""
         if turn.position < self.total - 1:
             self._changed_late.add(turn.position)
 
@@ -142,8 +146,8 @@ class KeptTurns:
             self._marks.setdefault(mark.position, []).append(mark)
 
     def _drop(self, turn: DraftTurn) -> None:
-        """Drop this turn and the marks after it, and call `on_settled` with them. Does nothing if there is no window,
-        or if the turn is in it."""
+        """Drop this turn and the marks after it, and call `on_settled` with them. Does nothing if all turns are kept,
+        or if this turn is in the window, which says which turns to keep."""
         if self._window is None or turn.position not in self._kept or self._window.keeps(turn, self.total):
             return
         marks = self._marks.pop(turn.position + 1, [])

@@ -273,10 +273,10 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def locate(ctx: ToolContext, path: str) -> Place:
-    """Resolve a path that the model gave. Raises `ToolError` if it leads outside the workspace.
+    """Resolve a path that the model gave. Raises `ToolError` if the path leads outside the workspace.
 
     Symbolic links inside the workspace are followed here and nowhere else. The functions that later open the file
-    refuse links, so a link that is put there in between is not followed.
+    refuse links. So a link that somebody puts there after this check is not followed.
     """
     if ctx.workspace is None:
         raise ToolError("There is no workspace, so there are no files. Run the agent with workspace=…")

@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Annotated
 
-from clew._runtime.aio import settle
+from clew._runtime.aio import settle, start_process
 from clew.tools.context import ToolContext
 from clew.tools.decorator import tool
 from clew.tools.signals import ToolError
@@ -45,13 +45,15 @@ async def run_command(
     began = time.monotonic()
     output = await _Output.open()
     try:
-        process = await asyncio.create_subprocess_shell(
-            command,
-            cwd=ctx.workspace,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output.writing_end,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
+        process, cancelled = await start_process(
+            asyncio.create_subprocess_shell(
+                command,
+                cwd=ctx.workspace,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output.writing_end,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
         )
     except BaseException:
         output.close()
@@ -59,6 +61,8 @@ async def run_command(
     finally:
         os.close(output.writing_end)
     try:
+        if cancelled is not None:
+            raise cancelled
         async with asyncio.timeout(timeout) as limit:
             await process.wait()
     except TimeoutError:
@@ -75,7 +79,7 @@ async def run_command(
 
 
 async def _end(process: asyncio.subprocess.Process, output: _Output) -> None:
-    """End a command: kill all processes of its process group that are left, and read the rest of the output."""
+    """End a shell command: kill the processes of its process group that still run, and read the rest of the output."""
     if process.returncode is None:
         _signal(process, signal.SIGTERM)
         try:
@@ -102,8 +106,8 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
 class _Output(asyncio.Protocol):
     """Collects the output of a command. Only the beginning and the end of a long output are kept.
 
-    It uses a pipe of its own, and not one of asyncio's: with those, asyncio reports the command as ended only when
-    every background process that has the pipe has ended too.
+    The command writes to a pipe that this class makes itself. With a pipe of asyncio, asyncio would report the command
+    as ended only when every background process that has the pipe has ended too.
     """
 
     _transport: asyncio.ReadTransport

@@ -1,4 +1,4 @@
-"""The checkpointers of Locus by their names, over the stores of Clew."""
+"""The checkpointers of Locus, another agent library, by their names there. Each keeps its data in a store of Clew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The checkpointers of Locus by their names: each is a store of Clew with the methods of Locus."""
+"""Checkpointers with the names and the methods that they have in Locus, another agent library. Each keeps its data in a
+store of Clew."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ class MemoryCheckpointer(BaseCheckpointer):
 
 
 class FileCheckpointer(BaseCheckpointer):
-    """Keeps threads in a folder, one file a thread. A thread's file grows by what is new: Locus writes the whole
-    conversation into a new file at each checkpoint."""
+    """Keeps threads in a folder, one file a thread. A save appends to the file only what is new, whereas Locus itself
+    writes the whole conversation into a new file."""
 
     def __init__(self, base_dir: str | os.PathLike[str] = ".clew_checkpoints", **others: Any) -> None:
         refuse(
@@ -90,7 +91,7 @@ class HTTPCheckpointer(BaseCheckpointer):
         self.base_url = base_url.rstrip("/")
 
     async def health_check(self) -> bool:
-        """Return whether the server answers. Raises `UsageError` if it does not take the token."""
+        """Return whether the server answers. Raises `UsageError` if the server refuses the token."""
         try:
             await self.store.head("health")
         except Unavailable:
@@ -104,8 +105,8 @@ _AUTH = {"api_key": "config", "instance_principal": "instance", "resource_princi
 class OCIBucketBackend(BaseCheckpointer):
     """Keeps threads in a bucket of OCI Object Storage, which must exist. It needs the extra `oci`.
 
-    `namespace` is the tenancy's Object Storage namespace, and `prefix` is the part of the bucket that the store takes.
-    Let no lifecycle rule delete objects below it: `vacuum` deletes old threads.
+    `namespace` is the tenancy's Object Storage namespace, and the names of all objects begin with `prefix`. Do not let
+    a lifecycle rule of the bucket delete these objects; the method `vacuum` deletes old threads.
     """
 
     def __init__(
@@ -146,8 +147,8 @@ class OCIBucketBackend(BaseCheckpointer):
 
 
 class StorageBackendAdapter(BaseCheckpointer):
-    """A checkpointer over a store of Clew. In Locus it makes a checkpointer of a backend; here the factories return
-    one, and there are no backends to wrap."""
+    """A checkpointer that keeps its data in a store of Clew, as functions such as `sqlite_checkpointer` return it. In
+    Locus, a class of this name turns a storage backend into a checkpointer; here there are no backends."""
 
 
 class _Expiring(StorageBackendAdapter):
@@ -157,8 +158,8 @@ class _Expiring(StorageBackendAdapter):
 
 
 def oci_bucket_checkpointer(bucket_name: str, namespace: str, prefix: str = "clew", **options: Any) -> OCIBucketBackend:
-    """Keep threads in a bucket of OCI Object Storage, under names that begin with `prefix`. `namespace` is that of the
-    tenancy. `options` are further arguments of `OCIBucketBackend`, which is what this returns."""
+    """Return a checkpointer that keeps threads in a bucket of OCI Object Storage, under names that begin with `prefix`.
+    `namespace` is the tenancy's Object Storage namespace. `options` are further arguments of `OCIBucketBackend`."""
     return OCIBucketBackend(bucket_name, namespace, prefix, **options)
 
 
@@ -170,8 +171,8 @@ def redis_checkpointer(
     db: int | None = None,
     **others: Any,
 ) -> BaseCheckpointer:
-    """Keep threads in Redis or Valkey, at `url`. With `ttl_seconds` a thread is deleted so many seconds after its last
-    change. Needs the extra `redis`."""
+    """Return a checkpointer that keeps threads in Redis or Valkey, at `url`. With `ttl_seconds` a thread is deleted so
+    many seconds after its last change. Needs the extra `redis`. Any argument in `others` raises `InvalidInput`."""
     refuse("redis_checkpointer", others, ["url", "prefix", "ttl_seconds", "db"], {})
     if db is not None:
         parts = urlsplit(url)
@@ -194,8 +195,9 @@ def postgresql_checkpointer(
     max_pool_size: int | None = None,
     **others: Any,
 ) -> BaseCheckpointer:
-    """Keep threads in PostgreSQL, at `dsn` or else on this host. The tables are made in the schema `schema_name`, by
-    default `clew`. `max_pool_size` is the most connections. Needs the extra `postgres`."""
+    """Return a checkpointer that keeps threads in PostgreSQL, at `dsn` or else on the given host. The tables are made
+    in the schema `schema_name`, by default `clew`. `max_pool_size` is the most connections. Needs the extra `postgres`.
+    Any argument in `others` raises `InvalidInput`."""
     refuse(
         "postgresql_checkpointer",
         others,
@@ -217,8 +219,8 @@ def mysql_checkpointer(
     max_pool_size: int | None = None,
     **others: Any,
 ) -> BaseCheckpointer:
-    """Keep threads in MySQL or MariaDB, at `dsn` or else on this host. `max_pool_size` is the most connections. Needs
-    the extra `mysql`."""
+    """Return a checkpointer that keeps threads in MySQL or MariaDB, at `dsn` or else on the given host. `max_pool_size`
+    is the most connections. Needs the extra `mysql`. Any argument in `others` raises `InvalidInput`."""
     refuse(
         "mysql_checkpointer",
         others,
@@ -230,7 +232,8 @@ def mysql_checkpointer(
 
 
 def sqlite_checkpointer(path: str | os.PathLike[str] = "clew_checkpoints.db", **others: Any) -> BaseCheckpointer:
-    """Keep threads in one SQLite file, which several processes of this machine may use."""
+    """Return a checkpointer that keeps threads in one SQLite file, which several processes of this machine may use. Any
+    argument in `others` raises `InvalidInput`."""
     refuse("sqlite_checkpointer", others, ["path"], {"table_name": _TABLES})
     return StorageBackendAdapter(checkpointers.SQLiteCheckpointer(Path(path)))
 
@@ -246,8 +249,8 @@ def opensearch_checkpointer(
     ca_certs: str | None = None,
     **others: Any,
 ) -> BaseCheckpointer:
-    """Keep threads in OpenSearch, in three indices whose names begin with `index_name`. Needs the extra
-    `opensearch`."""
+    """Return a checkpointer that keeps threads in OpenSearch, in three indices whose names begin with `index_name`.
+    `hosts` is a list with one host. Needs the extra `opensearch`. Any argument in `others` raises `InvalidInput`."""
     refuse(
         "opensearch_checkpointer",
         others,
@@ -280,8 +283,9 @@ def oracle_checkpointer(
     config_dir: str | None = None,
     **others: Any,
 ) -> BaseCheckpointer:
-    """Keep threads in an Oracle Database. `dsn` is `host:port/service`, or an alias of the `tnsnames.ora` in
-    `config_dir`. Needs the extra `oracle`. It was not run against a live database; PostgreSQL was."""
+    """Return a checkpointer that keeps threads in an Oracle Database. `dsn` is `host:port/service`, or an alias of the
+    `tnsnames.ora` in `config_dir`. Needs the extra `oracle`. Any argument in `others` raises `InvalidInput`. This has
+    not been tested with a live Oracle Database."""
     refuse(
         "oracle_checkpointer",
         others,
@@ -305,8 +309,8 @@ def oracle_checkpointer(
 def s3_checkpointer(
     bucket: str, prefix: str = "clew", *, endpoint_url: str | None = None, region: str | None = None, **others: Any
 ) -> BaseCheckpointer:
-    """Keep threads in a bucket of S3, or of a server that speaks S3. Credentials come from the environment. Needs the
-    extra `s3`."""
+    """Return a checkpointer that keeps threads in a bucket of S3, or of a server that speaks S3. Credentials come from
+    the environment. Needs the extra `s3`. Any argument in `others` raises `InvalidInput`."""
     refuse(
         "s3_checkpointer",
         others,

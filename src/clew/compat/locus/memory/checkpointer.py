@@ -1,4 +1,5 @@
-"""`BaseCheckpointer`: the methods of Locus' checkpointers, over a store of Clew."""
+"""`BaseCheckpointer`, a class with the methods of the checkpointers in Locus (another agent library). It keeps its data
+in a store of Clew."""
 
 from __future__ import annotations
 
@@ -45,14 +46,15 @@ class CheckpointerCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseCheckpointer:
-    """Saves and loads the states of Locus agents in `store`, a checkpointer of Clew.
+    """Saves and loads states of Locus agents (`AgentState`) in `store`, a checkpointer of Clew.
 
-    A thread's log is written once and never again: `save` adds what is new in a state. So every turn can be loaded, not
-    only the states that were saved. A state that was saved has the id that `save` returned. A turn that an agent ran has
-    the id `turn-1`, `turn-2` and so on.
+    Nothing in a thread's log is written again: `save` appends what is new in a state. So every turn can be loaded, not
+    only the states that were saved. A state that was saved has the id that `save` returned. The turns that an agent ran
+    have the ids `turn-1`, `turn-2` and so on.
 
-    Absent, unreachable and damaged are three different results. `load` returns None only if the store says that there
-    is no such thread; otherwise it raises `clew.errors.Unavailable` or `clew.errors.Corrupt`.
+    A thread that does not exist, a store that cannot be reached and damaged data are three different results. `load`
+    returns None only if the store says that there is no such thread; otherwise it raises `clew.errors.Unavailable` or
+    `clew.errors.Corrupt`.
     """
 
     expires = False
@@ -74,8 +76,9 @@ class BaseCheckpointer:
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, thread_id: str, run: asyncio.Task[None]) -> asyncio.Task[None] | None:
-        """Note that a run works on a thread, and return the run before it that still does, if any. Called by agents, so
-        that two runs on one thread come one after the other, also if they are of different agents."""
+        """Note that `run` works on the thread. Returns the asyncio task of the run before it, if that still works, else
+        None. Agents call this and wait for the task, so that two runs on one thread come one after the other, even if
+        they are of different agents."""
         earlier = self._under_way.get(thread_id)
         self._under_way[thread_id] = run
 
@@ -106,11 +109,12 @@ class BaseCheckpointer:
         checkpoint_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """Make this the state of the thread, and return the id with which it can be loaded later.
+        """Make `state` the state of the thread, and return the id with which it can be loaded later: `checkpoint_id`,
+        or a new id if that is None.
 
-        What the thread has and the state lacks is rewound; it stays in the thread's history. `metadata` is found by
-        `get_metadata` and `query_by_metadata`; it becomes tags of the thread, which are not encrypted in a store with a
-        key. Raises `ThreadBusy` if a run works on the thread.
+        Messages that the thread has and `state` lacks are taken out of the conversation, but stay in the thread's
+        history. `metadata` is found by `get_metadata` and `query_by_metadata`; it becomes tags of the thread, which are
+        not encrypted in a store with a key. Raises `ThreadBusy` if a run works on the thread.
         """
         if not isinstance(state, AgentState):
             raise InvalidInput(f"save takes a state and then the thread's id, not {state!r}")
@@ -136,7 +140,8 @@ class BaseCheckpointer:
             await thread.append(*(StateSet(key, value) for key, value in values.items()))
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> AgentState | None:
-        """Return the thread's newest state, or the one with this id. Returns None if there is none."""
+        """Return the thread's newest state or, if `checkpoint_id` is given, the state with that id. Returns None if
+        there is no such thread or state."""
         found = await self._found(thread_id)
         return None if found is None else await self._loaded(*found, checkpoint_id)
 
@@ -159,22 +164,26 @@ class BaseCheckpointer:
         return dated(state_of(head.thread_id, then, then.messages), head)
 
     async def list_checkpoints(self, thread_id: str, limit: int = 10) -> list[str]:
-        """Return the ids of the thread's states, newest first: those that were saved, and the turns that agents ran."""
+        """Return the ids of the thread's states, newest first and at most `limit`: those of states that were saved, and
+        those of turns that agents ran."""
         found = await self._found(thread_id)
         return [] if found is None else _ids(found[1])[: _checked_limit(limit)]
 
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        """Return whether there is such a thread, or such a state of it."""
+        """Return whether the thread exists or, if `checkpoint_id` is given, whether the thread has a state with that
+        id."""
         if checkpoint_id is None:
             return await self.store.head(thread_id) is not None
         found = await self._found(thread_id)
         return found is not None and checkpoint_id in _ids(found[1])
 
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
-        """Delete the thread, with the threads of its sub-agents, or one id of a state that was saved. Returns whether it
-        was there. Raises `ThreadBusy` if a run works on the thread.
+        """Delete the thread, with the threads of its sub-agents. If `checkpoint_id` is given, delete only the saved
+        state with that id. Returns False if there is no such thread or state. Raises `ThreadBusy` if a run works on the
+        thread.
 
-        A turn of an agent cannot be deleted by itself: the turns after it build on it.
+        A turn that an agent ran cannot be deleted by itself, because the turns after it build on it. Its id raises
+        `InvalidInput`.
         """
         if checkpoint_id is not None:
             return await self._forget(thread_id, checkpoint_id)
@@ -201,8 +210,9 @@ class BaseCheckpointer:
         return True
 
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
-        """Return the threads in which this text was said, called for or returned, as dicts with `thread_id`, `data`,
-        `score` (how often it was found), `text` (the first place) and `updated_at`."""
+        """Return the threads in which the text `query` was found, in messages, tool calls or results, at most `limit`.
+        Each is a dict with `thread_id`, `data` (the newest state), `score` (how often the text was found), `text` (the
+        first place) and `updated_at`."""
         found: list[dict[str, Any]] = []
         async for hit in search(self.store, query, unreadable=_raise):
             if len(found) >= _checked_limit(limit):
@@ -212,8 +222,8 @@ class BaseCheckpointer:
         return found
 
     async def query_by_metadata(self, key: str, value: Any, limit: int = 100) -> list[dict[str, Any]]:
-        """Return the threads whose newest metadata has this value under this key, as dicts with `thread_id`, `data`,
-        `metadata` and `updated_at`, newest first."""
+        """Return the threads whose newest metadata has `value` under `key`, newest first and at most `limit`. Each is a
+        dict with `thread_id`, `data` (the newest state), `metadata` and `updated_at`."""
         query = HeadQuery(tags=_tags({key: value}), limit=_checked_limit(limit))
         found: list[dict[str, Any]] = []
         async for head in Thread.list(self.store, query):
@@ -229,18 +239,21 @@ class BaseCheckpointer:
         return {**(_about(*found, None) or {}), "data": state.to_checkpoint()}
 
     async def get_metadata(self, thread_id: str, checkpoint_id: str | None = None) -> dict[str, Any] | None:
-        """Return the id, the times and the `metadata` of a state: by default of the newest. Returns None if there is no
+        """Return a dict about a state of the thread: `thread_id`, `checkpoint_id`, `created_at`, `updated_at` and
+        `metadata`. The state is the one with the id `checkpoint_id`, by default the newest. Returns None if there is no
         such state."""
         found = await self._found(thread_id)
         return None if found is None else _about(*found, checkpoint_id)
 
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Return what `get_metadata` says of the threads that were changed last."""
+        """Return a dict for each of the threads that were changed last, at most `limit`, with the id, the times and the
+        metadata of the thread's newest state. The dicts are those of `get_metadata`."""
         found = [await self.get_metadata(thread_id) for thread_id in await self.list_threads(limit)]
         return [about for about in found if about is not None]
 
     async def list_threads(self, limit: int = 100, pattern: str = "*") -> list[str]:
-        """Return the ids of threads that match the pattern, as of file names (`user-*`), the last changed first."""
+        """Return the ids of threads that match `pattern`, the last changed first and at most `limit`. The pattern is
+        written like one for file names, such as `user-*`."""
         wanted = _checked_limit(limit)
         literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
         found: list[str] = []
@@ -252,8 +265,8 @@ class BaseCheckpointer:
         return found
 
     async def vacuum(self, older_than_days: float = 30) -> int:
-        """Delete the threads that were not changed for so many days, and what only they needed. Returns their number.
-        A thread on which a run works stays."""
+        """Delete the threads that were not changed for `older_than_days` days, and the blobs that only they used.
+        Returns how many threads were deleted. A thread on which a run works stays."""
         if not isinstance(older_than_days, int | float) or not 0 <= older_than_days <= 36_500:
             raise InvalidInput(f"older_than_days is a number of days from 0 to 36500, not {older_than_days!r}")
         pruned = await Thread.prune(self.store, older_than=timedelta(days=older_than_days))
@@ -267,8 +280,8 @@ class BaseCheckpointer:
         return len(pruned.deleted)
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
-        """Copy a thread, with all its states, to another id. Returns False if it does not exist. Raises `Conflict` if
-        the other id is taken by a thread that is no copy of it."""
+        """Copy a thread, with all its states, to the id `dest_thread_id`. Returns True, or False if the thread does not
+        exist. Raises `Conflict` if another thread, which is not a copy of it, has that id."""
         try:
             await Thread.copy(self.store, self.store, source_thread_id, new_id=dest_thread_id)
         except ThreadNotFound:
@@ -294,8 +307,8 @@ class BaseCheckpointer:
 
 
 def _ids(state: Checkpoint) -> list[str]:
-    """Return the ids of all states of a thread, newest first. A turn has an id only if it was not saved as part of a
-    state."""
+    """Return the ids of all states of a thread, newest first: those of saved states, and `turn-1`, `turn-2` and so on
+    for turns that an agent ran. A turn that came into the thread as part of a saved state has no id."""
     saved = kept_in(state)
     placed = [(kept.end, order, name) for order, (name, kept) in enumerate(saved.items())]
     covered = {turn for kept in saved.values() for turn in range(kept.since + 1, kept.turn + 1)}
@@ -306,7 +319,8 @@ def _ids(state: Checkpoint) -> list[str]:
 
 
 def _about(head: Head, state: Checkpoint, checkpoint_id: str | None) -> dict[str, Any] | None:
-    """Return what `get_metadata` says of a state. None if the thread has no state with this id."""
+    """Return what `get_metadata` returns about a state: a dict with its id, times and metadata. `checkpoint_id` is the
+    id of the state; None stands for the newest. Returns None if the thread has no state with this id."""
     ids, saved = _ids(state), kept_in(state)
     if checkpoint_id is not None and checkpoint_id not in ids:
         return None
@@ -327,7 +341,9 @@ def _turn_of(checkpoint_id: str) -> int:
 
 
 def _tags(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return metadata as the tags of a thread, by which listings select: every value is a text there."""
+    """Convert metadata to tags of a thread, by which listings can select threads. A value that is not a text becomes
+    JSON text. Raises `InvalidInput` if a key is not a text or begins with `clew:`, or if a value cannot be written as
+    JSON."""
     for key in metadata:
         if not isinstance(key, str) or key.startswith("clew:"):
             raise InvalidInput(f"metadata: a key is a text that does not begin with clew:, not {key!r}")

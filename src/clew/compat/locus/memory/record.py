@@ -1,4 +1,5 @@
-"""What a thread has on record of a state that was saved: the entries that bring it about, and what only Locus knows."""
+"""How a saved state of a Locus agent is recorded in a thread: the log entries that make it the state of the thread, and
+a record of the fields that Clew itself does not have."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ state that was saved before."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A state that was saved: where in the thread's history its messages are, and the fields that are not in the log."""
+    """The record of a state that was saved: where in the thread's history its messages are, and those of its fields
+    that are not in the log."""
 
     at: datetime
     since: int
@@ -79,14 +81,16 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
         return state_of(thread_id, Checkpoint(system_prompt=self.prompt), seen).to_checkpoint()
 
     def holding(self, thread_id: str, history: Sequence[Message], state: AgentState) -> Kept:
-        """Return a copy that has in `other` what makes it stand for `state`."""
+        """Return a copy of this record whose field `other` has all fields of `state` that do not follow from its
+        messages. The method `state` of the copy then returns a state equal to `state`."""
         plain = self._plain(thread_id, history)
         other = {key: value for key, value in state.to_checkpoint().items() if value != plain[key]}
         return msgspec.structs.replace(self, other=other)
 
 
 def check_state(state: AgentState) -> None:
-    """Raise `InvalidInput` if a part of this state cannot be recorded."""
+    """Raise `InvalidInput` if a part of this state cannot be recorded in a thread, because it cannot be written as JSON
+    or because a name in its metadata is not allowed."""
     check_values(state.metadata)
     try:
         state.to_checkpoint()
@@ -95,7 +99,8 @@ def check_state(state: AgentState) -> None:
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` if a thread cannot have these values: their names, or what they are."""
+    """Raise `InvalidInput` if these values cannot be kept with a thread: if a name is not a text or begins with
+    `clew:`, or if a value cannot be written as JSON."""
     for key, value in values.items():
         if not isinstance(key, str) or key.startswith("clew:"):
             raise InvalidInput(f"metadata: {key!r} is no name for a value: names that begin with clew: are Clew's own")
@@ -106,8 +111,8 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def kept_in(state: Checkpoint) -> dict[str, Kept]:
-    """Return the states that were saved in a thread, by their ids, in the order in which they were saved. Raises
-    `Corrupt` if what is on record of one cannot be read."""
+    """Return the records of the states that were saved in a thread, by their ids, in the order in which they were
+    saved. `state` is the thread's state in Clew. Raises `Corrupt` if a record cannot be read."""
     found: dict[str, Any] = {}
     for fact in state.facts:
         if fact.kind == "state" and fact.key.startswith(KEPT):
@@ -123,8 +128,8 @@ def kept_in(state: Checkpoint) -> dict[str, Kept]:
 def entries_for(
     thread_id: str, before: Checkpoint, state: AgentState, name: str, metadata: dict[str, Any]
 ) -> list[Logged]:
-    """Return the entries that make `state` the state of a thread, which is in the state `before`, and that record it
-    under the id `name`."""
+    """Return the entries that make `state` the state of a thread and record it under the id `name`. `before` is the
+    state in which the thread is, and `metadata` is what the user has given with `state`."""
     prompt, messages = split_prompt(state.messages)
     shared, place = shared_with(before.messages, messages)
     entries: list[Logged] = []
@@ -159,15 +164,17 @@ def entries_for(
 
 
 def _values(before: Checkpoint, state: AgentState) -> list[Logged]:
-    """Return the entries that make the metadata of the state the values of the thread."""
+    """Return the entries that make the values of a thread equal to the metadata of `state`. `before` is the state of
+    the thread in Clew, with its values."""
     known = {key: value for key, value in before.state.items() if not key.startswith("clew:") and value is not None}
     changed: list[Logged] = [StateSet(key, value) for key, value in state.metadata.items() if known.get(key) != value]
     return [*changed, *(StateSet(key, None) for key in known if key not in state.metadata)]
 
 
 def _spent(before: Checkpoint, state: AgentState) -> list[Logged]:
-    """Return the entry that adds the tokens that the state has used and the thread does not know of. What they cost is
-    not known, unless the state says it."""
+    """Return a list with an entry for the tokens that `state` counts beyond those in `before`, the state of the thread
+    in Clew; an empty list if there are none. Their cost is recorded as not known, unless `state` counts a higher cost
+    too."""
     usage = Usage(
         max(0, state.prompt_tokens_used - before.usage.input_tokens),
         max(0, state.completion_tokens_used - before.usage.output_tokens),
@@ -181,7 +188,8 @@ def _spent(before: Checkpoint, state: AgentState) -> list[Logged]:
 
 
 def newest(head: Head, state: Checkpoint) -> AgentState:
-    """Return the present state of the thread with this head.
+    """Return the present state of a thread in the form of Locus. `head` is the head of the thread, and `state` its
+    state in Clew.
 
     If an agent has gone on since a state was saved, messages, values and tokens are those of the thread, and the fields
     that only Locus knows are as they were saved.
@@ -199,5 +207,5 @@ def newest(head: Head, state: Checkpoint) -> AgentState:
 
 
 def dated(state: AgentState, head: Head) -> AgentState:
-    """Return a state with the times of its thread."""
+    """Return a copy of `state` with the times at which its thread was made and last changed."""
     return msgspec.structs.replace(state, started_at=head.created_at, updated_at=head.updated_at)
