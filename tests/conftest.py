@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,11 @@ _IS_SLOW_THROUGHOUT = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.M
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Hand the seed of this run to hypothesis, before its own plugin looks for one. Collect no garbage while tests are
-    collected: what that makes lives to the end of the run."""
+    collected: what that makes lives to the end of the run. A shell has what it runs in the background ignore Ctrl+C, and
+    so would every program that a test starts and stops by it: undo that."""
     gc.disable()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not IS_FIXED and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(SEED)
 

@@ -73,10 +73,11 @@ async def test_an_append_enters_each_module_once_on_its_way_to_the_disk(tmp_path
 
 
 async def test_a_prompt_to_a_provider_passes_few_functions_on_its_way_to_the_program(tmp_path: Path) -> None:
-    """The run has a task of its own: what leads to the task counts, and what the task passes."""
+    """The run has a task of its own, and so has the start of the process: what leads to each task counts, and what it
+    passes."""
     session = toy_agent(toy_place(tmp_path), MemoryCheckpointer()).start_session()
-    with _stacks_at("Run._start", "create_subprocess_exec") as stacks:
+    with _stacks_at(*(names := ("Run._start", "start_process", "create_subprocess_exec"))) as stacks:
         await session.send("say hello")
-    passed = [*stacks["Run._start"][0], *stacks["create_subprocess_exec"][0]]
+    passed = [function for name in names for function in stacks[name][0]]
     assert {"clew.providers.session", "clew.providers.prompt", "clew.providers.process"} <= {one for one, _ in passed}
     assert len(passed) <= MOST_FUNCTIONS, passed
