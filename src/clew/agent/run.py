@@ -108,7 +108,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool_uses(self) -> tuple[ToolUse, ...]:
-        """The tool calls among the blocks, each with its result.
+        """The tool calls of this run in order, each with its result if there is one. They are taken from `blocks`,
+        which lists all that was said and done.
 
         Vendors may give several calls the same id. A result belongs to the first call before it that has its id and no
         result yet.

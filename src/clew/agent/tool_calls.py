@@ -83,16 +83,16 @@ class _Settlement:
         self._last_ended = time.perf_counter()
 
     async def all_ended(self, calls: int) -> None:
-        """Wait until `calls` more tool calls have ended. The outcome of the last one may not be stored yet when this
-        returns. The model can be asked nevertheless, but the next tool with effects waits until that outcome is stored.
-        """
+        """Wait until this number of tool calls has ended. A call that an earlier wait has counted is not counted again.
+        The outcome of the last one may not be stored yet when this returns. The model can be asked nevertheless, but
+        the next tool with effects waits until that outcome is stored."""
         for _ in range(calls):
             await self._ended.acquire()
         self._journal.count_since(self._last_ended)
 
     async def settle(self, call: Call) -> Question | None:
-        """Run one call, and store and report its outcome. If a person has to answer a question first, return the
-        question instead."""
+        """Run one call and record its outcome. Once the outcome is stored, emit the event `ToolFinished`, and return
+        None. If a person has to answer a question before the call can be run, return the question instead."""
         try:
             settled = await self._settle(call)
         finally:

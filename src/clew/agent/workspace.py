@@ -52,8 +52,9 @@ class Files:
     """
 
     def __init__(self, journal: Journal, workspace: Workspace | None, emit: Emit, *, every: int = 1) -> None:
-        """A snapshot is taken each time that `every` more turns with tool calls have ended. `emit` is called with each
-        event. Without a `workspace`, the object does nothing."""
+        """A snapshot is taken each time that `every` more turns with tool calls have ended. `journal` writes the
+        entries about files to the thread's log, and `emit` is called with each event. Without a `workspace`, the object
+        does nothing."""
         self._journal = journal
         self._thread = journal.thread
         self._workspace = workspace

@@ -33,7 +33,8 @@ def status_cell(status: str) -> Cell:
 
 
 def holder(head: Head) -> str:
-    """Return the live process that holds the thread's lease as `host:pid (label)`; empty if there is none."""
+    """Return the live process that holds the thread's lease as `host:pid (label)`; empty if there is none. The label
+    says what the process does; without one, the brackets are left out."""
     lease = _live(head)
     if lease is None:
         return ""
