@@ -163,8 +163,8 @@ class ThreadNotFound(ClewError, LookupError):
 
 
 class MissingBlob(ClewError):
-    """A frame, or the call itself, names blobs that are not in the store. No frame was written. `digests` are the names
-    of these blobs."""
+    """A frame, or an argument of the method that was called, names blobs that are not in the store. No frame was
+    written. `digests` are the names of these blobs."""
 
     def __init__(self, digests: Collection[str], *, thread_id: str | None = None) -> None:
         self.digests = frozenset(digests)

@@ -257,7 +257,7 @@ class Agent:
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Go on with a thread. `answer` answers the question that the thread asked a person; for several questions, give
-        a dict by question id. The other arguments mean the same as for `run`.
+        a dict by question id. A `prompt` is asked after that. The other arguments mean the same as for `run`.
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
         the object has run none, this resumes the newest thread of an agent with this agent's name, and `RunStarted`, the
         first event, says which. If several such threads are unfinished, raises a `UsageError` that lists them."""
@@ -360,7 +360,7 @@ class Agent:
 
     @property
     def _folder(self) -> Path:
-        """The folder that the agent's tools work in, or else the current one. Ids made of a first prompt depend on it."""
+        """The folder that the agent's tools work in, or else the current one. Its path is hashed into task ids."""
         return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:

@@ -210,8 +210,9 @@ class Run(Generic[T]):
         return events
 
     def _start(self, emit: Emit) -> asyncio.Task[T]:
-        """Start the run in an asyncio task of its own and return the task. The task holds no reference to this `Run`
-        object. So the object is garbage-collected when the program drops it, and the task is cancelled then."""
+        """Start the run in an asyncio task of its own and return the task. `emit` is called with each event. The task
+        holds no reference to this `Run` object. So the object is garbage-collected when the program drops it, and the
+        task is cancelled then."""
         self._begin()
         work = self._work
 

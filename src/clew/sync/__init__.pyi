@@ -150,7 +150,7 @@ class Agent:
         timeout: float | None = None,
     ) -> RunResult:
         """Go on with a thread. `answer` answers the question that the thread asked a person; for several questions, give
-        a dict by question id. The other arguments mean the same as for `run`.
+        a dict by question id. A `prompt` is asked after that. The other arguments mean the same as for `run`.
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
         the object has run none, this resumes the newest thread of an agent with this agent's name, and `RunStarted`, the
         first event, says which. If several such threads are unfinished, raises a `UsageError` that lists them."""

@@ -121,7 +121,8 @@ class Pen:
             self.line(line, style, 2)
 
     def turn(self, turn: TimelineTurn) -> None:
-        """Print a whole turn: its prompts, heading, text, and calls with their results. A rewound turn is dim."""
+        """Print a whole turn: its prompts, heading, text, and calls with their results. A turn that was taken back by a
+        rewind is dim."""
         style = "dim" if turn.rewound else ""
         for message in turn.prompts:
             self.prompt(message, style)

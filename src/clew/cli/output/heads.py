@@ -1,4 +1,5 @@
-"""How commands show a thread's head: its status with a sign and a colour, its holder, and the head as JSON."""
+"""How commands show a thread's head: its status with a sign and a colour, the process that holds its lease, and the
+head as JSON."""
 
 from __future__ import annotations
 
