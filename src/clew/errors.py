@@ -12,7 +12,7 @@
     ├── Unavailable        the store could not be reached or did not answer, or there was no memory or room for the call;
     │                      the same call may be made again
     ├── Corrupt            the store answered with bytes that fail their check
-    │   └── NotSealed          the store was opened with a key, and the data was written without one
+    │   └── NotSealed          the store was opened with an encryption key, and the data was written without one
     ├── WrongKey           the data is encrypted and the key that opens it was not given
     ├── NewerFormat        the data was written by a newer version of Clew
     ├── ModelError         a model gave no answer
@@ -163,7 +163,8 @@ class ThreadNotFound(ClewError, LookupError):
 
 
 class MissingBlob(ClewError):
-    """A frame points at blobs that are not in the store. Nothing was written."""
+    """A frame, or an argument of the method that was called, names blobs that are not in the store. No frame was
+    written. `digests` are the names of these blobs."""
 
     def __init__(self, digests: Collection[str], *, thread_id: str | None = None) -> None:
         self.digests = frozenset(digests)
@@ -182,12 +183,13 @@ class Unavailable(ClewError):
 
 
 class Corrupt(ClewError):
-    """Stored bytes fail their check. The message names the thread and frame, or the file."""
+    """Stored bytes do not match their checksum, or cannot be decoded. The message names the thread and frame, or the
+    file."""
 
 
 class NotSealed(Corrupt):
-    """Stored data was written without a key, although the store was opened with one. It was written before the store
-    had a key, or by somebody who does not have the key. `what` names the data: a thread, a frame or a blob."""
+    """The store was opened with an encryption key, and stored data was written without one: before the store had a key,
+    or by somebody who does not have it. `what` names the data: a thread, a frame or a blob."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -200,8 +202,8 @@ class NotSealed(Corrupt):
 class WrongKey(ClewError):
     """The data is encrypted and cannot be decrypted.
 
-    If `key_id` is set, the keyring lacks the key with that id. If it is None, the key is there, but the data was
-    encrypted for another thread or frame number, or was changed later.
+    If `key_id` is set, the key with that id is not among the given keys. If it is None, the key is there, but the data
+    was encrypted for another thread or frame number, or was changed later.
     """
 
     def __init__(self, what: str, key_id: str | None) -> None:

@@ -134,17 +134,17 @@ class Agent:
         is the answer. An agent among the `tools` works on a thread of its own, which is resumed with this agent's.
         `max_turns` limits the turns for one prompt. The model is warned when exactly `warn_turns` turns are left, and
         before the last one; with 0 never. When the share `compact_at` of the context window is used (give
-        `context_window`, in tokens, for a model that Clew does not know), a summary replaces the earlier messages. So it
-        does if the vendor refuses the conversation as too long; `on_overflow="unwind"` removes the last turn instead.
+        `context_window`, in tokens, for a model that Clew does not know), a summary replaces the earlier messages. The
+        same happens if the vendor finds the conversation too long; `on_overflow="unwind"` removes the last turn instead.
 
         `takeover=True` takes a thread from a process that still holds its lease. `durability="exit"` records nothing
         before the run ends, and refuses tools that must not run twice (effect `once`), unless `allow_repeats=True`.
         `handle_signals=True` is for programs: SIGTERM stops a run as Ctrl+C does. The run records its end and its
-        files. The process prints to stderr how to resume the thread (or what your function returns for the thread's id),
-        and exits with 130. A second signal ends it at once, and it says if the files on record are too old.
-        `provider` is `claude_code`, `codex` or `opencode`: the agent then works through that program. Of several names,
-        the next takes over if a program cannot go on. `cwd`, `env`, `permissions` and `timeout` are only for such
-        agents; `ProviderAgent` explains them."""
+        files. The process prints to stderr how to resume the thread (or what your function returns for the thread's
+        id), and exits with 130. A second signal ends the process at once; it then prints whether the files on record
+        are older than the conversation. `provider` is `claude_code`, `codex` or `opencode`: the agent then works
+        through that program. Of several names, the next takes over if a program cannot go on. `cwd`, `env`,
+        `permissions` and `timeout` are only for such agents; `ProviderAgent` explains them."""
         if provider is not None:
             raise InvalidInput("a subclass of Agent has no provider=. Derive it from clew.providers.ProviderAgent.")
         if any(given is not None for given in (cwd, env, permissions, timeout)):
@@ -257,7 +257,7 @@ class Agent:
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Go on with a thread. `answer` answers the question that the thread asked a person; for several questions, give
-        a dict by question id. The other arguments mean the same as for `run`.
+        a dict by question id. A `prompt` is asked after that. The other arguments mean the same as for `run`.
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
         the object has run none, this resumes the newest thread of an agent with this agent's name, and `RunStarted`, the
         first event, says which. If several such threads are unfinished, raises a `UsageError` that lists them."""
@@ -318,8 +318,8 @@ class Agent:
         position in the session, and an answer on record is returned at once. Without a `thread_id`, the thread's id is
         then a hash of the agent's name, the first prompt and the folder. Such a thread is deleted when the session is
         left and its last run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` it is also
-        deleted if that run was interrupted or failed. Other threads are never deleted. `workspace`, or `output_dir`, is
-        the folder for the tools of this session, in place of the agent's own."""
+        deleted if that run was interrupted or failed. Other threads are never deleted. `workspace` (or `output_dir`,
+        another name for it) is the folder for the tools of this session, in place of the agent's own."""
         if workspace is not None and output_dir is not None:
             raise InvalidInput("workspace and output_dir are two names for the same folder. Give one of them.")
         folder = output_dir if workspace is None else workspace
@@ -342,8 +342,9 @@ class Agent:
         return task_id(self.name, task, self._folder if workspace is None else absolute(workspace))
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
-        """Return a session on a new thread, or on the thread with this id. Its handle, a string with which any process
-        can continue it, can be taken before the first prompt, and works once that prompt is on record."""
+        """Return a session on a new thread or, with `thread_id`, on the thread with this id, which is made if it does
+        not exist. The session's handle, a string with which any process can continue it, can be taken before the first
+        prompt, and works once that prompt is on record."""
         return OwnSession(self, self.new_id() if thread_id is None else thread_id, folder=self._folder)
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
@@ -352,15 +353,14 @@ class Agent:
         handle names as a hint is used only with `trust=True`, and only if this agent was given no store.
 
         A session of a provider can go on here too, with the same conversation, if the store has its thread. If the
-        store does not have the thread, the first prompt raises `ThreadNotFound` and creates nothing;
-        `start_session(thread_id=…)` begins a thread with that id."""
+        store does not have the thread, the first prompt raises `ThreadNotFound` and creates nothing."""
         found = read_handle(handle, key=key)
         agent = self._trusting(found) if trust else self
         return OwnSession(agent, found.session_id, folder=agent._folder, must_exist=True)
 
     @property
     def _folder(self) -> Path:
-        """The folder that the agent's tools work in, or else the current one. Ids made of a first prompt depend on it."""
+        """The folder that the agent's tools work in, or else the current one. Its path is hashed into task ids."""
         return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:
@@ -387,7 +387,7 @@ class Agent:
         return (await read_trajectory(self._store.open(), thread_id))[0]
 
     def _trusting(self, handle: Handle) -> Agent:
-        """Return a copy of this agent that uses the store named in a session's handle, or itself if it was given one."""
+        """Return this agent or, if it was given no store and `handle` names one, a copy that uses the named store."""
         if not handle.store or not self._store.is_default:
             return self
         agent = copy.copy(self)
@@ -395,9 +395,9 @@ class Agent:
         return agent
 
     async def _moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
-        """Return a session on this thread of a new agent, which works through `provider`, or is the built-in one if that
-        is `clew`. Without `settings`, its arguments, it gets the store and, at a provider, also the name, system prompt
-        and folder of this agent."""
+        """Return a session on this thread of a new agent, made with the arguments `settings`. It works through
+        `provider`, or is the built-in agent if that is `clew`. Unless `settings` has them, it gets this agent's store
+        and, at a provider, also this agent's name, system prompt and folder."""
         await self.check_thread(thread_id)
         if provider == "clew":
             return Agent(**{"checkpointer": self._store.open(), **settings}).start_session(thread_id=thread_id)

@@ -103,8 +103,9 @@ def check_flags(**flags: object) -> None:
 
 
 def check_redact(redact: Any) -> None:
-    """Raise `InvalidInput` unless `redact` is None, a function, or a list of regular expressions that can be compiled.
-    The expressions of an iterator are not checked, because it can be read only once."""
+    """Raise `InvalidInput` unless `redact` is None, a function, or a list or another iterable of regular expressions.
+    Also raises it if one of the expressions cannot be compiled. Those of an iterator are not checked, because it can be
+    read only once."""
     if redact is None or callable(redact):
         return
     if not isinstance(redact, Iterable):
@@ -168,8 +169,9 @@ def check_has_folder(settings: Settings, way_out: str) -> None:
 
 
 def make_folder(workspace: Path | None) -> None:
-    """Make the workspace folder if it does not exist. Raises `InvalidInput` if that is not possible. Call this before
-    the thread is opened, so that the mistake is not recorded as a failure of the run."""
+    """Make the workspace folder if it does not exist; None means that there is no workspace, and does nothing. Raises
+    `InvalidInput` if the folder cannot be made. Call this before the thread is opened, so that the mistake is not
+    recorded as a failure of the run."""
     try:
         if workspace is not None:
             workspace.mkdir(parents=True, exist_ok=True)

@@ -43,8 +43,8 @@ async def make_room(settings: Settings, journal: Journal) -> CompactedEvent | Un
     """Shorten the conversation that the model sees, and return an event that says which of two methods was used.
 
     `compact` replaces the older messages by a summary, and `_unwind` removes the last turn. `settings.on_overflow`
-    names the one to try first. If it is not possible, the other one is tried. Raises `ContextTooLong` if neither is
-    possible.
+    names the one to try first. If it is not possible, the other one is tried. What is done is recorded in `journal`,
+    which writes the thread's log. Raises `ContextTooLong` if neither is possible.
     """
     for way in (compact, _unwind) if settings.on_overflow == "compact" else (_unwind, compact):
         done = await way(settings, journal)
@@ -75,12 +75,13 @@ async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None
 
 
 async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
-    """Remove the last turn, that is its response and its tool results, from what the model sees. Values that tools of
-    this turn recorded about the thread or the turn are removed too.
+    """Remove the last turn, that is its response and its tool results, from what the model sees. What tools of this
+    turn stored in `ctx.state` and `ctx.metadata` is removed too.
 
-    Adds a note that tells the model which calls were made, so that it does not repeat their effects. Returns None, and
-    does nothing, in two cases: the conversation does not end with a turn that called tools, or such a note stands right
-    before that turn. In the second case one turn was already removed, and that was not enough.
+    Adds a note, a message from Clew to the model, that tells the model which calls were made, so that it does not
+    repeat their effects. Returns None, and does nothing, in two cases: the conversation does not end with a turn that
+    called tools, or such a note stands right before that turn. In the second case one turn was already removed, and
+    that was not enough.
     """
     state = journal.thread.present
     before, response = len(state.messages) - 2, state.messages[-2] if len(state.messages) > 2 else None
@@ -109,8 +110,8 @@ def _to_keep(messages: tuple[Message, ...]) -> int:
 async def _summary_of(
     settings: Settings, journal: Journal, messages: tuple[Message, ...]
 ) -> tuple[ModelResponse, float | None]:
-    """Ask the model for a summary of these messages. Return its response, and the cost in dollars or None if the cost
-    is not known.
+    """Ask the model for a summary of these messages, and record each start of a model call in `journal`, which writes
+    the thread's log. Return the response, and the cost in dollars or None if the cost is not known.
 
     The messages are sent as one text of limited length; if they are longer, some from the middle are left out. If the
     model refuses the request as too long, it is asked again with a quarter of that limit, and so on. Raises

@@ -191,7 +191,8 @@ def last_exchange(state: Checkpoint) -> ExchangeSpan | None:
 
 
 def exchange_of(state: Checkpoint, prompt_id: str) -> ExchangeSpan | None:
-    """Return the exchange whose prompt has this id, or None. If several have it, return the last one."""
+    """Return the exchange whose prompt has this id, or None. If several have it, return the last one. `state` is the
+    thread's state. Exchanges that were taken back by a rewind do not count."""
     asked = {_place(fact) for fact in state.facts if _is_record(fact) and _id_in(fact) == prompt_id}
     places = line_of_work(state) if asked else []
     number = next((number for number in range(len(places) - 1, -1, -1) if places[number] in asked), None)
@@ -358,8 +359,8 @@ def _record(fact: Fact) -> _Record:
 
 
 def _id_in(fact: Fact) -> str:
-    """Return the id of the prompt from `fact`, which holds the log's record of an exchange. The rest of the record is
-    not decoded. Returns "" for a record in an old log, which has no ids."""
+    """Return the id of the prompt from the record of an exchange. The record is the value of `fact`, a named value in
+    the thread's state; the rest of it is not decoded. Returns "" for a record in an old log, which has no ids."""
     return str(fact.value[_ID]) if len(fact.value) > _ID else ""
 
 
@@ -390,8 +391,8 @@ def ended(
 
 
 def closed(found: ExchangeSpan, end: int, reason: str = NO_END, status: str = "interrupted") -> StateSet:
-    """Return the entry that ends the exchange `found`, with this status and reason. Another process has left this
-    exchange without a recorded end. `end` is the number of messages that the thread's whole history has now."""
+    """Return the entry that ends the exchange `found`, with this status and reason. It is for an exchange that another
+    process has left without a recorded end. `end` is the number of messages that the thread's whole history has now."""
     return ended(found.place, end, found.provider, found.model, found.prompt_id, status, reason, found.spent)
 
 
@@ -401,7 +402,8 @@ def _kept(place: int, record: _Record) -> StateSet:
 
 
 class OpenExchange(msgspec.Struct, frozen=True):
-    """The exchange that a run of the built-in agent works on now, and what the run knows about it."""
+    """The exchange that a run of the built-in agent works on now: its prompt, what earlier runs spent on it, and
+    whether the log says yet that this run works on it."""
 
     place: int
     provider: str

@@ -47,8 +47,8 @@ _HARMLESS = frozenset(
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The fields of a handle, the string with which any process can continue a session. If only a session id was given
-    instead of a handle, `provider` and `resume_key` are empty."""
+    """The fields of a handle, the string with which any process can continue a session. `read_handle` also returns this
+    for a bare session id; `provider` and `resume_key` are empty then."""
 
     version: int
     provider: str

@@ -93,11 +93,12 @@ class Journal:
         await settle(self.catch_up())
 
     async def record(self, *entries: Logged) -> None:
-        """Record these entries. If one of them is of a kind that must be durable before work goes on, return only when
-        it and all earlier entries are stored.
+        """Record these entries. When this returns depends on the thread's durability. With `async`, entries are stored
+        in the background, unless one of them must be durable before work goes on: then this returns only when it and
+        all earlier entries are stored. With `sync` every entry is waited for, with `exit` none.
 
-        Such kinds are, for example, responses, statuses, and the intents and outcomes of tool calls and of their steps.
-        Other entries are written in the background. With durability `sync` every entry is waited for, with `exit` none.
+        Entries that must be durable are, for example, responses, statuses, and those that say that a tool call, or a
+        step of one, is about to run or has ended. A step is a part of a tool's work that the tool runs with `ctx.step`.
 
         If one of the entries says that a tool, a step of it or a model call is about to begin, this also renews the
         lease if its time is over, and raises `LeaseLost` if another process has taken the thread. So nothing begins

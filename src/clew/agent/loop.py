@@ -60,10 +60,10 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def read_answer(settings: Settings, state: Present) -> tuple[Any, str]:
-    """Read the final answer from the end of a conversation.
+    """Read the final answer from the end of the conversation in `state`, the thread's present state.
 
-    Returns the answer and "". If the answer does not have the form that the settings ask for, returns None and a text
-    that asks the model to correct it.
+    Returns the answer and "". If the answer does not have the form that the agent's settings ask for, returns None and
+    a text that asks the model to correct it.
     """
     if settings.finish is not None:
         result = finished_with(state, settings.finish)
@@ -93,8 +93,9 @@ class Loop:
         """Work from the present state of the thread until it is done, waits for answers, or reaches a limit. Return how
         it ended.
 
-        A new `prompt` is recorded before any other work. If this raises an error, the caller must call `files.settle`
-        to record the files.
+        A new `prompt` is recorded before any other work. With None, the run only goes on with what is on record. If
+        this raises an error, the files of the workspace are not recorded yet: the caller must call `settle` of the
+        attribute `files`.
         """
         await self._begin()
         self._journal.go_on_with(last_exchange(self._thread.checkpoint))
@@ -210,8 +211,9 @@ class Loop:
         return [*entries, self._journal.begin_exchange(last, prompts[-1].id, self._settings.model.name)]
 
     def _prepare_files(self, state: Present) -> None:
-        """Prepare a log entry that says that the calls which are about to run may change files. The entry is stored
-        together with the intents of these calls.
+        """Prepare a log entry that says that the calls which are about to run may change files. It is stored in one
+        write with the entries that say that these calls are about to run. `state`, the thread's present state, has the
+        calls.
 
         Calls count only if their tools have effects. Before the first snapshot of the files all calls count, because
         the files that they read are recorded nowhere else. Does nothing without a workspace.
@@ -304,8 +306,8 @@ class Loop:
         return fell_silent or finished_with(state, self._settings.finish) is not None
 
     def read_output(self, state: Present) -> str:
-        """Set `output` to the model's answer. Returns "", or a text that asks the model to correct an answer of the
-        wrong form."""
+        """Read the model's answer from `state`, the thread's present state, into the attribute `output`. Returns "". If
+        the answer has the wrong form, sets `output` to None and returns a text that asks the model to correct it."""
         self.output, correction = read_answer(self._settings, state)
         return correction
 

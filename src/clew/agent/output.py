@@ -63,8 +63,8 @@ class Output:
 def finish_tool(given: bool | AnyTool | Callable[..., Any], output: Output | None) -> AnyTool | None:
     """Return the tool with which the model ends a run, or None if `given` is False.
 
-    For True it is Clew's own tool, which takes the answer as its argument. Otherwise it is the user's tool `given`, whose
-    result is the answer.
+    For True it is Clew's own tool, which takes the answer as its argument: of the type in `output`, or a text if that
+    is None. Otherwise it is the user's tool `given`, whose result is the answer.
     """
     if given is False:
         return None
@@ -97,10 +97,11 @@ def finished_with(state: Present, finish: AnyTool | None) -> ToolResult | None:
 
 
 def value_of(result: ToolResult, output: Output | None) -> tuple[Any, str]:
-    """Read the answer from a result of the finish tool, which the model calls to end its run.
+    """Read the answer from a result of the finish tool, which the model calls to end its run. `output` holds the type
+    that the answer must have; None allows any.
 
-    Returns the answer and "". If the answer does not have the wanted type, returns None and a text that asks the model
-    to correct it.
+    Returns the answer and "". If the answer does not have that type, returns None and a text that asks the model to
+    correct it.
     """
     json = next((block.value for block in result.content if isinstance(block, Json)), None)
     text = "\n".join(block.text for block in result.content if isinstance(block, Text))

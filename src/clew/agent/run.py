@@ -108,7 +108,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool_uses(self) -> tuple[ToolUse, ...]:
-        """The tool calls among the blocks, each with its result.
+        """The tool calls of this run in order, each with its result if there is one. They are taken from `blocks`,
+        which lists all that was said and done.
 
         Vendors may give several calls the same id. A result belongs to the first call before it that has its id and no
         result yet.
@@ -209,8 +210,9 @@ class Run(Generic[T]):
         return events
 
     def _start(self, emit: Emit) -> asyncio.Task[T]:
-        """Start the run in an asyncio task of its own and return the task. The task holds no reference to this `Run`
-        object. So the object is garbage-collected when the program drops it, and the task is cancelled then."""
+        """Start the run in an asyncio task of its own and return the task. `emit` is called with each event. The task
+        holds no reference to this `Run` object. So the object is garbage-collected when the program drops it, and the
+        task is cancelled then."""
         self._begin()
         work = self._work
 

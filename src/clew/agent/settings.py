@@ -59,7 +59,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> dict[str, Any]:
-        """The limits that are set, by their names."""
+        """The limits that are set: a dict with the keys `tokens`, `usd` and `seconds`, without those that have no
+        limit."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
     def exceeded(self, state: Checkpoint | Present) -> str | None:
@@ -125,11 +126,12 @@ def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
 
 
 def drift_of(state: Checkpoint, now: ThreadStarted) -> dict[str, tuple[Any, Any]]:
-    """Return which settings of the agent differ from those on record: a dict from the setting's name to its recorded
-    and its present value. `now` is the entry with the present settings.
+    """Return which settings of the agent differ from those on record: a dict from the setting's name to a pair of its
+    recorded and its present value. `now` is the entry with the present settings. The dict is empty for a new thread.
 
-    `tools` is included only if tools were added or removed, with all names before and now. `changed tools` names the
-    tools that kept their name while their description, parameters or effect changed.
+    The key `tools` is there only if tools were added or removed; its pair has the names of all tools. The key `changed
+    tools` is there if tools kept their name while their description, parameters or effect changed; both values of its
+    pair are the list of these names.
     """
     if not state.model and not state.history:
         return {}
@@ -218,9 +220,9 @@ def setup_at(setup: Setup, provider: str, *, model: str = "", folder: str = "", 
     """Return a copy of `setup` for a thread that moved to this provider, or to the built-in agent if `provider` is
     empty. A setup is the options with which the command line makes a thread's agent.
 
-    `model`, `folder` and `permissions` are those with which the thread goes on there; an empty folder or empty
-    permissions leave those of `setup`. For a provider, the copy has no tools, no MCP servers and no limit of turns,
-    because a provider has tools of its own.
+    `model`, `folder` and `permissions` are those with which the thread goes on there. An empty folder or empty
+    permissions leave those of `setup`; an empty model replaces that of `setup`. For a provider, the copy has no tools,
+    no MCP servers and no limit of turns, because a provider has tools of its own.
     """
     there: dict[str, Any] = {"tools": (), "mcp": (), "max_turns": None} if provider else {}
     return msgspec.structs.replace(

@@ -73,7 +73,8 @@ def when_killed(standing: Callable[[], str]) -> None:
 
 def same_command(thread_id: str) -> str:
     """Return the advice, for the user of a program that was stopped, to run the same program again. It is for a program
-    that names its thread, with an id or by its task, so that the second run resumes that thread."""
+    that names its thread, with an id or by its task, so that the second run resumes that thread. `thread_id` is not
+    used: it is there because `by_id` takes it."""
     return advice.run_again()
 
 
@@ -130,7 +131,7 @@ class _StoppableRuns:
 
     def _last_words(self) -> str:
         """Return the text that is printed when a second signal ends the process. It says which work of the process's
-        runs is not on record. Errors are ignored."""
+        runs is not on record. A run for which that cannot be found out is left out."""
         missing: list[str] = []
         for task in self._tasks:
             with suppress(Exception):

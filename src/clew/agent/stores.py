@@ -173,7 +173,8 @@ class Store:
     ) -> AsyncIterator[Thread]:
         """Open a thread and hold its lease inside this context. If another process holds the lease, raise `ThreadBusy`
         or, with `takeover`, take it from that process. If opening takes longer than `timeout` seconds, raise
-        `ThreadBusy` or `Unavailable`.
+        `ThreadBusy` or `Unavailable`. `durability` says when entries are stored, and `redact` removes secrets from
+        them.
 
         If the store is unavailable at the end of the context, the lease cannot be given back. Then the cancellation or
         the `Unavailable` that stopped the work inside the context is raised again; without one, `Unavailable` is raised
@@ -230,7 +231,7 @@ class Store:
             )
 
     async def forget(self, thread_id: str) -> None:
-        """Delete a thread and the threads of its sub-agents."""
+        """Delete a thread and the threads of its sub-agents, the agents that it called as tools, and of theirs in turn."""
         store = self.open()
         children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
         await store.delete(thread_id)

@@ -46,8 +46,9 @@ async def settle_calls(settings: Settings, journal: Journal, state: State, emit:
     person has to answer before the rest can run; empty if all calls have an outcome.
 
     That a call is about to run is stored before its tool runs. Its outcome is recorded as soon as the call ends, even
-    if other calls fail, and is stored before the next tool with effects runs. `state` holds the values that tools
-    share. If a call raises an error that stops the run, that error is raised here.
+    if other calls fail, and is stored before the next tool with effects runs. `journal` writes the thread's log,
+    `state` holds the values that tools share, and `emit` is called with each event. If a call raises an error that
+    stops the run, that error is raised here.
     """
     open_turn = journal.thread.present
     calls = open_turn.calls
@@ -83,16 +84,16 @@ class _Settlement:
         self._last_ended = time.perf_counter()
 
     async def all_ended(self, calls: int) -> None:
-        """Wait until `calls` more tool calls have ended. The outcome of the last one may not be stored yet when this
-        returns. The model can be asked nevertheless, but the next tool with effects waits until that outcome is stored.
-        """
+        """Wait until this number of tool calls has ended. A call that an earlier wait has counted is not counted again.
+        The outcome of the last one may not be stored yet when this returns. The model can be asked nevertheless, but
+        the next tool with effects waits until that outcome is stored."""
         for _ in range(calls):
             await self._ended.acquire()
         self._journal.count_since(self._last_ended)
 
     async def settle(self, call: Call) -> Question | None:
-        """Run one call, and store and report its outcome. If a person has to answer a question first, return the
-        question instead."""
+        """Run one call and record its outcome. Once the outcome is stored, emit the event `ToolFinished`, and return
+        None. If a person has to answer a question before the call can be run, return the question instead."""
         try:
             settled = await self._settle(call)
         finally:
@@ -159,8 +160,10 @@ class _Settlement:
         return result
 
     async def _decide(self, tool: AnyTool, call: Call) -> ToolResult | None:
-        """Decide what to do with a call in doubt: one that was begun, and whose outcome is not on record. Return its
-        result if it must not be run again, or None if it is to be run. Raises `_Ask` if a person has to decide."""
+        """Decide what to do with a call in doubt: one that was begun, and whose outcome is not on record. It is run
+        again if a person has said so, if the tool may run twice, or if the tool's function `reconcile` says that it
+        took no effect. Return None if it is to be run again, and otherwise its result. Raises `_Ask` if a person has to
+        decide."""
         question = _doubt(call, call.attempt)
         if question.key in call.steps:
             answer = call.steps[question.key]

@@ -19,11 +19,12 @@ __all__ = ["Exchange", "Trajectory", "answer_on_record", "done_since", "read_tra
 
 
 class Exchange(RunResult, frozen=True, kw_only=True):
-    """One prompt, and everything that was done for it until it was answered or stopped.
+    """One prompt, and everything that was done for it until it was answered or stopped. Exchanges are read from the
+    log, as parts of a `Trajectory`.
 
-    In a trajectory, `usage`, `cost` and `duration` cover all runs that worked on this prompt, including those that
-    crashed. A value that is not known is None. `status` says how the exchange ended: `running` while a process works on
-    it, and `interrupted` if its process stopped without recording an end.
+    `usage`, `cost` and `duration` cover all runs that worked on this prompt, including those that crashed. A value that
+    is not known is None. `status` says how the exchange ended: `running` while a process works on it, and `interrupted`
+    if its process stopped without recording an end.
     """
 
 
@@ -51,7 +52,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def said_in(messages: tuple[Message, ...]) -> tuple[Block, ...]:
-    """Return the blocks of all model responses and tool results among these messages."""
+    """Return the blocks (text, thinking, calls, results) of all model responses and tool results among these messages."""
     return tuple(block for message in messages if type(message) in (Assistant, Tool) for block in message.content)
 
 
@@ -73,8 +74,8 @@ def done_since(before: Checkpoint, state: Checkpoint) -> tuple[Block, ...]:
 
 
 async def read_trajectory(store: Checkpointer, thread_id: str) -> tuple[Trajectory, Checkpoint]:
-    """Read the trajectory of a thread, with those of its sub-agents in `sub_agents`. Return the trajectory and the
-    state of the thread."""
+    """Read the trajectory of a thread, which lists its exchanges and what they cost. Its field `sub_agents` has those
+    of the agents that the thread called as tools. Return the trajectory and the state of the thread."""
     state = await Thread.load(store, thread_id)
     children = [
         _trajectory(head.thread_id, await Thread.load(store, head.thread_id))

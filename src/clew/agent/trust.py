@@ -134,9 +134,10 @@ def _add(pairs: Iterable[tuple[str, str]]) -> None:
 
 def setup_facts(setup: Setup) -> list[tuple[str, str]]:
     """Describe everything that a setup lets an agent do, for a person who has to agree to it. A setup is the options
-    with which the command line makes a thread's agent. Returns pairs of an option's name and its text. No text is
-    shortened; several tools or MCP servers have a line each. Empty options are left out. But if the agent has a folder
-    to work in, its permissions are always included, because without a setting it may edit files there."""
+    with which the command line makes a thread's agent. Returns pairs of an option's name and its text, in which each
+    tool and each MCP server has a line of its own. No text is shortened, and empty options are left out. But if the
+    agent has a folder to work in, its permissions are always included, because without a setting it may edit files
+    there."""
     works_in = setup.workspace or (setup.folder if setup.provider else "")
     permissions = setup.permissions or ("edit" if works_in else "")
     limits = [f"{value:g} {name}" if isinstance(value, float) else f"{value} {name}" for name, value in _limits(setup)]

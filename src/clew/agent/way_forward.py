@@ -139,8 +139,9 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def program_budget(self) -> dict[str, Any] | None:
-        """The larger budget that the agent in a Python program must be given because the recorded one is used up: its
-        limits by name, as totals. None if no larger one is needed."""
+        """The larger budget that a Python program must give its agent, because the recorded one is used up: a dict from
+        the name of a limit, such as `usd`, to a total that includes what was already spent. None if no larger budget is
+        needed, or if the command line can go on with the thread."""
         return self.budget.limits if self.is_program and self.budget is not None else None
 
     def _budget_words(self) -> tuple[str, ...]:

@@ -52,8 +52,9 @@ class Files:
     """
 
     def __init__(self, journal: Journal, workspace: Workspace | None, emit: Emit, *, every: int = 1) -> None:
-        """A snapshot is taken each time that `every` more turns with tool calls have ended. `emit` is called with each
-        event. Without a `workspace`, the object does nothing."""
+        """A snapshot is taken each time that `every` more turns with tool calls have ended. `journal` writes the
+        entries about files to the thread's log, and `emit` is called with each event. Without a `workspace`, the object
+        does nothing."""
         self._journal = journal
         self._thread = journal.thread
         self._workspace = workspace
@@ -130,7 +131,8 @@ class Files:
         self._turns += 1
 
     def begin(self) -> None:
-        """Start a snapshot in the background if one is due, so that it is taken while the model is asked."""
+        """Start a snapshot in the background, so that it is taken while the model is asked. Does nothing unless a
+        snapshot is due, which is so after a fixed number of turns with tool calls."""
         if self._workspace is not None and self._turns >= self._every and self._taking is None:
             self._taking = asyncio.create_task(self._take(self._workspace))
 
@@ -157,11 +159,12 @@ class Files:
                 await self._take(self._workspace)
 
     async def settle(self, after: BaseException | None = None) -> str:
-        """Record the files of a run that failed or was stopped. Raises nothing.
+        """Record the files of a run that failed or was stopped. Raises nothing. Does nothing, and returns "", if
+        another process has taken over the thread.
 
         Returns "" if the files on record are as new as the conversation. Otherwise returns a text that names the turn
-        whose files are on record, and says why newer files could not be recorded. If the run failed with the error
-        `after` and that is the reason, the text does not repeat it.
+        whose files are on record, and says why newer files could not be recorded. If the reason is the error `after`,
+        with which the run failed, the text does not repeat it.
         """
         if self._thread.lost is not None:  # the process that has the thread now has its files too
             if self._taking is not None:

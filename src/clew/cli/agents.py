@@ -190,8 +190,9 @@ def own_tools(permissions: str) -> list[AnyTool]:
 
 
 def importing_from(folder: str) -> None:
-    """Put this folder in front of `sys.path`, so that modules named with --tool are found in it. The current folder is
-    not searched, so that the same code runs wherever the command is given."""
+    """Put this folder in front of `sys.path`, so that modules named with --tool are found in it. Does nothing if it is
+    there already, or if `folder` is empty. The current folder is not added, so that the same code runs wherever the
+    command is given."""
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
 

@@ -168,8 +168,9 @@ def keep_carried(made: Sequence[tuple[Head, Head]]) -> None:
 
 
 def _outcomes(setup: Setup) -> Sequence[Setup]:
-    """Return the setups that a user agrees to together with `setup`: `setup` itself and, if its provider is `auto`, the
-    setup that results for each provider that may be chosen. A setup is the options for a thread's agent."""
+    """Return the setups that a user agrees to together with `setup`. These are `setup` itself and, if its provider is
+    `auto`, which stands for any known provider, a setup for each known provider. A setup is the options for a thread's
+    agent."""
     if setup.provider != provider_settings.AUTO:
         return [setup]
     folder, permissions = setup.workspace or setup.folder, setup.permissions or "edit"

@@ -66,7 +66,8 @@ def on_store(url: str | None, work: Callable[[Checkpointer], Awaitable[T]], abse
 
 
 async def find_thread(store: Checkpointer, given: str) -> str:
-    """Return the id of the thread that `given` names: its id, a beginning that no other id has, or a handle.
+    """Return the id of the thread that `given` names. That is its id, a beginning that no other id has, or a handle (a
+    string with which any process can continue a session).
 
     A complete id comes first, even if it looks like a handle or other ids begin with it. Raises `ThreadNotFound` if
     nothing matches, and `InvalidInput` if several ids begin with `given`.
@@ -130,8 +131,8 @@ def _say_where_credentials_go() -> None:
 
 async def find_any(store: Checkpointer, given: Sequence[str]) -> list[str]:
     """Return the ids of the threads that the texts in `given` name, each id once. A text is a thread's id, a beginning
-    that no other id has, or a handle. Raises `ThreadNotFound` if nothing matches a text, and `InvalidInput` if several
-    ids begin with it.
+    that no other id has, or a handle (a string with which any process can continue a session). Raises `ThreadNotFound`
+    if nothing matches a text, and `InvalidInput` if several ids begin with it.
 
     A thread whose head is damaged is found by its complete id only.
     """

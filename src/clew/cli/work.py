@@ -60,8 +60,9 @@ class Job(NamedTuple):
 
 
 def resumed_job(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
-    """Return the job of going on with a thread. The agent's options are those stored with the thread, changed by the
-    options in `asked`. The job's notes, which are shown to the user, list these changes."""
+    """Return the job of going on with a thread. The agent's options are those stored with the thread, of which `state`
+    is the present state, changed by the options that the user gave now (`asked`). The job's notes, which are shown to
+    the user, list these changes."""
     before = setup_of(state)
     now = merged(before, asked)
     then = msgspec.structs.replace(before, model=before.model or state.model, folder=before.folder or now.folder)

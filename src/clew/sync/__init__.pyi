@@ -150,7 +150,7 @@ class Agent:
         timeout: float | None = None,
     ) -> RunResult:
         """Go on with a thread. `answer` answers the question that the thread asked a person; for several questions, give
-        a dict by question id. The other arguments mean the same as for `run`.
+        a dict by question id. A `prompt` is asked after that. The other arguments mean the same as for `run`.
         Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
         the object has run none, this resumes the newest thread of an agent with this agent's name, and `RunStarted`, the
         first event, says which. If several such threads are unfinished, raises a `UsageError` that lists them."""
@@ -161,8 +161,7 @@ class Agent:
         handle names as a hint is used only with `trust=True`, and only if this agent was given no store.
 
         A session of a provider can go on here too, with the same conversation, if the store has its thread. If the
-        store does not have the thread, the first prompt raises `ThreadNotFound` and creates nothing;
-        `start_session(thread_id=…)` begins a thread with that id."""
+        store does not have the thread, the first prompt raises `ThreadNotFound` and creates nothing."""
 
     def run(
         self,
@@ -203,12 +202,13 @@ class Agent:
         position in the session, and an answer on record is returned at once. Without a `thread_id`, the thread's id is
         then a hash of the agent's name, the first prompt and the folder. Such a thread is deleted when the session is
         left and its last run is done, unless `delete_when_done=False`; with `keep_when_stopped=False` it is also
-        deleted if that run was interrupted or failed. Other threads are never deleted. `workspace`, or `output_dir`, is
-        the folder for the tools of this session, in place of the agent's own."""
+        deleted if that run was interrupted or failed. Other threads are never deleted. `workspace` (or `output_dir`,
+        another name for it) is the folder for the tools of this session, in place of the agent's own."""
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
-        """Return a session on a new thread, or on the thread with this id. Its handle, a string with which any process
-        can continue it, can be taken before the first prompt, and works once that prompt is on record."""
+        """Return a session on a new thread or, with `thread_id`, on the thread with this id, which is made if it does
+        not exist. The session's handle, a string with which any process can continue it, can be taken before the first
+        prompt, and works once that prompt is on record."""
 
     @property
     def store_url(self) -> str:

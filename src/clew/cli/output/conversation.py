@@ -109,7 +109,8 @@ class Pen:
         self._last = "mark"
 
     def prompt(self, message: Message, style: str = "") -> None:
-        """Print a prompt: `> ` marks one of the user, `· ` a note of Clew or a system message."""
+        """Print a message that stands before a turn. Its first line begins with `> ` if the user wrote the message, and
+        with `· ` if it is a system message or a note, which is a message from Clew to the model."""
 
         by_user = isinstance(message, messages.User) and not prompts.is_note(message)
         style = style or ("bold" if by_user else "dim")
@@ -120,7 +121,8 @@ class Pen:
             self.line(line, style, 2)
 
     def turn(self, turn: TimelineTurn) -> None:
-        """Print a whole turn: its prompts, heading, text, and calls with their results. A rewound turn is dim."""
+        """Print a whole turn: its prompts, heading, text, and calls with their results. A turn that was taken back by a
+        rewind is dim."""
         style = "dim" if turn.rewound else ""
         for message in turn.prompts:
             self.prompt(message, style)
@@ -214,7 +216,8 @@ def whole_call(name: str, arguments: Any) -> str:
 
 
 def said_lines(message: Message, longest: int) -> Iterator[str]:
-    """Yield a line for each block of a message: its kind, and at most `longest` characters of its text."""
+    """Yield a line for each block of a message. It begins with what the block is, such as `call:`, `result:` or
+    `user:`, and has at most `longest` characters of the block's text."""
     for block in message.content:
         if isinstance(block, messages.ToolCall):
             yield f"call: {call_text(block)}"
@@ -271,7 +274,7 @@ def entry_text(line: Line) -> str:
 
 
 def _filled(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an entry without those that are empty, in nested objects too. False is kept, and 0 is kept
-    in the fields `message`, `index` and `turn`, where it is a position."""
+    """Return the fields of an entry without those that are empty (None, 0, or an empty text or list), in nested objects
+    too. False is kept, and 0 is kept in the fields `message`, `index` and `turn`, where it is a position."""
     said = {name: _filled(value) if isinstance(value, dict) else value for name, value in fields.items()}
     return {name: value for name, value in said.items() if value or value is False or name in _PLACES}

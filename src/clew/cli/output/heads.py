@@ -1,4 +1,5 @@
-"""How commands show a thread's head: its status with a sign and a colour, its holder, and the head as JSON."""
+"""How commands show a thread's head: its status with a sign and a colour, the process that holds its lease, and the
+head as JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def status_cell(status: str) -> Cell:
 
 
 def holder(head: Head) -> str:
-    """Return the live process that holds the thread's lease as `host:pid (label)`; empty if there is none."""
+    """Return the live process that holds the thread's lease as `host:pid (label)`; empty if there is none. The label
+    says what the process does; without one, the brackets are left out."""
     lease = _live(head)
     if lease is None:
         return ""
