@@ -127,6 +127,7 @@ class OCIModel(ChatModel):
     def _limit_name(self, base_url: str) -> str:
         """Return the name of the request field that limits the output tokens: `max_completion_tokens` for OpenAI's
         newer models, which refuse the old name, and `max_tokens` for all other models, which may not know the new name.
+        `base_url`, the address of the endpoint, makes no difference here.
         """
         is_closed = self._model.startswith("openai.") and not self._model.startswith("openai.gpt-oss")
         return "max_completion_tokens" if is_closed else "max_tokens"

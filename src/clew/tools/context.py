@@ -158,8 +158,8 @@ class ToolContext:
         return answer
 
     def _answer(self, key: str, question: str, **about: Any) -> Any:
-        """Return the recorded answer with this key. If there is none, raise `Interrupted`, which ends the tool and has
-        a person asked this `question`. `about` are further fields of that question."""
+        """Return a person's answer that is recorded under this key. If there is none, raise `Interrupted`, which ends
+        the tool and has a person asked this `question`. `about` are further arguments for `Interrupted`."""
         found = self._journal.recorded(key)
         if isinstance(found, Missing):
             self._check_going_on()
@@ -202,7 +202,7 @@ class ToolContext:
 
     def _for_attempt(self, attempt: int) -> ToolContext:
         """Return a context for one attempt to run the tool's function. It is for the same call as this context, but has
-        its own `cancelled`, step keys and count of questions."""
+        its own `cancelled`, step keys and count of questions. `attempt` is the number of the attempt."""
         made = ToolContext(
             thread_id=self.thread_id,
             call_id=self.call_id,
@@ -373,7 +373,8 @@ def _encode(value: Any) -> bytes:
 
 
 class Missing(Enum):
-    """Why a step (a part of a tool call's work that is recorded by itself) has no recorded value."""
+    """Why a step (a part of a tool call's work that is recorded by itself) has no recorded value: it was never begun,
+    or it was begun and its outcome is not on record."""
 
     NOT_RECORDED = "not recorded"
     """The step was never begun."""

@@ -68,7 +68,8 @@ _FIRST = "(The conversation goes on.)"
 
 
 class _Placed(NamedTuple):
-    """A JSON object of a request's content. `at` are the indices of the message and of the block it was made from."""
+    """`part`, a JSON object of a request's content. `at` says from which block of the conversation it was made: the
+    index of the message, and the index of the block in that message."""
 
     part: Part
     at: At
@@ -118,7 +119,9 @@ def _write(pieces: list[Piece], place: Place, notes: Notes) -> list[_Placed]:
 
 
 def _write_answers(answers: list[Piece], notes: Notes) -> list[_Placed]:
-    """Return tool results as JSON, followed by the images and files that the API does not accept inside results."""
+    """Return the tool results in `answers` as JSON objects for a request, followed by the images and files that the API
+    does not accept inside results. Each object comes with its place in the conversation. Adds to `notes` what the API
+    cannot express."""
     kept, moved = detach(answers, moves, notes)
     return [_Placed(write_result(answer, notes), answer.at) for answer in kept] + _write(moved, "user", notes)
 
@@ -317,7 +320,7 @@ def _as_text(block: File) -> str | None:
 def _write_thinking(block: Thinking, at: At, notes: Notes) -> Part | None:
     """Return a block of thinking as JSON if it has a signature, or if it is encrypted and does not come from OpenAI's
     API (it has no fields of that API in `extra`). The API refuses other thinking: it is added to `notes` as lost, and
-    None is returned."""
+    None is returned. `at` is the block's place in the conversation."""
     if block.signature:
         if block.encrypted is not None:
             notes.add(at, "the encrypted form of thinking", "signed thinking is sent as it is")
@@ -341,7 +344,8 @@ def _write_call(block: ToolCall, at: At, notes: Notes) -> Part:
 
 
 def write_result(answer: Piece, notes: Notes) -> Part:
-    """Return a tool result as JSON. An error result without content gets a sentence, because the API requires one."""
+    """Return the tool result in `answer` as a JSON object for a request. An error result without content gets a
+    sentence, because the API requires one. Adds to `notes` what the API cannot express."""
     result, at = answer.result, answer.at
     place: Place = "error" if result.is_error else "result"
     parts = [part for block in result.content if (part := write_part(Piece(block, at), place, notes))]

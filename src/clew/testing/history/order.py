@@ -41,7 +41,8 @@ class Logs:
 
     def extended(self, log: int, call: Call, index: int) -> int:
         """Return the number of a longer log: the log with the number `log`, after the frames and refs of the append
-        `call` are added to it. The longer log is stored if it is new. `index` is the index of the call in the history.
+        `call` are added to it. The longer log is stored if it is new. `index` is the index of the call in the history;
+        with it, the number is found without a comparison of frames if the same log was asked for before.
         """
         made = self._longer.get((log, index))
         if made is None:
@@ -160,9 +161,10 @@ class _Search:
                 self._first.remove(index)
 
     def _look(self, course: _Course) -> _Course:
-        """Return the course with more calls marked as answered, in `seen`: calls that have not ended, that change
-        nothing, and whose recorded answer is right in the present state of the course. Because these calls change
-        nothing, marking them at once rules out no possible order."""
+        """Return a copy of the course, one possible order of the calls so far, in which more calls are marked as
+        answered (in `seen`): calls that have not ended, that change nothing, and whose recorded answer is right in the
+        course's present state. Because these calls change nothing, marking them at once rules out no possible order.
+        """
         right = {index for index in self._looks - course.seen if self._is_right(self._calls[index], course.state)}
         return course._replace(seen=course.seen | right) if right else course
 

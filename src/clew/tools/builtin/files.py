@@ -347,11 +347,11 @@ def write_bytes(place: Place, data: bytes, mode: int | None) -> None:
 
 @contextmanager
 def _folder(place: Place, *, make: bool) -> Iterator[tuple[int | None, str]]:
-    """Open the folder of a file, name by name from the workspace on, so that no symbolic link is followed. Yield its
-    descriptor and the file's name. With `make`, missing folders are made.
+    """Open the folder of a file, name by name from the workspace on, so that no symbolic link is followed. Yield the
+    folder's descriptor and the file's name. Close the folder after the `with` block.
 
-    On systems where files cannot be opened relative to a descriptor, the descriptor is None and the name is the whole
-    path.
+    With `make`, missing folders are made. An `OSError`, also one in the `with` block, becomes a `ToolError`. On systems
+    where files cannot be opened relative to a descriptor, the descriptor is None and the name is the whole path.
     """
     fds: list[int] = []
     try:
