@@ -94,8 +94,8 @@ def _given_up(tool: AnyTool) -> str:
 
 
 async def _run(tool: AnyTool, values: Mapping[str, Any], ctx: ToolContext) -> Any:
-    """Run the function of the tool once, and return its value. Raises `_TimedOut` if it takes longer than the tool's
-    timeout."""
+    """Run the function of the tool once with these argument values, and with `ctx` as its context. Return the
+    function's value. Raises `_TimedOut` if it takes longer than the tool's timeout."""
     args, kwargs = tool.parameters.bind(values, ctx)
     call = functools.partial(tool.fn, *args, **kwargs)
     try:

@@ -168,8 +168,8 @@ class ToolContext:
 
     def _find(self, key: str) -> Any:
         """Return the recorded value of the step with this key, or a `Missing` that says why there is none. A step is a
-        part of a tool's work that is recorded by itself. Raises `InvalidInput` if the key is not allowed or was used
-        before in this call."""
+        part of a tool's work that is recorded by itself. Raises `InvalidInput` if the key is empty or not a text,
+        begins with `clew:`, or was used before in this call."""
         if not isinstance(key, str) or not key or key.startswith(_RESERVED):
             raise InvalidInput(
                 f"a step's key is a text that is not empty and does not begin with {_RESERVED!r}: {key!r}"

@@ -83,8 +83,8 @@ class _Run(NamedTuple):
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
-    """Return a request's JSON: `messages`, and `system` if there are instructions. Adds to `notes` what the API cannot
-    express."""
+    """Return the conversation as JSON for a request: `messages`, and `system` if the conversation begins with
+    instructions. Adds to `notes` what the API cannot express."""
     system, runs = _arranged(conversation, notes)
     messages = [{"role": run.role, "content": [placed.part for placed in run.placed]} for run in runs]
     return {"system": system, "messages": messages} if system else {"messages": messages}
@@ -127,9 +127,10 @@ def _write_answers(answers: list[Piece], notes: Notes) -> list[_Placed]:
 
 
 def _fit(runs: list[_Run], notes: Notes) -> list[_Run]:
-    """Return the messages as the API wants them: user and model alternate, and the user begins. Messages of one side in
-    a row are joined. If the model begins, a line of the user is put first. Thinking at the end of a response, and white
-    space at the end of the last message if it is a response, are removed. `notes` gets what is added or removed."""
+    """Return the messages in `runs` as the API wants them: user and model alternate, and the user begins. Messages of
+    one side in a row are joined. If the model begins, a line of the user is put first. Thinking at the end of a
+    response, and white space at the end of the last message if it is a response, are removed. `notes` gets what is
+    added or removed."""
     runs = _join(runs)
     for run in runs:
         if run.role == "assistant":

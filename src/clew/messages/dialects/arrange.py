@@ -293,8 +293,8 @@ def _calls(pieces: list[Piece]) -> list[Piece]:
 
 
 def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: CallRules, notes: Notes) -> Turn:
-    """Return a response with ids and names of calls that the vendor accepts, and with a result for every call. `rules`
-    say what the vendor accepts, and `ids` gives each call an id.
+    """Return the response `turn` with ids and names of calls that the vendor accepts, and with a result for every call.
+    `rules` say what the vendor accepts, and `ids` gives each call an id.
 
     `answer` takes the index of a call among the response's calls, and returns the call's result. If it returns None, a
     result is made that says that the outcome is unknown. A `Said` (a message to the model) is returned unchanged. What
@@ -460,8 +460,8 @@ class Ids:
 
 
 def fitted(call: ToolCall, ids: Ids, rules: CallRules, at: At, notes: Notes) -> ToolCall:
-    """Return the call with an id from `ids` and a name that the vendor accepts. If either had to be changed, that is
-    added to `notes` with the place `at`."""
+    """Return the call with an id from `ids` and a name that the vendor accepts, as `rules` say. If either had to be
+    changed, that is added to `notes` with the call's place `at`."""
     given = ids.give(call.id)
     name = _ODD.sub("_", call.name)
     if rules.letter_first and name and not (name[0].isalpha() or name[0] == "_"):

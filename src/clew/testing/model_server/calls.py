@@ -183,7 +183,8 @@ class CallResponder:
     def _continued(self, wire: Wire, body: Body) -> Body:
         """Return the body of a request with the whole conversation in it. In OpenAI's Responses API, a request can name
         an earlier response by `previous_response_id`: then the items of the earlier conversation are put before the
-        request's own. Any other body is returned as it is. Raises `Refused` if the earlier response is not known."""
+        request's own. Any other body is returned as it is. `wire` says which API the request is for. Raises `Refused`
+        if the earlier response is not known."""
         name = body.get("previous_response_id")
         if wire is not RESPONSES or name is None:
             return body
