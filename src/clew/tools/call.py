@@ -130,8 +130,9 @@ def _signal_in(group: BaseExceptionGroup[BaseException]) -> BaseException | None
 
 
 async def ask_reconcile(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResult | NotDone:
-    """Ask the tool's own `reconcile` function whether a call in doubt happened: a call that was begun, and whose
-    outcome is not on record. Return the call's result if it happened, or `NOT_DONE` if it did not.
+    """Ask the tool's own `reconcile` function whether a call with these arguments, which is in doubt, happened: a call
+    that was begun, and whose outcome is not on record. Return the call's result if it happened, or `NOT_DONE` if it did
+    not.
 
     Raises `OutcomeUnknown` if the tool has no such function or if the function fails. The call then stays in doubt.
     """

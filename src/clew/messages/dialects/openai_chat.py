@@ -182,7 +182,8 @@ def _message_fields(message: dict[str, Any], system: bool) -> dict[str, Any]:
 
 def _note_silent(pieces: list[Piece], notes: Notes) -> None:
     """Record in `notes` what is lost with a message that has no content and is therefore left out of the request: the
-    fields that only this vendor has, such as the message's name. They are in one of its blocks, `pieces`."""
+    fields that only this vendor has, such as the message's name. `pieces` are the message's blocks, one of which holds
+    these fields."""
     for piece in pieces:
         if said_of_message(piece.block) is not None:
             notes.add(piece.at, "what a vendor said of the message", "the message says nothing and is left out")
