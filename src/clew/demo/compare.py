@@ -161,6 +161,7 @@ def _amounts(what: str, wanted: int, before: int, found: int) -> Row:
 
 
 def _files(folder: Path) -> list[str]:
-    """Return the files in the folder and below it, each as its path and a digest of its content."""
+    """Return a text for each file in the folder and below it, sorted by path: the file's path, a space, and the digest
+    of its content."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return [f"{path.relative_to(folder)} {blake3(path.read_bytes()).hexdigest()}" for path in paths]

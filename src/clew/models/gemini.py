@@ -271,9 +271,9 @@ def _made(sdk: Any, settings: Mapping[str, Any]) -> _Client:
 
 @lru_cache(maxsize=4)
 def _trusted(file: str | None, folder: str | None) -> ssl.SSLContext:
-    """Return an SSL context with the certificates that httpx trusts. `file` and `folder` are the environment variables
-    that say where the certificates are; the context is made once for each pair of them. It takes 20 ms to make, and the
-    SDK would make two more for clients that Clew does not use."""
+    """Return an SSL context with the certificates that httpx trusts. `file` and `folder` are the values of the
+    environment variables in which httpx looks up where these are; the context is made once for each pair of values. It
+    takes 20 ms to make, and the SDK would make two more for clients that Clew does not use."""
     import httpx
 
     return httpx.create_ssl_context()

@@ -127,6 +127,7 @@ class OCIModel(ChatModel):
     def _limit_name(self, base_url: str) -> str:
         """Return the name of the request field that limits the output tokens: `max_completion_tokens` for OpenAI's
         newer models, which refuse the old name, and `max_tokens` for all other models, which may not know the new name.
+        `base_url`, the address of the endpoint, makes no difference here.
         """
         is_closed = self._model.startswith("openai.") and not self._model.startswith("openai.gpt-oss")
         return "max_completion_tokens" if is_closed else "max_tokens"
@@ -261,8 +262,10 @@ def _client(
     settings: dict[str, Any],
 ) -> AsyncOpenAI:
     """Return a client of OpenAI's SDK for OCI's endpoint. `access` holds the credentials that sign the client's
-    requests, and must have been loaded. `base_url` replaces the endpoint of the region. The model is used in `project`
-    or, if that is None, in the compartment. `settings` are passed to the SDK."""
+    requests, and must have been loaded. `base_url`, if given, replaces the endpoint of the region. The model is used in
+    `project`. If that is None, it is used in the compartment `compartment_id`, by default the one in the environment
+    variable `OCI_COMPARTMENT_ID` or else the root compartment. `settings` are passed to the client. `sdk` is the
+    package of OpenAI's SDK."""
     from openai import AsyncOpenAI
 
     class Signing(AsyncOpenAI):

@@ -64,8 +64,8 @@ class ChatModel:
         await self._vendor.aclose()
 
     def _limit_name(self, base_url: str) -> str:
-        """Return the name of the request field that limits the output tokens. Most vendors call it `max_tokens`;
-        subclasses for other vendors override this method."""
+        """Return the name of the request field that limits the output tokens, at the endpoint with the address
+        `base_url`. Here it is always `max_tokens`, as with most vendors; subclasses for other vendors override this."""
         return "max_tokens"
 
     def _cost(self, usage: Mapping[str, Any]) -> float | None:
@@ -122,9 +122,9 @@ class OpenAIChatModel(ChatModel):
         super().__init__(model, lambda name: openai_vendor(model, name, client, settings, max_retries), context_window)
 
     def _limit_name(self, base_url: str) -> str:
-        """Return the name of the request field that limits the output tokens: `max_completion_tokens` for OpenAI's own
-        servers, whose newer models refuse the old name, and `max_tokens` for others, many of which do not know the new
-        one."""
+        """Return the name of the request field that limits the output tokens: `max_completion_tokens` if `base_url` is
+        on one of OpenAI's own servers, whose newer models refuse the old name, and `max_tokens` for other servers, many
+        of which do not know the new name."""
         host = urlsplit(base_url).hostname or ""
         ours = any(host == own or host.endswith("." + own) for own in _OWN_HOSTS)
         return "max_completion_tokens" if ours else "max_tokens"
@@ -169,10 +169,10 @@ def openai_vendor(
 
 
 def closed_client(sdk: Any, kind: type[AsyncOpenAI], settings: Mapping[str, Any]) -> AsyncOpenAI:
-    """Return a client of OpenAI's SDK for another vendor's endpoint. The client sends nothing there that is meant for
-    OpenAI: neither the organization and project in OpenAI's environment variables nor the key of an administrator.
-    `settings` must have everything else that the SDK would look up in OpenAI's environment variables, above all the key
-    and the address.
+    """Return a client for another vendor's endpoint: an instance of `kind`, a class of OpenAI's SDK. The client sends
+    nothing there that is meant for OpenAI: neither the organization and project in OpenAI's environment variables nor
+    the key of an administrator. `settings` must have everything else that the SDK would look up in OpenAI's environment
+    variables, above all the key and the address. `sdk` is the SDK's package.
 
     A redirect is an error and is not followed, so that the key and the conversation go to no other host.
     """

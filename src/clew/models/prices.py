@@ -112,8 +112,8 @@ def _gemini(input: float, output: float, cache_read: float) -> Price:  # noqa: A
 
 def _long_gemini(input: float, output: float) -> Price:  # noqa: A002
     """Make the price of a Gemini model that has a second price for requests with more than 200,000 input tokens: then
-    all input costs twice and all output one and a half times as much. Reading from the cache costs a tenth of other
-    input."""
+    all input costs twice and all output one and a half times as much. The arguments are dollars for a million tokens of
+    shorter requests. Reading from the cache costs a tenth of other input."""
     dear = _gemini(input * 2, output * 1.5, input * 0.2)
     return msgspec.structs.replace(_gemini(input, output, input * 0.1), long_from=200_000, long=dear)
 

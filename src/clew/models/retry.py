@@ -146,9 +146,9 @@ def _pause(retries: int) -> float:
 
 
 def _reason(failure: Failure, request: ModelRequest, secrets: Iterable[str]) -> str:
-    """Return the reason of a failure as a text, with the vendor's own words made safe to show: without keys and without
-    quotations from the request. For very long conversations this takes a second, so the caller does it only for the
-    error that is raised in the end."""
+    """Return the reason of a failure as a text, with the vendor's own words made safe to show: without keys, above all
+    those in `secrets`, and without quotations from the request. For very long conversations this takes a second, so the
+    caller does it only for the error that is raised in the end."""
     words = shown(failure.message, request, secrets).rstrip(".") if failure.message else ""
     waiting = "" if (failure.after or 0) <= LONGEST_WAIT else f"; it asks to wait {failure.after:.0f} s"
     return failure.what + (f": {words}" if words else "") + waiting

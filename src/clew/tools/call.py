@@ -50,8 +50,8 @@ class _TimedOut(Exception):
 
 
 async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResult:
-    """Run a tool and return its result. If the tool fails, it is run again, at most as many times as its `retries`
-    says.
+    """Run a tool and return its result. If the tool times out or raises an exception other than `ToolError`, it is run
+    again, at most as many times as its `retries` says.
 
     An error in the tool or in its arguments becomes a result with `is_error`, in words for the model. Four things are
     raised instead: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (the tool's function may still be
@@ -94,8 +94,8 @@ def _given_up(tool: AnyTool) -> str:
 
 
 async def _run(tool: AnyTool, values: Mapping[str, Any], ctx: ToolContext) -> Any:
-    """Run the function of the tool once, and return its value. Raises `_TimedOut` if it takes longer than the tool's
-    timeout."""
+    """Run the function of the tool once with these argument values, and with `ctx` as its context. Return the
+    function's value. Raises `_TimedOut` if it takes longer than the tool's timeout."""
     args, kwargs = tool.parameters.bind(values, ctx)
     call = functools.partial(tool.fn, *args, **kwargs)
     try:
@@ -130,8 +130,9 @@ def _signal_in(group: BaseExceptionGroup[BaseException]) -> BaseException | None
 
 
 async def ask_reconcile(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResult | NotDone:
-    """Ask the tool's own `reconcile` function whether a call in doubt happened: a call that was begun, and whose
-    outcome is not on record. Return the call's result if it happened, or `NOT_DONE` if it did not.
+    """Ask the tool's own `reconcile` function whether a call with these arguments, which is in doubt, happened: a call
+    that was begun, and whose outcome is not on record. Return the call's result if it happened, or `NOT_DONE` if it did
+    not.
 
     Raises `OutcomeUnknown` if the tool has no such function or if the function fails. The call then stays in doubt.
     """
@@ -146,8 +147,8 @@ async def ask_reconcile(tool: AnyTool, arguments: Any, ctx: ToolContext) -> Tool
 
 
 async def needs_approval(tool: AnyTool, arguments: Any) -> bool:
-    """Return whether a person must approve this call before it is run. If the tool's `approve` is a function, it
-    decides.
+    """Return whether a person must approve this call before it is run, as the tool's `approve` says. If that is a
+    function, it decides, and gets the call's arguments.
 
     A call with wrong arguments needs no approval, because it fails anyway. If the function fails, approval is needed.
     """
@@ -173,7 +174,7 @@ async def _ask(fn: Any, ctx: ToolContext | None, values: Mapping[str, Any], tool
 
 def unknown_tool(name: str, known: Collection[str], call_id: str) -> ToolResult:
     """Return an error result for a call of a tool, `name`, that the agent does not have. The result names the tools
-    that the agent has, `known`."""
+    that the agent has, `known`. `call_id` is the id of the call."""
     close = difflib.get_close_matches(name, known, 1)
     meant = f" Did you mean {close[0]!r}?" if close else ""
     there = ", ".join(sorted(known)) or "none"
@@ -184,8 +185,8 @@ T = TypeVar("T")
 
 
 async def run_in_thread(fn: Callable[[], T], name: str) -> T:
-    """Run `fn` in a new OS thread with a copy of the context variables. Return what it returns, or raise what it
-    raises.
+    """Run `fn` in a new OS thread, which gets this `name` and a copy of the context variables. Return what `fn`
+    returns, or raise what it raises.
 
     If the caller is cancelled, the OS thread goes on and its result is dropped. It is a daemon thread outside of any
     pool, because a tool that never ends would keep the process from ending, or occupy a place in the pool for ever.
@@ -229,7 +230,8 @@ def to_result(value: Any, call_id: str, tool: str) -> ToolResult:
 
     This never fails: the tool has taken effect by now, and the model must hear of it. Structured data becomes JSON. For
     an object that cannot be shown as text, the result names its type, in words that do not lead the model to call the
-    tool again, and a warning is logged for the developer.
+    tool again, and a warning is logged for the developer. `call_id` is the id of the call that the result is for, and
+    `tool` is the name of the tool for the warning.
     """
     converter = _ResultConverter()
     try:
@@ -308,7 +310,7 @@ class _ResultConverter:
 
     def _words(self, value: Any) -> str:
         """Return the object's own `str`. If that text shows only a memory address, return words that name the object's
-        type instead, and add the type's name to `unreadable`."""
+        type instead, and add the type's name to `unreadable`, the list of types that could not be converted."""
         kind = type(value)
         try:
             text = str(value)
@@ -342,7 +344,7 @@ def _no_text_form(what: str) -> str:
 def _fit(value: Any, depth: int) -> Any:
     """Return a copy of the value that a log can store: text replaces integers beyond 64 bits, and question marks
     replace lone surrogates (halves of a surrogate pair). `depth` is how many lists and dicts the value is nested in.
-    Raises `RecursionError` if it exceeds `_DEEPEST`."""
+    Raises `RecursionError` if anything in the value is nested in more than 100 (`_DEEPEST`)."""
     if depth > _DEEPEST:
         raise RecursionError
     if isinstance(value, str):

@@ -161,8 +161,8 @@ class ToolContext:
         return answer
 
     def _answer(self, key: str, question: str, **about: Any) -> Any:
-        """Return the recorded answer with this key. If there is none, raise `Interrupted`, which ends the tool and has
-        a person asked this `question`. `about` are further fields of that question."""
+        """Return a person's answer that is recorded under this key. If there is none, raise `Interrupted`, which ends
+        the tool and has a person asked this `question`. `about` are further arguments for `Interrupted`."""
         found = self._journal.recorded(key)
         if isinstance(found, Missing):
             self._check_going_on()
@@ -171,8 +171,8 @@ class ToolContext:
 
     def _find(self, key: str) -> Any:
         """Return the recorded value of the step with this key, or a `Missing` that says why there is none. A step is a
-        part of a tool's work that is recorded by itself. Raises `InvalidInput` if the key is not allowed or was used
-        before in this call."""
+        part of a tool's work that is recorded by itself. Raises `InvalidInput` if the key is empty or not a text,
+        begins with `clew:`, or was used before in this call."""
         if not isinstance(key, str) or not key or key.startswith(_RESERVED):
             raise InvalidInput(
                 f"a step's key is a text that is not empty and does not begin with {_RESERVED!r}: {key!r}"
@@ -205,7 +205,7 @@ class ToolContext:
 
     def _for_attempt(self, attempt: int) -> ToolContext:
         """Return a context for one attempt to run the tool's function. It is for the same call as this context, but has
-        its own `cancelled`, step keys and count of questions."""
+        its own `cancelled`, step keys and count of questions. `attempt` is the number of the attempt."""
         made = ToolContext(
             thread_id=self.thread_id,
             call_id=self.call_id,
@@ -376,7 +376,8 @@ def _encode(value: Any) -> bytes:
 
 
 class Missing(Enum):
-    """Why a step (a part of a tool call's work that is recorded by itself) has no recorded value."""
+    """Why a step (a part of a tool call's work that is recorded by itself) has no recorded value: it was never begun,
+    or it was begun and its outcome is not on record."""
 
     NOT_RECORDED = "not recorded"
     """The step was never begun."""

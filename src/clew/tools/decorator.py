@@ -286,7 +286,7 @@ _STEPS = {"step", "interrupt", "blocking"}
 
 def uses_steps(fn: Any, context: str | None) -> bool:
     """Return whether the function's code calls `step`, `interrupt` or `blocking` on its own context. `context` is the
-    name of the parameter that holds the context.
+    name of the parameter that holds the context, or None if there is no such parameter; then the result is False.
 
     Other objects with such methods do not count: if `simulation.step()` were taken for a recorded step, a tool that
     must run once would be run again. To overlook a real use is safe: then the tool is not run again after a crash.

@@ -145,7 +145,8 @@ class MCPTools:
 
     async def _hold(self, ready: asyncio.Future[Any], stop: asyncio.Event) -> None:
         """Open the connection and keep it open until `stop` is set. Both are done in one asyncio task, because the
-        `mcp` package must close a connection in the task that opened it. `ready` gets the client, or the error."""
+        `mcp` package must close a connection in the task that opened it. `ready` gets the client with which the
+        server's tools are called, or the error."""
         try:
             async with _client(self._server, self._headers, self._env, self._cwd) as client:
                 if not ready.done():
@@ -227,8 +228,8 @@ class MCPTools:
             raise ConnectionError(f"the MCP server did not answer: {self._reason(error)}") from error
 
     def _reason(self, error: BaseException) -> str:
-        """Describe an error in text. The server's URL, which some HTTP clients include, is replaced by its name without
-        secrets."""
+        """Describe an error in text. If the text contains the server's URL, as some HTTP clients write it, user and
+        query are cut out of the URL, because they may hold secrets."""
         text = error_text(error)
         return text.replace(self._server, self._named().strip("'")) if isinstance(self._server, str) else text
 

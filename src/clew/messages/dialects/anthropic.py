@@ -68,7 +68,8 @@ _FIRST = "(The conversation goes on.)"
 
 
 class _Placed(NamedTuple):
-    """A JSON object of a request's content. `at` are the indices of the message and of the block it was made from."""
+    """`part`, a JSON object of a request's content. `at` says from which block of the conversation it was made: the
+    index of the message, and the index of the block in that message."""
 
     part: Part
     at: At
@@ -82,8 +83,8 @@ class _Run(NamedTuple):
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
-    """Return a request's JSON: `messages`, and `system` if there are instructions. Adds to `notes` what the API cannot
-    express."""
+    """Return the conversation as JSON for a request: `messages`, and `system` if the conversation begins with
+    instructions. Adds to `notes` what the API cannot express."""
     system, runs = _arranged(conversation, notes)
     messages = [{"role": run.role, "content": [placed.part for placed in run.placed]} for run in runs]
     return {"system": system, "messages": messages} if system else {"messages": messages}
@@ -118,15 +119,18 @@ def _write(pieces: list[Piece], place: Place, notes: Notes) -> list[_Placed]:
 
 
 def _write_answers(answers: list[Piece], notes: Notes) -> list[_Placed]:
-    """Return tool results as JSON, followed by the images and files that the API does not accept inside results."""
+    """Return the tool results in `answers` as JSON objects for a request, followed by the images and files that the API
+    does not accept inside results. Each object comes with its place in the conversation. Adds to `notes` what the API
+    cannot express."""
     kept, moved = detach(answers, moves, notes)
     return [_Placed(write_result(answer, notes), answer.at) for answer in kept] + _write(moved, "user", notes)
 
 
 def _fit(runs: list[_Run], notes: Notes) -> list[_Run]:
-    """Return the messages as the API wants them: user and model alternate, and the user begins. Messages of one side in
-    a row are joined. If the model begins, a line of the user is put first. Thinking at the end of a response, and white
-    space at the end of the last message if it is a response, are removed. `notes` gets what is added or removed."""
+    """Return the messages in `runs` as the API wants them: user and model alternate, and the user begins. Messages of
+    one side in a row are joined. If the model begins, a line of the user is put first. Thinking at the end of a
+    response, and white space at the end of the last message if it is a response, are removed. `notes` gets what is
+    added or removed."""
     runs = _join(runs)
     for run in runs:
         if run.role == "assistant":
@@ -317,7 +321,7 @@ def _as_text(block: File) -> str | None:
 def _write_thinking(block: Thinking, at: At, notes: Notes) -> Part | None:
     """Return a block of thinking as JSON if it has a signature, or if it is encrypted and does not come from OpenAI's
     API (it has no fields of that API in `extra`). The API refuses other thinking: it is added to `notes` as lost, and
-    None is returned."""
+    None is returned. `at` is the block's place in the conversation."""
     if block.signature:
         if block.encrypted is not None:
             notes.add(at, "the encrypted form of thinking", "signed thinking is sent as it is")
@@ -341,7 +345,8 @@ def _write_call(block: ToolCall, at: At, notes: Notes) -> Part:
 
 
 def write_result(answer: Piece, notes: Notes) -> Part:
-    """Return a tool result as JSON. An error result without content gets a sentence, because the API requires one."""
+    """Return the tool result in `answer` as a JSON object for a request. An error result without content gets a
+    sentence, because the API requires one. Adds to `notes` what the API cannot express."""
     result, at = answer.result, answer.at
     place: Place = "error" if result.is_error else "result"
     parts = [part for block in result.content if (part := write_part(Piece(block, at), place, notes))]

@@ -95,8 +95,8 @@ class Said:
 
 @dataclass
 class Response:
-    """A message of the model in `pieces`, and in `answers` one tool result for each call in `pieces`, in the order of
-    the calls."""
+    """A message of the model, with the results of its tool calls. `pieces` are the message's blocks, each with its
+    place in the conversation. `answers` has one result for each call in `pieces`, in the order of the calls."""
 
     pieces: list[Piece]
     answers: list[Piece] = field(default_factory=list)
@@ -201,7 +201,8 @@ class _Board:
         result.
 
         Of the responses with waiting calls of this id, the latest is taken, and in it the first such call. Returns the
-        index of that response in `turns` and the index of the call among its calls, or None if no call waits.
+        index of that response in `turns` (the messages read so far) and the index of the call among the response's
+        calls, or None if no such call waits.
         """
         waiting = self._waiting.get(call_id)
         if not waiting:
@@ -209,8 +210,9 @@ class _Board:
         return waiting.pop(bisect_left(waiting, (waiting[-1][0], -1)))
 
     def answers(self, turn: int) -> Callable[[int], Piece | None]:
-        """Return a function that takes the index of a call among the calls of the response `turns[turn]`, and returns
-        the result of that call, or None if it has none."""
+        """Return a function that finds the results of one response's tool calls. `turn` is the index of the response
+        among the messages read so far. The function takes the index of a call among the response's calls, and returns
+        the call's result, or None if it has none."""
         return lambda number: self._results.get((turn, number))
 
 
@@ -291,7 +293,8 @@ def _calls(pieces: list[Piece]) -> list[Piece]:
 
 
 def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: CallRules, notes: Notes) -> Turn:
-    """Return a response with ids and names of calls that the vendor accepts, and with a result for every call.
+    """Return the response `turn` with ids and names of calls that the vendor accepts, and with a result for every call.
+    `rules` say what the vendor accepts, and `ids` gives each call an id.
 
     `answer` takes the index of a call among the response's calls, and returns the call's result. If it returns None, a
     result is made that says that the outcome is unknown. A `Said` (a message to the model) is returned unchanged. What
@@ -457,8 +460,8 @@ class Ids:
 
 
 def fitted(call: ToolCall, ids: Ids, rules: CallRules, at: At, notes: Notes) -> ToolCall:
-    """Return the call with an id from `ids` and a name that the vendor accepts. If either had to be changed, that is
-    added to `notes` with the place `at`."""
+    """Return the call with an id from `ids` and a name that the vendor accepts, as `rules` say. If either had to be
+    changed, that is added to `notes` with the call's place `at`."""
     given = ids.give(call.id)
     name = _ODD.sub("_", call.name)
     if rules.letter_first and name and not (name[0].isalpha() or name[0] == "_"):

@@ -62,8 +62,8 @@ class _Content(NamedTuple):
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
-    """Return a request's JSON: `contents`, which are the messages, and `systemInstruction` if there are instructions.
-    Adds to `notes` what the API cannot express."""
+    """Return the conversation as JSON for a request: `contents`, which are the messages, and `systemInstruction` if the
+    conversation begins with instructions. Adds to `notes` what the API cannot express."""
     system: list[Part] = []
     contents: list[_Content] = []
     for turn in arrange(conversation, NAME, _RULES, reread, notes):
@@ -84,8 +84,8 @@ def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
 
 
 def _add(contents: list[_Content], role: Literal["user", "model"], parts: list[Part]) -> None:
-    """Add parts (JSON objects, such as a text) to the last message of the request if it has the same role, else as a
-    new message."""
+    """Add parts (JSON objects, such as a text) to `contents`, the messages of a request: to the last message if it has
+    this `role`, else as a new message. Does nothing if there are no parts."""
     if parts and contents and contents[-1].role == role:
         contents[-1].parts.extend(parts)
     elif parts:

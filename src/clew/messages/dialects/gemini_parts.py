@@ -82,8 +82,8 @@ _SNAKE = re.compile(r"(?<=[a-z0-9])_([a-z0-9])")
 
 
 def camel(value: Part) -> Part:
-    """Return a JSON object with its keys in the API's usual spelling, such as `inlineData`. The API also accepts the
-    spelling `inline_data`, and the vendor's SDK writes some keys in that way."""
+    """Return a copy of a JSON object with its keys in the API's usual spelling, such as `inlineData`. The API also
+    accepts `inline_data`, and the vendor's SDK writes some keys in that way. Keys of objects inside are not changed."""
     return {
         _SNAKE.sub(lambda found: found[1].upper(), key) if isinstance(key, str) else key: inner
         for key, inner in value.items()
@@ -150,9 +150,9 @@ def _write_text(block: Text, at: At, notes: Notes) -> Part | None:
 
 
 def _write_thinking(block: Thinking, at: At, notes: Notes) -> Part | None:
-    """Return a block of thinking as JSON if it comes from Gemini: then its `extra`, which holds the fields that only
-    one vendor has, contains the key `thought`, or the signature that Gemini sends with an empty text. Other thinking is
-    added to `notes` as lost, and None is returned."""
+    """Return a block of thinking as JSON if it comes from Gemini. That is so if the block's `extra`, which holds the
+    fields that only one vendor has, marks the block as a thought or, for a block without text, has Gemini's signature.
+    Other thinking is added to `notes` as lost, with the block's place `at`, and None is returned."""
     fields = _said(block.extra, _DATA)
     thought, signed = fields.get(_THOUGHT) is True, isinstance(fields.get(SIGNATURE), str)
     if not (thought and (block.text or signed)) and not (signed and not block.text and _THOUGHT not in fields):
@@ -368,8 +368,8 @@ def _kinds(part: Part, where: str) -> list[str]:
 
 def _beside(part: Part, kinds: list[str]) -> Part:
     """Return the fields of a part (a JSON object of a Gemini message) other than its data. The field `thoughtSignature`
-    is returned in the usual form of base64. `kinds` is empty if the part has no data of a known kind: then all its
-    fields are returned."""
+    is returned in the usual form of base64, and `thought` is left out if it is false. `kinds` has the key of the part's
+    data, such as `text`. It is empty if the data are of no known kind: then no other field is left out."""
     fields = beside(part, _DATA if kinds else ())
     if fields.get(_THOUGHT) is False:
         del fields[_THOUGHT]

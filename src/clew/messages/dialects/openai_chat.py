@@ -173,15 +173,17 @@ def _take_fields(pieces: list[Piece], role: str, notes: Notes) -> tuple[dict[str
 def _message_fields(message: dict[str, Any], system: bool) -> dict[str, Any]:
     """Return the fields of an API message that Clew's messages have no field for, such as its name.
 
-    Empty lists are left out. If `system` is True and the message has the role "developer", the role is returned too.
+    Nulls and empty lists are left out. `system` says whether the message holds instructions. Then its role is returned
+    too if that is "developer", because Clew's role for instructions is always "system".
     """
     fields = {key: value for key, value in beside(message, _OWN).items() if value != []}
     return {**fields, "role": "developer"} if system and message.get("role") == "developer" else fields
 
 
 def _note_silent(pieces: list[Piece], notes: Notes) -> None:
-    """Record in `notes` what is lost with a message without content, which is left out of the request: the fields that
-    only this vendor has, such as the message's name."""
+    """Record in `notes` what is lost with a message that has no content and is therefore left out of the request: the
+    fields that only this vendor has, such as the message's name. `pieces` are the message's blocks, one of which holds
+    these fields."""
     for piece in pieces:
         if said_of_message(piece.block) is not None:
             notes.add(piece.at, "what a vendor said of the message", "the message says nothing and is left out")

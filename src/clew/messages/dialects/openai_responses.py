@@ -58,8 +58,8 @@ _MESSAGE = frozenset({"type", "role", "content"})
 
 
 class _Placed(NamedTuple):
-    """An item (a JSON object in the request's list). `at` are the indices of the message and of the block that it was
-    made from."""
+    """An item (a JSON object in the request's list). `at` says from which block of the conversation it was made: the
+    index of the message, and the index of the block in that message."""
 
     item: Item
     at: At
@@ -129,7 +129,8 @@ class _Writer:
         request's list) whose content begins with the block in `written`.
 
         These fields were stored in the block's `extra` when the conversation was read. An id that was used before is
-        left out.
+        left out. `role` is the message's role; it is among the fields only if the message had the role "developer",
+        which Clew knows as "system".
         """
         said = own(written.extra, NAME).get(MESSAGE)
         if not isinstance(said, dict):
@@ -368,7 +369,8 @@ def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[
 
 def _begin(blocks: list[Block], item: Item, side: Side, identified: bool) -> list[Block]:
     """Store the fields of a message item (a JSON object of the API's list) that only this API has, such as its id, in
-    the `extra` of its first block. Returns the blocks. They are unchanged if there are no such fields.
+    the `extra` of its first block. Returns the blocks. They are unchanged if there are no such fields. `side` is the
+    role of the message, "assistant" for the model.
 
     `identified` is True if the item before this one is a model's message with an id. When the conversation is written
     again, texts after such a message become parts of it, unless their block has stored fields. So if this item is a

@@ -112,7 +112,8 @@ def write_reasoning(block: Thinking, at: At, ids: ItemIds, notes: Notes) -> Item
     """Return a block of thinking as a reasoning item, a JSON object of the request's list.
 
     The API refuses reasoning that has no id from this API, or an id that was used before in the request. Then the
-    thinking is added to `notes` as lost, and None is returned. Encrypted content is kept byte for byte.
+    thinking is added to `notes` as lost, with the block's place `at`, and None is returned. `ids` remembers the ids
+    that were used. Encrypted content is kept byte for byte.
     """
     fields = own(block.extra, NAME, _REASONING)
     if ids.take(fields) is None:
@@ -162,7 +163,8 @@ def _summary_texts(summary: Any) -> list[str] | None:
 
 def write_call(piece: Piece, ids: ItemIds, notes: Notes) -> Item:
     """Return a tool call as an item, a JSON object of the request's list: a custom tool call if `is_custom` says so,
-    else a function call. Adds to `notes` what the API cannot express."""
+    else a function call. `ids` has the ids of items that were used before in the request: such an id is not sent again.
+    Adds to `notes` what the API cannot express."""
     call, at = piece.call, piece.at
     fields = own(call.extra, NAME, ("call_id", "name", "input"))
     ids.take(fields)
@@ -199,8 +201,8 @@ def write_output(answer: Piece, custom: bool, ids: ItemIds, notes: Notes) -> Ite
     """Return a tool result as an output item, a JSON object of the request's list. In it a single plain text becomes a
     string, and anything else a list of parts.
 
-    `custom` is True if the call was to what OpenAI names a custom tool. Adds to `notes` what of the result the API
-    cannot express.
+    `custom` is True if the call was to what OpenAI names a custom tool. `ids` has the ids of items that were used
+    before in the request: such an id is not sent again. Adds to `notes` what of the result the API cannot express.
     """
     result, at = answer.result, answer.at
     if result.is_error:
@@ -285,8 +287,8 @@ def _written(part: Part, fields: dict[str, Any], extra: Extra) -> Written:
 
 
 def words(block: Image | File, at: At, notes: Notes) -> Written:
-    """Return a text that names an image or file, to be sent in its place because it cannot be sent. Adds the loss to
-    `notes`."""
+    """Return a text that names an image or file, to be sent instead of it because the API does not accept it. Adds the
+    loss to `notes`, with the block's place `at`."""
     notes.add(at, "an image or file the API cannot take there", "words are sent in its place")
     return Written({"type": "input_text", "text": shared.words_for(block)}, {}, None)
 

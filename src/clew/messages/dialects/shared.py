@@ -94,7 +94,7 @@ def dumps(value: Any) -> str:
 def arguments_text(arguments: Any) -> str:
     """Return a call's arguments as JSON text, as OpenAI's APIs want them.
 
-    Text that is not valid JSON is returned unchanged.
+    If they are a text that is not valid JSON, as a model may write by mistake, it is returned unchanged.
     """
     if isinstance(arguments, str) and not _parsed(arguments)[0]:
         return arguments

@@ -112,9 +112,9 @@ class Stopwatch:
         return timedelta(seconds=self._asked - self._start + self.APART / 2)
 
     def was_in_time(self) -> bool:
-        """Return whether less than a quarter of a second (half of `APART`) has passed since `before_start` was called.
-        A test calls this after the store has answered. If it returns False, the store may have counted the age from a
-        time that is too late. Then its answer proves nothing, and the test asks again."""
+        """Return whether less than a quarter of a second has passed since `before_start` was called. A test calls this
+        after the store has answered. If the result is False, the store may have answered so late that it took blobs
+        stored after this object was made for older ones. Then its answer proves nothing, and the test asks again."""
         return time.monotonic() - self._asked < self.APART / 2
 
 

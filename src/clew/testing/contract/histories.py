@@ -81,7 +81,7 @@ class Visitor:
 
     async def step(self) -> None:
         """Make a random call of the store on a random thread, and the calls that belong to it: `head` before an append,
-        and `get_blobs` after `refs`.
+        and `get_blobs` after `refs`, which returns the digests of the thread's blobs.
 
         `Conflict`, `MissingBlob` and `Unavailable` are ignored, because a store may raise them here; `check_history`
         judges later whether the store was right to do so. Any other error is raised.
@@ -116,8 +116,9 @@ class Visitor:
             await self._send(thread_id, [], [], self._next_head(thread_id, head, 0))
 
     async def _send(self, thread_id: str, frames: list[bytes], refs: list[str], head: Head) -> None:
-        """Append these frames, refs and head to a thread. If that raises `Unavailable`, it is not known whether the
-        append was written. Then `dice` decides whether the error is raised or the same append is made once more."""
+        """Append these frames and refs (digests of the blobs that the frames refer to) to a thread, with this head. If
+        that raises `Unavailable`, it is not known whether the append was written. Then `dice` decides whether the error
+        is raised or the same append is made once more."""
         for _ in range(2):
             try:
                 await self._store.append(thread_id, frames, at=head.frames - len(frames), head=head, refs=refs)
@@ -163,9 +164,10 @@ class Visitor:
 
 
 async def look_at_all(store: Checkpointer, prefix: str) -> None:
-    """Read the head, frames, refs and blobs of every thread whose id starts with `prefix`, and return nothing. Give a
-    `Recorder` as `store`, and call this after all other calls that it records. Then the recorded history ends with what
-    these calls have left in the store, and a check of the history can compare it."""
+    """Read the head, the frames, and the blobs with the references to them, of every thread whose id starts with
+    `prefix`, and return nothing. Give a `Recorder` as `store`, and call this after all other calls that it records.
+    Then the recorded history ends with what these calls have left in the store, and a check of the history can compare
+    it."""
     for head in await heads(store, HeadQuery(prefix=prefix)):
         await store.head(head.thread_id)
         await store.read(head.thread_id)

@@ -75,8 +75,8 @@ class _Holder:
         await self.renew()
 
     async def renew(self) -> None:
-        """Renew the lease: replace the thread's head by a head whose lease ends `_LASTS` seconds after the present time
-        on this simulated holder's clock. No frame is appended."""
+        """Renew the lease: replace the thread's head by a head whose lease ends 0.2 seconds (`_LASTS`) after the
+        present time on this simulated holder's clock. No frame is appended."""
         head = await self._store.head(self.thread_id)
         assert head is not None
         moment = datetime.now(UTC) + self._apart

@@ -19,7 +19,7 @@ __all__ = ["ABSENT", "Logs", "State", "Unexplained", "order_calls"]
 
 class State(NamedTuple):
     """The state of a thread at one moment: the id of its log, the content of its log, and the digest of its head. `log`
-    is the content: a number under which a `Logs` object keeps the log's frames and refs."""
+    is the content: a number under which a `Logs` object keeps the log's frames and refs (references to blobs)."""
 
     log_id: str
     log: int
@@ -30,8 +30,8 @@ ABSENT = State("", 0, "")
 
 
 class Logs:
-    """Keeps the frames and refs of every log that the thread may have had at some time, and gives each log a number. A
-    `State` holds only the number, so that states are small and quick to compare."""
+    """Keeps the frames and refs (references to blobs) of every log that the thread may have had at some time, and gives
+    each log a number. A `State` holds only the number, so that states are small and quick to compare."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[str, ...]] = [()]
@@ -40,8 +40,10 @@ class Logs:
         self._longer: dict[tuple[int, int], int] = {}
 
     def extended(self, log: int, call: Call, index: int) -> int:
-        """Return the number of a longer log: the log with the number `log`, after the frames and refs of the append
-        `call` are added to it. The longer log is stored if it is new. `index` is the index of the call in the history.
+        """Return the number of a longer log: the log with the number `log`, after the frames and refs (references to
+        blobs) of the append `call` are added to it. The longer log is stored if it is new. `index` is the index of the
+        call in the history; with it, the number is found without a comparison of frames if the same log was asked for
+        before.
         """
         made = self._longer.get((log, index))
         if made is None:
@@ -57,7 +59,7 @@ class Logs:
 class Unexplained(NamedTuple):
     """The result of a search that found no order of the calls that leads to all their answers. `call` is the first
     call, by the time of its end, whose answer fits no order. `states` are the states in which the thread may have been
-    before that call ended, and `logs` has the frames and refs of these states."""
+    before that call ended, and `logs` has the frames and refs (references to blobs) of these states."""
 
     call: Call
     states: list[State]
@@ -160,9 +162,10 @@ class _Search:
                 self._first.remove(index)
 
     def _look(self, course: _Course) -> _Course:
-        """Return the course with more calls marked as answered, in `seen`: calls that have not ended, that change
-        nothing, and whose recorded answer is right in the present state of the course. Because these calls change
-        nothing, marking them at once rules out no possible order."""
+        """Return a copy of the course, one possible order of the calls so far, in which more calls are marked as
+        answered (in `seen`): calls that have not ended, that change nothing, and whose recorded answer is right in the
+        course's present state. Because these calls change nothing, marking them at once rules out no possible order.
+        """
         right = {index for index in self._looks - course.seen if self._is_right(self._calls[index], course.state)}
         return course._replace(seen=course.seen | right) if right else course
 

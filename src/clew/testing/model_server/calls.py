@@ -59,9 +59,11 @@ class _Ending(NamedTuple):
 
 class CallResponder:
     """Answers the model calls that come to a model server, from a test's script, which is a list of responses or a
-    function. `by` says which response of the list comes next, `faults` which calls go wrong, `delay` how many seconds
-    each answer waits, and `usage` which tokens to report. `context_window` is the number of tokens above which a
-    request is refused, and `strict` says whether conversations that a vendor would refuse are refused."""
+    function. `by` says which response of the list comes next: with "turns", the one whose index is the number of model
+    responses in the request's conversation; with "order", the next one for each call that no fault stops. `faults` says
+    which calls go wrong, `delay` how many seconds each answer waits, and `usage` which tokens to report.
+    `context_window` is the number of tokens above which a request is refused, and `strict` says whether conversations
+    that a vendor would refuse are refused."""
 
     def __init__(
         self,
@@ -181,7 +183,8 @@ class CallResponder:
     def _continued(self, wire: Wire, body: Body) -> Body:
         """Return the body of a request with the whole conversation in it. In OpenAI's Responses API, a request can name
         an earlier response by `previous_response_id`: then the items of the earlier conversation are put before the
-        request's own. Any other body is returned as it is. Raises `Refused` if the earlier response is not known."""
+        request's own. Any other body is returned as it is. `wire` says which API the request is for. Raises `Refused`
+        if the earlier response is not known."""
         name = body.get("previous_response_id")
         if wire is not RESPONSES or name is None:
             return body

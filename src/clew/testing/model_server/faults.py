@@ -94,7 +94,7 @@ class Faults:
         to go wrong, return a `Fault` without any effect.
 
         A fault that was set for this number comes first, then one that was set for the next calls, then one for all
-        calls. A fault that was set for the next calls counts down by one.
+        calls. If a fault that was set for the next calls is returned, it is used up for one of these calls.
         """
         with self._lock:
             if number in self._by_call:

@@ -92,7 +92,7 @@ def _head(answer: Answer, kind: str) -> dict[str, Any]:
 
 def _whole(answer: Answer, body: Body) -> dict[str, Any]:
     """Return the response as OpenAI's Chat Completions API sends it if the request does not ask for a stream. Thinking
-    is left out, because this API does not show it."""
+    is left out, because this API does not show it. `body`, the body of the request, is not used here."""
     message: dict[str, Any] = {
         "role": "assistant",
         "content": _text(answer) or None,

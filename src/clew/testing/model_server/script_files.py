@@ -69,8 +69,8 @@ class _Response(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class _Rule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A rule of a script file: it has responses of its own for certain requests, for example those that ask for a title
-    of the conversation. The rule applies to a request if the model's name matches the pattern `model`, and the system
-    prompt or a message contains the text `contains`."""
+    of the conversation. The rule applies to a request if the model's name matches `model`, a pattern with `*` and
+    `?`, and the system prompt or a message contains the text `contains`."""
 
     responses: list[str | _Response]
     model: str = "*"

@@ -154,8 +154,8 @@ def list_files(
 
 
 def _walk(place: Place) -> Iterator[str]:
-    """Yield the paths of all files in a folder, relative to the workspace and sorted. Symbolic links are listed, not
-    followed. `.git` is left out."""
+    """Yield the paths, relative to the workspace, of all files in the folder `place` and in its subfolders. Each
+    folder's own files come first, sorted by name. Symbolic links are listed, not followed. `.git` is left out."""
     for folder, folders, files in os.walk(place.path):
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         folders[:] = sorted(name for name in folders if name != ".git" and name not in links)
@@ -166,8 +166,8 @@ def _walk(place: Place) -> Iterator[str]:
 
 
 def _existing(place: Place) -> tuple[bytes | None, int | None]:
-    """Return the content and the mode (permission bits) of the file at this path. If there is no file, both are None.
-    If it has more than `LARGEST_FILE` bytes, the content is empty."""
+    """Return the content and the mode (permission bits) of the file at this path. If there is nothing or a folder, both
+    are None. If the file has more than `LARGEST_FILE` bytes, the content is returned empty."""
     try:
         facts = os.lstat(place.path)
     except OSError:
@@ -232,8 +232,9 @@ def _lines_of(text: str, part: str) -> Iterator[int]:
 
 
 def _not_found(place: Place, text: str, old: str) -> str:
-    """Return a message for the model. It says that the text `old` is not in the file, and quotes what the model may
-    have meant: a passage that differs from `old` only in spaces, or the line that is most similar to its first line."""
+    """Return a message for the model. It says that `old` is not in the file at `place`, whose content is `text`, and
+    quotes what the model may have meant: a passage that differs from `old` only in spaces, or the line that is most
+    similar to its first line."""
     lines = [line.rstrip("\r\n") for line in _lines(text)]
     wanted = [line.split() for line in old.strip("\r\n").splitlines()] or [[]]
     message = f"old_text is not in {place}."
@@ -347,11 +348,11 @@ def write_bytes(place: Place, data: bytes, mode: int | None) -> None:
 
 @contextmanager
 def _folder(place: Place, *, make: bool) -> Iterator[tuple[int | None, str]]:
-    """Open the folder of a file, name by name from the workspace on, so that no symbolic link is followed. Yield its
-    descriptor and the file's name. With `make`, missing folders are made.
+    """Open the folder of a file, name by name from the workspace on, so that no symbolic link is followed. Yield the
+    folder's descriptor and the file's name. Close the folder after the `with` block.
 
-    On systems where files cannot be opened relative to a descriptor, the descriptor is None and the name is the whole
-    path.
+    With `make`, missing folders are made. An `OSError`, also one in the `with` block, becomes a `ToolError`. On systems
+    where files cannot be opened relative to a descriptor, the descriptor is None and the name is the whole path.
     """
     fds: list[int] = []
     try:
