@@ -269,9 +269,9 @@ class Checkpointer:
         digests of the blobs that the frames refer to; `at` is the number of frames before the append.
 
         - **Durable**: when the call returns, everything written survives a power cut. A partial append is never visible.
-        - **Conditional**: the log must have exactly `at` frames and the head's `log_id`. Otherwise the call raises
-          `Conflict` and writes nothing. A thread that does not exist has 0 frames and takes the `log_id` it is given.
-          `at=0` on a log that has frames is a conflict.
+        - **Conditional**: the log must have exactly `at` frames, and the id that the head names as `log_id` (random, chosen
+          at the first append). Otherwise the call raises `Conflict` and writes nothing. A thread that does not exist has
+          0 frames and takes the `log_id` it is given. `at=0` on a log that has frames is a conflict.
         - **Idempotent**: a repeated append is no conflict. If the log with this `log_id` already holds exactly these
           frames at `at`, the call succeeds and changes nothing. So after `Unavailable` the same call can always be
           repeated.
@@ -351,8 +351,9 @@ class Checkpointer:
         last use is set to now."""
 
     def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
-        """Return the frames from number `start` up to, not including, `stop`, in order. Frames are numbered from 0;
-        numbers past the end of the log are ignored. Returns an empty list if the thread does not exist."""
+        """Return the frames from number `start` up to, not including, `stop`, in order; without `stop`, up to the end
+        of the log. Frames are numbered from 0; numbers past the end are ignored. Returns an empty list if the thread
+        does not exist."""
 
     def refs(self, thread_id: str) -> set[str]:
         """Return the digests of all blobs that this thread refers to: all that were given as `refs` to its appends.
@@ -384,8 +385,8 @@ class HTTPCheckpointer(Checkpointer):
     also be an option of the URL. `tls` replaces the default TLS settings, which trust the authorities that the system
     trusts.
 
-    The size of an answer is limited: a blob may have `max_blob` bytes, everything else what the limits of every store
-    allow. If a server sends more, the call raises `Unavailable`.
+    The size of an answer is limited: a blob may have `max_blob` bytes (256 MiB by default), a frame 4 MiB, a head 1
+    MiB, the list of a thread's refs 128 MiB. If a server sends more, the call raises `Unavailable`.
     """
 
     def __init__(

@@ -161,8 +161,8 @@ class Engine:
         *,
         also: Collection[int] = (),
     ) -> Answer:
-        """Open the store if it is not yet open, make this request, and return the answer. Answers with the statuses
-        404, 409 and those in `also` are returned; every other error is raised."""
+        """Open the store if it is not yet open (the first opening creates its indices), make this request, and return
+        the answer. Answers with the statuses 404, 409 and those in `also` are returned; every other error is raised."""
         if not self._opened:
             await self._patience.limit(self._open())
         return await self.ask(method, path, params, body, also=also)
@@ -183,8 +183,8 @@ class Engine:
         also: Collection[int] = (),
     ) -> Answer:
         """Make this request and return the answer. Answers with the statuses 404, 409 and those in `also` are returned;
-        every other error is raised. Unlike `call`, this does not open the store first, so that it can be used while the
-        store is being opened."""
+        every other error is raised. Unlike `call`, this does not open the store first (check and create its indices),
+        so that it can be used while the store is being opened."""
         data = body if body is None or isinstance(body, bytes) else _encode(body)
         self._asking += 1
         try:
@@ -345,8 +345,8 @@ def _network_error(error: Exception) -> str:
 
 class _Json:
     """Passes request bodies to the OpenSearch client, and decodes answers from JSON. Request bodies are JSON as bytes
-    already, so they are not encoded here. A body of more than `_LARGE` bytes becomes a file object, which the client
-    sends in several parts, so that it does not block the event loop."""
+    already, so they are not encoded here. A body of more than 512 KiB becomes a file object, which the client sends in
+    several parts, so that it does not block the event loop."""
 
     mimetype = "application/json"
 
