@@ -166,9 +166,10 @@ class Checkpointer(ABC):
         """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
         given as a ref to an append, or asked for with `missing_blobs`.
 
-        Garbage collection then reads `heads`, and deletes the yielded blobs to which no listed thread refers. So a
-        store that keeps its listing of threads apart from the threads first makes sure that the listing has every
-        thread. If the store cannot make sure of that, this raises an error."""
+        Garbage collection then reads `heads`, and deletes the yielded blobs to which no listed thread refers. So if a
+        store lists threads from an index apart from the threads themselves, this method first makes sure that no thread
+        is missing from the index, and raises an error if it cannot.
+        """
 
     @abstractmethod
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:

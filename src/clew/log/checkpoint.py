@@ -311,16 +311,15 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def snapshot_in(value: Any) -> WorkspaceSnapshot | None:
-    """Return the `WorkspaceSnapshot` entry (which names a snapshot of the workspace's files) that has these fields.
-    `value` is the list of the entry's fields in order, as a thread's state holds it. Returns None if `value` is None.
-    """
+    """Return a `WorkspaceSnapshot` entry, which names a snapshot of the workspace's files. `value` is the list of the
+    entry's fields in order, as a thread's state holds it. Returns None if `value` is None."""
     return WorkspaceSnapshot(*value) if value else None
 
 
 def changing_in(value: Any) -> WorkspaceChanging | None:
-    """Return the `WorkspaceChanging` entry (which says since which turn tool calls may have changed files) that has
-    these fields. `value` is the list of the entry's fields in order, as a thread's state holds it. Returns None if
-    `value` is None: then no files have changed since the newest snapshot."""
+    """Return a `WorkspaceChanging` entry, which says since which turn tool calls may have changed files. `value` is the
+    list of the entry's fields in order, as a thread's state holds it. Returns None if `value` is None: then no files
+    have changed since the newest snapshot."""
     return WorkspaceChanging(*value) if value else None
 
 

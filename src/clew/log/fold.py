@@ -371,7 +371,7 @@ class Fold:
         self.seconds += entry.seconds
 
     def _is_open(self, entry: ToolIntent | ToolOutcome | StepIntent | StepOutcome) -> bool:
-        """Return whether this entry is about the newest response with tool calls, and not all of them are done."""
+        """Return whether this entry is about a call of the response whose tool calls are not all done yet."""
         return entry.message == self._open >= 0 <= entry.index < self._waiting + len(self._results)
 
     def _intent(self, entry: ToolIntent) -> None:

@@ -1,8 +1,9 @@
 """Small replacements for the parts of a thread's state that grow with its log, so that the state can be computed from a
 log of any length in little memory.
 
-A `Fold` that uses these classes keeps a few bytes for each message and turn instead of the messages. Each replacement
-has a digest of what it replaces. Two states are equal if these digests and the other parts of the states are equal.
+A `Fold` (the object that computes the state) that uses these classes keeps a few bytes for each message and turn
+instead of the messages. Each replacement has a digest of what it replaces. Two states are equal if these digests and
+the other parts of the states are equal.
 """
 
 from __future__ import annotations

@@ -288,9 +288,9 @@ class Checkpointer:
         """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
         given as a ref to an append, or asked for with `missing_blobs`.
 
-        Garbage collection then reads `heads`, and deletes the yielded blobs to which no listed thread refers. So a
-        store that keeps its listing of threads apart from the threads first makes sure that the listing has every
-        thread. If the store cannot make sure of that, this raises an error."""
+        Garbage collection then reads `heads`, and deletes the yielded blobs to which no listed thread refers. So if a
+        store lists threads from an index apart from the threads themselves, this method first makes sure that no thread
+        is missing from the index, and raises an error if it cannot."""
 
     def close(self) -> None:
         """Wait for calls under way, then close files and connections. Closing twice does nothing."""
@@ -402,8 +402,9 @@ class HTTPCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> HTTPCheckpointer:
-        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`; or, at a unix
-        socket, `http://localhost?socket=/path`. The token comes from the environment variable `CLEW_TOKEN`."""
+        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`, where the path
+        `/base` is put before all paths of requests; or, at a unix socket, `http://localhost?socket=/path`. The token
+        comes from the environment variable `CLEW_TOKEN`."""
 
 class MemoryCheckpointer(Checkpointer):
     """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process

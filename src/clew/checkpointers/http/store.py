@@ -106,8 +106,9 @@ class HTTPCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> HTTPCheckpointer:
-        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`; or, at a unix
-        socket, `http://localhost?socket=/path`. The token comes from the environment variable `CLEW_TOKEN`."""
+        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`, where the path
+        `/base` is put before all paths of requests; or, at a unix socket, `http://localhost?socket=/path`. The token
+        comes from the environment variable `CLEW_TOKEN`."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:

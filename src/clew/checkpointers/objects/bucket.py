@@ -84,8 +84,8 @@ class Bucket(Protocol):
     help, and `Unavailable` if it cannot."""
 
     async def get(self, key: str, start: int = 0, size: int | None = None) -> Found | None:
-        """Read an object. With `size`, read only that many bytes of it from `start`, fewer if the object ends before.
-        Returns None if the object does not exist."""
+        """Read an object. With `size`, read only that many bytes of it from `start`, fewer if the object ends before;
+        without `size`, read all of it. Returns None if the object does not exist."""
 
     async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
         """Write an object atomically, and return its new tag. If `when` is a tag, raises `Refused` unless the object is

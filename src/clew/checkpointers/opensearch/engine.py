@@ -86,14 +86,16 @@ class Engine:
         self._closed = False
 
     async def get(self, index: str, key: str, fields: str) -> Answer | None:
-        """Read these fields of a document, as they are after the last write to it. `fields` are names separated by
-        commas. Returns None if the document does not exist."""
+        """Read these fields of a document, as they are after the last write to it, and return the cluster's answer,
+        which has them under `_source`. `fields` are names separated by commas. Returns None if the document does not
+        exist."""
         answer = await self.call("GET", f"/{index}/_doc/{quote(key)}", {**_PRIMARY, "_source_includes": fields})
         return answer if answer["found"] else None
 
     async def get_all(self, index: str, keys: Sequence[str], fields: str | None) -> list[Answer | None]:
-        """Read several documents. Returns them in the order of `keys`, with None for each that does not exist. `fields`
-        are names separated by commas; with None the documents have no content and only show that they exist."""
+        """Read several documents. Returns the cluster's answer for each, in the order of `keys`, and None for each that
+        does not exist. `fields` are names separated by commas; an answer has these fields under `_source`. With None as
+        `fields`, the answers only show which documents exist."""
         if not keys:
             return []
         source = {"_source": "false"} if fields is None else {"_source_includes": fields}
