@@ -88,9 +88,9 @@ class Checkpointer(ABC):
         digests of the blobs that the frames refer to; `at` is the number of frames before the append.
 
         - **Durable**: when the call returns, everything written survives a power cut. A partial append is never visible.
-        - **Conditional**: the log must have exactly `at` frames and the head's `log_id`. Otherwise the call raises
-          `Conflict` and writes nothing. A thread that does not exist has 0 frames and takes the `log_id` it is given.
-          `at=0` on a log that has frames is a conflict.
+        - **Conditional**: the log must have exactly `at` frames, and the id that the head names as `log_id` (random, chosen
+          at the first append). Otherwise the call raises `Conflict` and writes nothing. A thread that does not exist has
+          0 frames and takes the `log_id` it is given. `at=0` on a log that has frames is a conflict.
         - **Idempotent**: a repeated append is no conflict. If the log with this `log_id` already holds exactly these
           frames at `at`, the call succeeds and changes nothing. So after `Unavailable` the same call can always be
           repeated.
@@ -106,8 +106,9 @@ class Checkpointer(ABC):
 
     @abstractmethod
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
-        """Return the frames from number `start` up to, not including, `stop`, in order. Frames are numbered from 0;
-        numbers past the end of the log are ignored. Returns an empty list if the thread does not exist."""
+        """Return the frames from number `start` up to, not including, `stop`, in order; without `stop`, up to the end
+        of the log. Frames are numbered from 0; numbers past the end are ignored. Returns an empty list if the thread
+        does not exist."""
 
     @abstractmethod
     async def head(self, thread_id: str) -> Head | None:
@@ -165,9 +166,10 @@ class Checkpointer(ABC):
         """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
         given as a ref to an append, or asked for with `missing_blobs`.
 
-        Garbage collection then reads `heads`, and deletes the yielded blobs to which no listed thread refers. So a
-        store that keeps its listing of threads apart from the threads first makes sure that the listing has every
-        thread. If the store cannot make sure of that, this raises an error."""
+        Garbage collection then reads `heads`, and deletes the yielded blobs to which no listed thread refers. So if a
+        store lists threads from an index apart from the threads themselves, this method first makes sure that no thread
+        is missing from the index, and raises an error if it cannot.
+        """
 
     @abstractmethod
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:

@@ -22,9 +22,9 @@ _MOST_LOGS = 1000
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """The mark of one thread, which says what this machine has seen of it. `logs` has an item for each log that the
-    thread has had, because a thread that is deleted and made again gets a new log. It maps the log's id to the number
-    of frames and the digest of the last frame. The newest log is the last item."""
+    """The mark of one thread, which says what this machine has seen of it. `logs` maps the id of each log that the
+    thread has had to the number of the log's frames and the digest of the last frame. A thread that is deleted and made
+    again gets a new log; the newest log is the last item."""
 
     logs: dict[str, tuple[int, str]]
 

@@ -99,9 +99,10 @@ class Patience:
         )
 
     async def limit(self, work: Awaitable[T], *, is_progress: bool = True) -> T:
-        """Await this work and return its result. If there is no progress for too long, cancels the work and raises
-        `Unavailable`. When the work returns a result, that counts as progress of the server too. Pass
-        `is_progress=False` for work that can return without an answer from the server."""
+        """Await this work and return its result. If the server makes no progress for `seconds`, the time that this
+        object was made with, cancels the work and raises `Unavailable`. When the work returns a result, that counts as
+        progress of the server too. Pass `is_progress=False` for work that can return without an answer from the
+        server."""
         task = asyncio.current_task()
         assert task is not None, "only a task can wait"  # noqa: S101 - said before
         before = task.cancelling()
@@ -121,10 +122,10 @@ class Patience:
         return result
 
     async def finish(self, job: Job) -> Any:
-        """Await a job (work done elsewhere, which cannot be cancelled), and return its result. If there is no progress
-        for too long, raises `Unavailable`, although the work of the job may go on; its result is then ignored. If the
-        caller is cancelled, its cancellation is raised when the job has ended, with the error of the job as its
-        `__cause__`."""
+        """Await a job (work done elsewhere, which cannot be cancelled), and return its result. If the server makes no
+        progress for `seconds`, the time that this object was made with, raises `Unavailable`, although the work of the
+        job may go on; its result is then ignored. If the caller is cancelled, its cancellation is raised when the job
+        has ended, with the error of the job as its `__cause__`."""
 
         def give_up() -> None:
             job.error = self.error()
@@ -139,8 +140,9 @@ class Patience:
             self.leave(waiting)
 
     def enter(self, expire: Callable[[], object]) -> Waiting:
-        """Begin to watch a call that starts now. `expire` is called without arguments if the call makes no progress for
-        too long. Call `leave` when the call has ended."""
+        """Begin to watch a call that starts now. `expire` is called without arguments if the server makes no progress
+        for `seconds`, the time that this object was made with. Call `leave` with the returned object when the call has
+        ended."""
         loop = asyncio.get_running_loop()
         waiting = Waiting(loop.time(), expire)
         self._seen = _UNSEEN
@@ -163,7 +165,7 @@ class Patience:
     @contextmanager
     def uploading(self, size: int) -> Iterator[None]:
         """Give calls more time during the `with` block, in which `size` bytes are sent in a way whose progress cannot
-        be seen. They get one more second for each `SLOWEST_UPLOAD` bytes, and none for less than 64 KiB."""
+        be seen. They get one more second for each MiB (`SLOWEST_UPLOAD`), and none for less than 64 KiB."""
         if size < _SMALL:
             yield
             return
@@ -195,7 +197,9 @@ class Patience:
         self._timer = loop.call_later(self._due - now, self._check)
 
     def _check(self) -> None:
-        """End the calls that have made no progress for too long, and set the timer for the next check."""
+        """End the calls that have made no progress for `seconds`, the time that this object was made with, and set the
+        timer for the next check. If the check itself runs late, because this process was held up, repeats it a little
+        later instead."""
         self._timer = None
         if not self._waiting:
             return

@@ -103,9 +103,9 @@ def given_options(query: str, known: Collection[str], shown: str) -> dict[str, s
 
 
 def file_options(url: str) -> tuple[str, dict[str, str]]:
-    """Split the URL of a local file or folder into the part before its options, and the options by name. The only one
-    is `timeout`, the seconds without progress after which a call ends. Raises `InvalidInput` for any other, and for a ?
-    without an option, because a path with a ? may have been meant."""
+    """Split the URL of a local file or folder into the part before its options, and the options by name. The only
+    option is `timeout`, the seconds without progress after which a call ends. Raises `InvalidInput` for any other
+    option, and for a ? without an option, because a path with a ? may have been meant."""
     named, mark, query = url.partition("?")
     given = given_options(query, ("timeout",), without_options(url))
     if mark and not given:

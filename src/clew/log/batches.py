@@ -1,5 +1,5 @@
-"""Decode many frames of a log together, which is faster than one by one. Works for ordinary frames only: small ones
-that are not encrypted and refer to no blobs.
+"""Decode many frames of a log together, which is faster than one by one. Works for ordinary frames only: of at most 64
+KiB when decompressed, not encrypted, and without references to blobs.
 
 Most of the time is spent on decompression, for which zstd does not need the interpreter lock. So if a processor is
 free, another OS thread decompresses the next frames while this one decodes.
@@ -54,8 +54,9 @@ def decode_ordinary(frames: Sequence[bytes], keys: Keyring | None = None) -> Dec
     """Decode these frames together, in half the time that `decode_frame` takes for them one by one. Returns a pair for
     each frame, in order: the time recorded in the frame, in microseconds since 1970, and the frame's entries.
 
-    Returns None if there are `keys`, or if a frame is damaged, large, encrypted or refers to blobs. Then the caller has
-    to decode each frame with `decode_frame`, which can decrypt, and raises an error that says what is wrong.
+    Returns None if there are `keys`, or if a frame is damaged or encrypted, refers to blobs, or has more than 64 KiB
+    when decompressed. Then the caller has to decode each frame with `decode_frame`, which can decrypt, and raises an
+    error that says what is wrong.
     """
     return None if keys is not None else _decode_checked(frames, lambda: _bodies(frames))
 
@@ -63,8 +64,8 @@ def decode_ordinary(frames: Sequence[bytes], keys: Keyring | None = None) -> Dec
 def decode_in_parts(frames: list[bytes], keys: Keyring | None = None) -> Iterator[tuple[list[bytes], Decoded | None]]:
     """Decode a long list of frames in parts. Moves the frames of each part out of `frames`, until that list is empty.
     Yields a pair for each part: its frames, and a list with the time and the entries of each frame. In place of that
-    list comes None if the frames cannot be decoded together, because there are `keys`, or because a frame is damaged,
-    large, encrypted or refers to blobs.
+    list comes None if the frames cannot be decoded together, because there are `keys`, or because a frame is damaged or
+    encrypted, refers to blobs, or has more than 64 KiB when decompressed.
 
     If a processor is free, another OS thread decompresses the next part meanwhile.
     """
@@ -94,7 +95,8 @@ def _taken(frames: list[bytes], count: int) -> list[bytes]:
 def _decode_checked(frames: Sequence[bytes], bodies: Callable[[], Iterable[Any]]) -> Decoded | None:
     """Check the digests of these frames, decode them, and return a pair for each: the time recorded in the frame, in
     microseconds since 1970, and its entries. `bodies` is a function that returns the decompressed bodies (encoded
-    entries) of the frames. Returns None if a frame is damaged, large, encrypted or refers to blobs."""
+    entries) of the frames. Returns None if a frame is damaged or encrypted, refers to blobs, or has more than 64 KiB
+    when decompressed."""
     if (
         not {data[:2] for data in frames} <= _ORDINARY
         or min(map(len, frames), default=SMALLEST) < SMALLEST

@@ -49,7 +49,8 @@ _REFS = 1 + _COUNTS.size
 
 
 def pack_blob(data: bytes, keys: Keyring | None = None, least: int = 0) -> tuple[str, bytes]:
-    """Return the digest and the stored bytes of a value: compressed if that is smaller, encrypted if there are keys.
+    """Return the name of a blob and its bytes as they are stored: the value `data`, compressed if that is smaller, and
+    encrypted if there are `keys`. The name is the digest (blake3 in hex) of the stored bytes.
 
     If the bytes before encryption are fewer than `least`, zeros are added up to that length. This is needed for values
     that take much memory when decoded: readers refuse them if they are stored in too few bytes.
@@ -65,8 +66,8 @@ def pack_blob(data: bytes, keys: Keyring | None = None, least: int = 0) -> tuple
 def pack_tree(
     data: bytes, trees: Sequence[str] = (), leaves: Sequence[str] = (), keys: Keyring | None = None
 ) -> tuple[str, bytes]:
-    """Return the digest and the stored bytes of a tree: a blob that has a value of its own, `data`, and points at other
-    blobs.
+    """Return the name of a tree and its bytes as they are stored. A tree is a blob that has a value of its own, `data`,
+    and points at other blobs. Its name is the digest (blake3 in hex) of the stored bytes.
 
     `trees` and `leaves` are the digests of these other blobs: trees may point at further blobs, leaves may not. In the
     stored bytes, these digests come first, in this order and never encrypted. The value follows, encrypted if there are
@@ -139,8 +140,8 @@ def unpack_blob(digest: str, packed: bytes, keys: Keyring | None = None) -> byte
 
 
 def may_spill(body: bytes) -> bool:
-    """Return whether a frame's body (its entries in msgpack) may contain a text or bytes of more than 65,535 bytes
-    (`SPILL_OVER`).
+    """Return False if a frame's body (its entries in msgpack) surely contains no text or bytes of more than 65,535
+    bytes (`SPILL_OVER`). If this returns True, it may contain one.
 
     Searches for 32-bit lengths, which only such long values have.
     """

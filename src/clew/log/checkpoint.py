@@ -164,8 +164,8 @@ def open_calls(
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The complete state of a thread at one point of its log. The same log gives the same checkpoint on every machine.
 
-    `messages` is the conversation as the model sees it. `history` holds every message ever recorded, also the rewound
-    and compacted ones. A rewind never reduces usage and cost: they have been paid.
+    `messages` is the conversation as the model sees it. `history` holds every message ever recorded, also those that a
+    rewind or a compaction took out of the conversation. A rewind never reduces usage and cost: they have been paid.
     """
 
     agent: str = ""
@@ -219,7 +219,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def turns(self) -> int:
-        """Number of model responses in the conversation, without the rewound ones."""
+        """Number of model responses so far, also those that a compaction replaced by a summary. Responses that a rewind
+        took back do not count."""
         return len(self.marks) - 1
 
     @property
@@ -266,8 +267,9 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def files_turn(self) -> int:
-        """Number of the turn at whose end the workspace's files were as the newest snapshot holds them. 0 stands for
-        the time before the first turn."""
+        """Number of the turn at whose end the workspace's files were as the newest snapshot holds them. That is the
+        newest turn or, if tool calls may have changed files since the snapshot, the turn before the first of those
+        calls. 0 stands for the time before the first turn."""
         return _files_turn(self.turns, self.changing)
 
     @property
@@ -302,22 +304,22 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def files_turn(self) -> int:
-        """Number of the turn at whose end the workspace's files were as the newest snapshot holds them. 0 stands for
-        the time before the first turn."""
+        """Number of the turn at whose end the workspace's files were as the newest snapshot holds them. That is the
+        newest turn or, if tool calls may have changed files since the snapshot, the turn before the first of those
+        calls. 0 stands for the time before the first turn."""
         return _files_turn(self.turns, self.changing)
 
 
 def snapshot_in(value: Any) -> WorkspaceSnapshot | None:
-    """Return the `WorkspaceSnapshot` entry (which names a snapshot of the workspace's files) that has these fields.
-    `value` is the list of the entry's fields in order, as a thread's state holds it. Returns None if `value` is None.
-    """
+    """Return a `WorkspaceSnapshot` entry, which names a snapshot of the workspace's files. `value` is the list of the
+    entry's fields in order, as a thread's state holds it. Returns None if `value` is None."""
     return WorkspaceSnapshot(*value) if value else None
 
 
 def changing_in(value: Any) -> WorkspaceChanging | None:
-    """Return the `WorkspaceChanging` entry (which says since which turn tool calls may have changed files) that has
-    these fields. `value` is the list of the entry's fields in order, as a thread's state holds it. Returns None if
-    `value` is None: then no files have changed since the newest snapshot."""
+    """Return a `WorkspaceChanging` entry, which says since which turn tool calls may have changed files. `value` is the
+    list of the entry's fields in order, as a thread's state holds it. Returns None if `value` is None: then no files
+    have changed since the newest snapshot."""
     return WorkspaceChanging(*value) if value else None
 
 

@@ -232,8 +232,9 @@ def _joined_body(groups: Sequence[Encoded], now: int | None) -> bytes:
 
 
 def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str, bytes]]:
-    """Encode a frame's body (its entries in msgpack) of more than 64 KiB. Returns the frame's flags, its payload (the
-    bytes between the frame's header and its digest) and the blobs that it needs: their bytes by digest.
+    """Encode a frame's body (its entries in msgpack) of more than 64 KiB. Returns the frame's flags (bits that say
+    whether the payload is compressed, and whether the body or parts of it are in blobs), its payload (the bytes between
+    the frame's header and its digest) and the blobs that it needs: their bytes by digest.
 
     Texts and bytes of more than 65,535 bytes are moved from the body to blobs. If the rest is still too large for a
     frame, it becomes a blob too, and the payload is that blob's digest. Readers refuse a payload that is too short for

@@ -67,12 +67,13 @@ _HAS_MANY = "multi_decompress_to_buffer" in zstandard.backend_features
 
 
 class NotCompressed(Exception):
-    """Raised if bytes cannot be decompressed, because they are not valid zstd data, or would unpack to too much: more
-    than 64 KiB (`ALWAYS`) and more than 40 times their size (`MAX_RATIO`)."""
+    """Raised if bytes cannot be decompressed, because they are not valid zstd data, or would unpack to more than 64 KiB
+    (`ALWAYS`). `Zstd.decompress` allows more, up to 40 times the size of the bytes (`MAX_RATIO`)."""
 
 
 class Zstd:
-    """Compresses and decompresses bytes with zstd. If the name of a dictionary's file is given, uses that dictionary.
+    """Compresses and decompresses bytes with zstd. Uses a dictionary if the constructor is given the name of a
+    dictionary's file.
 
     Each OS thread gets zstd objects of its own, because they must not be shared between OS threads.
     """
@@ -91,8 +92,8 @@ class Zstd:
         return small.ljust(len(data) // MAX_RATIO, b"\0") if len(data) > ALWAYS else small
 
     def compress_well(self, data: bytes) -> bytes:
-        """Compress at most 64 KiB (`ALWAYS`) and return the result, which has fewer bytes than `compress` gives. Takes
-        three times as long as `compress`."""
+        """Compress data and return the result, which has fewer bytes than `compress` gives. Takes three times as long
+        as `compress`. The data must have at most 64 KiB (`ALWAYS`), because `decompress` may refuse what more gives."""
         try:
             compressor: zstandard.ZstdCompressor = self._local.thrifty
         except AttributeError:

@@ -172,14 +172,15 @@ class Fold:
         return self._checkpoint(tuple(self._history), tuple(self._marked()), self._facts.all())
 
     def outline(self) -> tuple[Checkpoint, bytes]:
-        """Return the state without its fields `history`, `marks`, `facts`, and a digest of these. Needs an outline."""
+        """Return the state with empty fields `history`, `marks` and `facts`, and a digest of what belongs into these
+        fields. Works only if `outline` was `MessageOutline` when this object was made."""
         parts: list[Any] = [self._history, self._marked(), self._facts]
         return self._checkpoint((), (), ()), b"".join(part.digest() for part in parts)
 
     def sketch(self, *, all_facts: bool = False) -> Checkpoint:
-        """Return the current state in a form that takes little memory: with empty messages, and with `marks` (what the
-        model saw at the end of each turn) that can only be counted and read one by one. Without `all_facts`, it has only
-        the facts (values that hold from a turn on) that hold now. Returns the complete state if there is no outline."""
+        """Return the current state in little memory: with empty messages, and with `marks` (what the model saw at the
+        end of each turn) that can only be counted and read one by one. Without `all_facts`, facts (values that hold
+        from a turn on) are left out if they hold no more. Returns the complete state if `Fold` got no `outline`."""
         marks, facts = self._marked(), self._facts
         if isinstance(marks, list) or isinstance(facts, Facts):
             return self.checkpoint()
@@ -242,8 +243,7 @@ class Fold:
         self.parent = entry.parent or self.parent
 
     def _messages(self, entries: Iterable[Any]) -> None:
-        """Add the messages of consecutive `MessageAdded` entries. One loop handles them all, because most entries are
-        messages: with a function call for each entry it would take 1.5 times as long (measured)."""
+        """Add the messages of consecutive `MessageAdded` entries, in one loop, which is faster than a call for each."""
         history, marks = self._history, self._marks
         for entry in entries:
             message = entry.message
@@ -293,7 +293,7 @@ class Fold:
 
     def _marked(self) -> list[Ranges] | ViewOutline:
         """Return, for each turn, which messages the model saw at its end, as ranges (start, stop) of indices in the
-        history. Those of the current turn change with every tool result, so they are computed only here."""
+        history. The ranges of the current turn change with every tool result, so only this method computes them."""
         if self._turn_grows:
             one_range = not self._older and self._view_end >= 0
             self._marks[-1] = ((self._view_start, self._view_end),) if one_range else self._view()
@@ -301,7 +301,7 @@ class Fold:
         return self._marks
 
     def _add_results(self, message: Tool) -> None:
-        """Add a tool message, the results of tool calls, to the turn with these calls. Then none of them is open."""
+        """Add a tool message, the results of tool calls, to the turn with these calls. It then has no open calls."""
         self._add(message)
         self._turn_grows = True
         self._settle()
@@ -342,7 +342,7 @@ class Fold:
             self._close_turn()
 
     def _close_turn(self) -> None:
-        """If a turn has calls without a result, end it: join the results so far, if any, to one tool message."""
+        """If a turn has open calls, close them: join the results so far, if any, to one message of the history."""
         if self._open < 0:
             return
         if self._results:
@@ -371,7 +371,7 @@ class Fold:
         self.seconds += entry.seconds
 
     def _is_open(self, entry: ToolIntent | ToolOutcome | StepIntent | StepOutcome) -> bool:
-        """Return whether this entry is about the newest response with tool calls, and not all of them are done."""
+        """Return whether this entry is about a call of the response whose tool calls are not all done yet."""
         return entry.message == self._open >= 0 <= entry.index < self._waiting + len(self._results)
 
     def _intent(self, entry: ToolIntent) -> None:

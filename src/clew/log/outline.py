@@ -1,8 +1,9 @@
 """Small replacements for the parts of a thread's state that grow with its log, so that the state can be computed from a
 log of any length in little memory.
 
-A `Fold` that uses these classes keeps a few bytes for each message and turn instead of the messages. Each replacement
-has a digest of what it replaces. Two states are equal if these digests and the other parts of the states are equal.
+A `Fold` (the object that computes the state) that uses these classes keeps a few bytes for each message and turn
+instead of the messages. Each replacement has a digest of what it replaces. Two states are equal if these digests and
+the other parts of the states are equal.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class MessageRoles(list[Message]):
     """A thread's history in little memory: a list that holds, in place of each message, an empty message of the same
     role.
 
-    The newest response is kept whole, because its calls may still be open. A message for which the function `keep`
-    returns True is kept whole too.
+    The newest response is kept whole, because its calls may still be open. The constructor can be given a function
+    `keep`: a message for which it returns True is kept whole too.
     """
 
     __slots__ = ("_keep", "_open")
@@ -129,9 +130,10 @@ class ViewOutline:
         self._stops.append(stop)
 
     def _packed(self, view: Ranges) -> tuple[int, tuple[int, int]]:
-        """Store all ranges of a view but the last one in the list `_shared`, unless they are its last item already.
-        Return their index in that list, and the last range. A view is the messages that the model saw at the end of a
-        turn, as ranges of indices. For an empty view, the index is -1 and the range is (0, 0)."""
+        """Split a view (the messages that the model saw at the end of a turn, as ranges of indices) into its last range
+        and the other ranges. Store the others as one item at the end of the list `_shared`, unless its last item is
+        equal. Return the index of that item, and the last range. For an empty view, the index is -1 and the range is
+        (0, 0)."""
         if not view:
             return -1, (0, 0)
         older = view[:-1]

@@ -47,7 +47,8 @@ def _tree(fact: Fact) -> str:
 
 
 def rename_trees(entries: Iterable[Logged], names: Mapping[str, str]) -> list[Logged]:
-    """Return these entries with the digest of each snapshot replaced. `names` has the new digest for each old one.
+    """Return these entries with the digest of each snapshot replaced. `names` must have the new digest for each old
+    one.
 
     A copy of a thread needs this if it is encrypted with another key, because the same files then have another digest.
     """

@@ -66,8 +66,8 @@ value."""
 
 
 class TooHeavy(Exception):
-    """Raised if data would take too much memory when decoded: more than 48 times (`TIMES`) its stored size plus 8 MiB
-    (`FLOOR`)."""
+    """Raised if data would take too much memory when decoded: more than 8 MiB (`FLOOR`) plus 48 times (`TIMES`) its
+    stored size."""
 
     def __init__(self) -> None:
         super().__init__(f"it would take more than {TIMES} times its own size in memory")

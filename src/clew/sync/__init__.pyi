@@ -269,9 +269,9 @@ class Checkpointer:
         digests of the blobs that the frames refer to; `at` is the number of frames before the append.
 
         - **Durable**: when the call returns, everything written survives a power cut. A partial append is never visible.
-        - **Conditional**: the log must have exactly `at` frames and the head's `log_id`. Otherwise the call raises
-          `Conflict` and writes nothing. A thread that does not exist has 0 frames and takes the `log_id` it is given.
-          `at=0` on a log that has frames is a conflict.
+        - **Conditional**: the log must have exactly `at` frames, and the id that the head names as `log_id` (random, chosen
+          at the first append). Otherwise the call raises `Conflict` and writes nothing. A thread that does not exist has
+          0 frames and takes the `log_id` it is given. `at=0` on a log that has frames is a conflict.
         - **Idempotent**: a repeated append is no conflict. If the log with this `log_id` already holds exactly these
           frames at `at`, the call succeeds and changes nothing. So after `Unavailable` the same call can always be
           repeated.
@@ -288,9 +288,9 @@ class Checkpointer:
         """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
         given as a ref to an append, or asked for with `missing_blobs`.
 
-        Garbage collection then reads `heads`, and deletes the yielded blobs to which no listed thread refers. So a
-        store that keeps its listing of threads apart from the threads first makes sure that the listing has every
-        thread. If the store cannot make sure of that, this raises an error."""
+        Garbage collection then reads `heads`, and deletes the yielded blobs to which no listed thread refers. So if a
+        store lists threads from an index apart from the threads themselves, this method first makes sure that no thread
+        is missing from the index, and raises an error if it cannot."""
 
     def close(self) -> None:
         """Wait for calls under way, then close files and connections. Closing twice does nothing."""
@@ -351,8 +351,9 @@ class Checkpointer:
         last use is set to now."""
 
     def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
-        """Return the frames from number `start` up to, not including, `stop`, in order. Frames are numbered from 0;
-        numbers past the end of the log are ignored. Returns an empty list if the thread does not exist."""
+        """Return the frames from number `start` up to, not including, `stop`, in order; without `stop`, up to the end
+        of the log. Frames are numbered from 0; numbers past the end are ignored. Returns an empty list if the thread
+        does not exist."""
 
     def refs(self, thread_id: str) -> set[str]:
         """Return the digests of all blobs that this thread refers to: all that were given as `refs` to its appends.
@@ -384,8 +385,8 @@ class HTTPCheckpointer(Checkpointer):
     also be an option of the URL. `tls` replaces the default TLS settings, which trust the authorities that the system
     trusts.
 
-    The size of an answer is limited: a blob may have `max_blob` bytes, everything else what the limits of every store
-    allow. If a server sends more, the call raises `Unavailable`.
+    The size of an answer is limited: a blob may have `max_blob` bytes (256 MiB by default), a frame 4 MiB, a head 1
+    MiB, the list of a thread's refs 128 MiB. If a server sends more, the call raises `Unavailable`.
     """
 
     def __init__(
@@ -401,8 +402,9 @@ class HTTPCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> HTTPCheckpointer:
-        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`; or, at a unix
-        socket, `http://localhost?socket=/path`. The token comes from the environment variable `CLEW_TOKEN`."""
+        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`, where the path
+        `/base` is put before all paths of requests; or, at a unix socket, `http://localhost?socket=/path`. The token
+        comes from the environment variable `CLEW_TOKEN`."""
 
 class MemoryCheckpointer(Checkpointer):
     """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process

@@ -52,7 +52,8 @@ class FileLocks:
     def lock(self, fd: int, path: str | Path, *, shared: bool) -> None:
         """Lock this open file. Several locks with `shared=True` can be held on a file at the same time; a lock with
         `shared=False` excludes all others. If another lock is in the way, raises `PutOff`, so that the caller tries
-        again later, or `Unavailable` if that has lasted for too long. `path` names the file in the error."""
+        again later. Raises `Unavailable` instead if the call has waited for `seconds`, the time that this object was
+        made with, and nobody has written to the file meanwhile. `path` names the file in the error."""
         if files.try_lock(fd, shared=shared):
             return
         call: Call = self._here.call

@@ -37,7 +37,8 @@ _LEFT_BY_SYSTEMS = {".DS_Store", "lost+found"}
 
 
 class Root:
-    """The folder of a file store, and in it the folder of one namespace, a separate part of the store (`space`)."""
+    """The folder of a file store. Its attribute `space` is a folder in it: that of one namespace, a separate part of
+    the store."""
 
     def __init__(self, path: Path, namespace: str, locks: FileLocks) -> None:
         self.path = path

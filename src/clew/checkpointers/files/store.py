@@ -171,9 +171,9 @@ class FileCheckpointer(Checkpointer):
             await apart(pool.stop)
 
     async def _run(self, work: Callable[[], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Open the store if it is not yet open, run this function on an OS thread of the worker pool, and return its
-        result. `loop` is the event loop of the caller. An `OSError` or a `MemoryError` is raised as the `ClewError` that
-        explains it."""
+        """Run this function on an OS thread of the worker pool, and return its result. Before it, create or check the
+        store's folder if that has not been done yet. `loop` is the event loop of the caller. An `OSError` or a
+        `MemoryError` is raised as the `ClewError` that explains it."""
 
         call = Call()
 

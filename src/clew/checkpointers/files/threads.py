@@ -52,8 +52,9 @@ class ThreadFiles:
         """Add frames and refs (digests of blobs) to a thread, and replace its head. `at` is the number of frames that
         the log must have before. Writes nothing if the log already holds these frames there.
 
-        Raises `Conflict` if the log has another number of frames or another id than `head` says, and `MissingBlob` if
-        the store lacks a blob. `ask` returns whether nobody waits for the append any more; if so, raises `Unavailable`.
+        Raises `Conflict` if the log does not have exactly `at` frames or its id is not the `log_id` of `head`, and
+        `MissingBlob` if the store lacks a blob. `ask` returns whether nobody waits for the append any more; if so,
+        raises `Unavailable`.
         """
         key = thread_key(thread_id)
         create = at == 0 and len(frames) > 0

@@ -255,8 +255,8 @@ class Client:
             ) from None
 
     def _error(self, failure: Failure, thread_id: str | None) -> ClewError:
-        """Return the Clew error for a failure that the server reported. It is of the same kind as the error that was
-        raised there, by the store behind the server or by the server itself."""
+        """Return the Clew error for a failure that the server reported. The failure's code decides the kind of error,
+        and `thread_id` is the thread that the error names."""
         match failure.code:
             case "conflict":
                 return rebuild(Conflict, (failure.message,), {"thread_id": thread_id})
@@ -333,7 +333,8 @@ class Pool:
         is called with them. `begin` returns a function, which is then called with each piece of the answer's body.
 
         Raises `NotSent` if no connection could be made. Raises OSError, EOFError or an h11 error if it is unknown
-        whether the server handled the request, and `Unavailable` if nothing is sent or received for too long.
+        whether the server handled the request, and `Unavailable` if nothing is sent or received for the checkpointer's
+        `timeout`.
         """
         async with self._slots:
             connection = self._reusable() or await self._connect()

@@ -66,8 +66,8 @@ class HTTPCheckpointer(Checkpointer):
     also be an option of the URL. `tls` replaces the default TLS settings, which trust the authorities that the system
     trusts.
 
-    The size of an answer is limited: a blob may have `max_blob` bytes, everything else what the limits of every store
-    allow. If a server sends more, the call raises `Unavailable`.
+    The size of an answer is limited: a blob may have `max_blob` bytes (256 MiB by default), a frame 4 MiB, a head 1
+    MiB, the list of a thread's refs 128 MiB. If a server sends more, the call raises `Unavailable`.
     """
 
     def __init__(
@@ -106,8 +106,9 @@ class HTTPCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> HTTPCheckpointer:
-        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`; or, at a unix
-        socket, `http://localhost?socket=/path`. The token comes from the environment variable `CLEW_TOKEN`."""
+        """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`, where the path
+        `/base` is put before all paths of requests; or, at a unix socket, `http://localhost?socket=/path`. The token
+        comes from the environment variable `CLEW_TOKEN`."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:

@@ -105,9 +105,9 @@ class Engine:
     # Appends
 
     def _look(self) -> None:
-        """Start transactions for the queued appends, but let at most `WRITERS` transactions run at once. `submit`,
-        which queues an append, schedules this to run after all asyncio tasks that are ready. So the appends of many
-        tasks go out together."""
+        """Start transactions for the queued appends, but let at most two (`WRITERS`) run at once. `submit`, which
+        queues an append, schedules this to run after all asyncio tasks that are ready. So the appends of many tasks go
+        out together."""
         self._woken = False
         while self._batches < WRITERS and (batch := self._gather()):
             self._batches += 1
@@ -159,7 +159,7 @@ class Engine:
 
     async def _try(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Call `work` with an open connection and return its result. After a temporary failure, call it again, at most
-        `RESENDS` times. Raises a Clew error if it still fails, or fails in a way that is not temporary."""
+        10 times (`RESENDS`). Raises a Clew error if it still fails, or fails in a way that is not temporary."""
         attempt = 0
         while True:
             if attempt:  # a random pause, so that two conflicting transactions do not retry in step

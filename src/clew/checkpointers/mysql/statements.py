@@ -28,11 +28,12 @@ _ORDER = {"updated": b"updated DESC, thread_key DESC", "created": b"created DESC
 
 
 def _index(query: HeadQuery) -> bytes:
-    """Return the index hint for the SQL statement that lists the heads of a query, or empty bytes if it needs none. A
-    page after the first needs a hint. With it, the server reads the index from where the page begins. Without it, the
-    server reads from the newest head on, and drops all heads before the page.
+    """Return the index hint for the SQL statement that lists the heads of a query, or empty bytes if it needs none.
 
-    A query for a prefix or a parent needs no hint: there are indexes for these two, which the server finds by itself.
+    A query with a cursor, which asks for a page after the first, needs a hint. With it, the server reads the index from
+    where the page begins. Without it, the server reads from the newest head on, and drops all heads before the page. A
+    query for a prefix of ids or for a parent thread needs no hint even then: there are indexes for these two, which the
+    server finds by itself.
     """
     is_later = query.cursor is not None and not query.prefix and query.parent is None
     return b" FORCE INDEX (by_%b)" % query.order.encode() if is_later else b""

@@ -237,7 +237,7 @@ class MySQLCheckpointer(Checkpointer):
 
 
 def _rows_of(blobs: dict[bytes, bytes]) -> Iterator[tuple[bytes, int, bytes]]:
-    """Split each blob into stretches of at most `_PART` bytes. Yields a row for each stretch: the blob's digest, the
+    """Split each blob into stretches of at most 1 MiB (`_PART`). Yields a row for each stretch: the blob's digest, the
     number of the stretch in its blob, counted from 0, and its bytes. An empty blob is one row with no bytes."""
     for digest, data in blobs.items():
         for part, start in enumerate(range(0, max(1, len(data)), _PART)):

@@ -262,10 +262,11 @@ class ObjectBlobs:
         return isinstance(state, Record) and state.touched <= before
 
     async def _doom(self, digest: str, before: int) -> str | None:
-        """Mark a blob as deleted, unless its time of last use is later than `before`: replace its record (the small
-        object that each blob has) by a dead record, a few bytes that say that the blob is deleted. The caller has to
-        delete the dead record. Returns the name of the object with the blob's bytes, which the caller has to delete
-        too; it is empty if they were in the record. Returns None if the blob stays or does not exist."""
+        """Mark a blob as deleted, unless its time of last use is later than `before`, in microseconds since 1970:
+        replace its record (the small object that each blob has) by a dead record, a few bytes that say that the blob is
+        deleted. The caller has to delete the dead record. Returns the name of the object with the blob's bytes, which
+        the caller has to delete too; it is empty if they were in the record. Returns None if the blob stays or does not
+        exist."""
         found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
         state = None if found is None else self._read(digest, found)
         if found is None or not isinstance(state, Record) or max(state.touched, micros(found.modified)) > before:
@@ -299,9 +300,9 @@ class ObjectBlobs:
         that this process owns. `elapsed` returns how many seconds have passed since a moment just before this process
         became their owner.
 
-        Only one request is sent, and none after `IN_TIME` seconds. As soon as a dead record is deleted, others may put
-        the blob again, and a second request would delete the object that they wrote. If the request fails, a later
-        cleanup deletes the records.
+        Only one request is sent, and none after 20 of these seconds (`IN_TIME`). As soon as a dead record is deleted,
+        others may put the blob again, and a second request would delete the object that they wrote. If the request
+        fails, a later cleanup deletes the records.
         """
         await self._bucket.delete_once(keys, lambda: elapsed() <= IN_TIME)
 

@@ -84,8 +84,8 @@ class Bucket(Protocol):
     help, and `Unavailable` if it cannot."""
 
     async def get(self, key: str, start: int = 0, size: int | None = None) -> Found | None:
-        """Read an object. With `size`, read only that many bytes of it from `start`, fewer if the object ends before.
-        Returns None if the object does not exist."""
+        """Read an object. With `size`, read only that many bytes of it from `start`, fewer if the object ends before;
+        without `size`, read all of it. Returns None if the object does not exist."""
 
     async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
         """Write an object atomically, and return its new tag. If `when` is a tag, raises `Refused` unless the object is
@@ -180,8 +180,8 @@ class PatientBucket:
                 after = chunk[-1].key
 
     async def _ask(self, request: Callable[[], Awaitable[T]], size: int = 0) -> T:
-        """Make a request that sends `size` bytes, retry it if it fails, and return its answer. While `AT_ONCE` requests
-        are under way, waits for one of them to end."""
+        """Make a request that sends `size` bytes, retry it if it fails, and return its answer. While 32 requests
+        (`AT_ONCE`) are under way, waits for one of them to end."""
         return await self._patience.limit(self._in_turn(request, size))
 
     async def _in_turn(self, request: Callable[[], Awaitable[T]], size: int) -> T:
@@ -214,10 +214,9 @@ class PatientBucket:
 
 
 class _Retries:
-    """Decides whether a failed request is tried again, and makes the pauses between the attempts. `seconds`, counted
-    from the construction of this object, is how long new attempts may begin; with 0 the request is not tried again. The
-    first pause is `PAUSE` seconds. Each further one is twice as long, at most `LONGEST_PAUSE`. `where` names the bucket
-    in errors."""
+    """Decides whether a failed request is tried again, and makes the pauses between the attempts. No attempt begins
+    later than `seconds` after the construction of this object; with 0 the request is not tried again. The first pause
+    is 0.1 seconds. Each further one is twice as long, at most 1 second. `where` names the bucket in errors."""
 
     def __init__(self, where: str, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -226,7 +225,8 @@ class _Retries:
 
     async def wait(self, error: Transient) -> None:
         """Wait, longer each time, and return when the request that failed with `error` is to be tried again. If the
-        next attempt would begin too late, raises `Unavailable`, with the text of `error`, at once."""
+        time in which attempts may begin would end before that, raises `Unavailable`, with the text of `error`, at
+        once."""
         if time.monotonic() + self._pause > self._end:
             raise Unavailable(
                 f"{self._where} cannot be reached or does not answer ({error}). "
@@ -278,7 +278,8 @@ async def _test(bucket: PatientBucket, key: str, where: str) -> Clock:
 
 def _ahead(modified: int, began: int, ended: int) -> int:
     """Estimate by how many microseconds the server's clock is ahead of this machine's; negative if it is behind.
-    Returns 0 if the two may well agree. All arguments are in microseconds since 1970.
+    Returns 0 unless the clocks surely differ by more than 3 seconds (`NOTICED`). All arguments are in microseconds
+    since 1970.
 
     `modified` is when an object was written, by the server's clock, which may be cut to the second. `began` and `ended`
     are moments before and after that, by this machine's clock. They may be many seconds apart, because a request can

@@ -123,8 +123,8 @@ def thread_object(
 ) -> bytes:
     """Return the bytes of the object in a bucket that holds a thread. `head` is the thread's head as msgpack. `packs`
     lists the thread's packs, which are stored groups of older frames. `tail` and `refs` are the frames and the digests
-    of blobs that are not in a pack yet; `rewritten` is the number of bytes written for them since the last pack was
-    made."""
+    of blobs that are not in a pack yet. Every append writes these again; `rewritten` is the number of bytes that all
+    appends since the last pack was made have written for them."""
     joined = b"".join(tail)
     index = _encode(
         Index(packs, tuple(map(len, tail)), b"".join(map(bytes.fromhex, refs)), checksum(joined), rewritten)
@@ -192,7 +192,7 @@ def dead_record(since: int) -> bytes:
 def is_dead(data: bytes) -> bool:
     """Return whether `data` is a dead record, the object that a bucket holds in place of a deleted blob or thread.
     Raises `BadObject` if it is damaged, and `NewerObject` if it has a later format version. `data` is an object or at
-    least its first `DEAD_SIZE` bytes."""
+    least its first 24 bytes (`DEAD_SIZE`)."""
     return data[:3] == b"CLD" and isinstance(read_record(data), Dead)
 
 

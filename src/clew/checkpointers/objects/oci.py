@@ -252,7 +252,7 @@ def _forget(running: asyncio.Future[Any]) -> None:
 
 def _is_absent(error: Any) -> bool:
     """Return whether this error of the service means that the object does not exist. For a missing bucket or permission
-    the service returns the same status, but another code."""
+    the service returns the same status, but another code; then this returns False."""
     return bool(error.status == 404 and error.code == "ObjectNotFound")
 
 

@@ -188,7 +188,11 @@ class ObjectPacks:
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
         """Return how many of these packs, counted from the newest, are to be merged with `new` bytes of new frames into
-        one pack. A pack holds older frames of a thread; `packs` are sorted from old to new."""
+        one pack. A pack holds older frames of a thread; `packs` are sorted from old to new.
+
+        Small packs are merged so that a log has few packs and each byte is written again only a few times. Packs are
+        not merged if the merged pack would have more than 64 MiB.
+        """
         return merged_with([pack.size for pack in packs], new)
 
     async def write(

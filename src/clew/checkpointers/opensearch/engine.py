@@ -86,14 +86,16 @@ class Engine:
         self._closed = False
 
     async def get(self, index: str, key: str, fields: str) -> Answer | None:
-        """Read these fields of a document, as they are after the last write to it. `fields` are names separated by
-        commas. Returns None if the document does not exist."""
+        """Read these fields of a document, as they are after the last write to it, and return the cluster's answer,
+        which has them under `_source`. `fields` are names separated by commas. Returns None if the document does not
+        exist."""
         answer = await self.call("GET", f"/{index}/_doc/{quote(key)}", {**_PRIMARY, "_source_includes": fields})
         return answer if answer["found"] else None
 
     async def get_all(self, index: str, keys: Sequence[str], fields: str | None) -> list[Answer | None]:
-        """Read several documents. Returns them in the order of `keys`, with None for each that does not exist. `fields`
-        are names separated by commas; with None the documents have no content and only show that they exist."""
+        """Read several documents. Returns the cluster's answer for each, in the order of `keys`, and None for each that
+        does not exist. `fields` are names separated by commas; an answer has these fields under `_source`. With None as
+        `fields`, the answers only show which documents exist."""
         if not keys:
             return []
         source = {"_source": "false"} if fields is None else {"_source_includes": fields}
@@ -161,8 +163,8 @@ class Engine:
         *,
         also: Collection[int] = (),
     ) -> Answer:
-        """Open the store if it is not yet open, make this request, and return the answer. Answers with the statuses
-        404, 409 and those in `also` are returned; every other error is raised."""
+        """Open the store if it is not yet open (the first opening creates its indices), make this request, and return
+        the answer. Answers with the statuses 404, 409 and those in `also` are returned; every other error is raised."""
         if not self._opened:
             await self._patience.limit(self._open())
         return await self.ask(method, path, params, body, also=also)
@@ -183,8 +185,8 @@ class Engine:
         also: Collection[int] = (),
     ) -> Answer:
         """Make this request and return the answer. Answers with the statuses 404, 409 and those in `also` are returned;
-        every other error is raised. Unlike `call`, this does not open the store first, so that it can be used while the
-        store is being opened."""
+        every other error is raised. Unlike `call`, this does not open the store first (check and create its indices),
+        so that it can be used while the store is being opened."""
         data = body if body is None or isinstance(body, bytes) else _encode(body)
         self._asking += 1
         try:
@@ -345,8 +347,8 @@ def _network_error(error: Exception) -> str:
 
 class _Json:
     """Passes request bodies to the OpenSearch client, and decodes answers from JSON. Request bodies are JSON as bytes
-    already, so they are not encoded here. A body of more than `_LARGE` bytes becomes a file object, which the client
-    sends in several parts, so that it does not block the event loop."""
+    already, so they are not encoded here. A body of more than 512 KiB becomes a file object, which the client sends in
+    several parts, so that it does not block the event loop."""
 
     mimetype = "application/json"
 

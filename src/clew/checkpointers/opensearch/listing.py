@@ -179,9 +179,9 @@ class Listing:
 
 
 def _columns(hit: Answer) -> dict[str, str]:
-    """Return the fields of a search result that were read from columns of the index, by name, in the form that the
-    fields of a document have. The head needs a change: a column gives it as URL-safe base64 without padding, a document
-    as standard base64 with padding."""
+    """Return the fields of a search result, by name, in the form that they have in a document. The result holds them as
+    doc values, which give the head as URL-safe base64 without padding; a document has it as standard base64 with
+    padding."""
     found = {name: str(value) for name, (value, *_) in hit.get("fields", {}).items()}
     if HEAD in found:
         head = found[HEAD].replace("-", "+").replace("_", "/")

@@ -162,8 +162,8 @@ class Indices:
 
 async def _clock(engine: Engine) -> Clock:
     """Ask a node of the cluster for its time, and return a `Clock` that tells the cluster's time. If the cluster does
-    not tell its time, the `Clock` tells this machine's time. It also does so if the two times differ by no more than
-    `NOTICED` seconds plus the time that the request took."""
+    not tell its time, the `Clock` tells this machine's time. It also does so if the two times differ by no more than a
+    second (`NOTICED`) plus the time that the request took."""
     asked = time.time()
     only = {"filter_path": "nodes.*.timestamp"}
     answer = await engine.ask("GET", "/_nodes/_local/stats/process", only, also=_NOT_FOR_US)

@@ -171,7 +171,7 @@ class DocumentPacks:
         one pack. A pack holds older frames of a thread; `packs` are sorted from old to new.
 
         Small packs are merged so that a log has few packs and each byte is written again only a few times. Fewer packs
-        are merged, or none, if the merged pack would otherwise have more than `LARGEST` bytes.
+        are merged, or none, if the merged pack would otherwise have more than 8 MiB (`LARGEST`).
         """
         count = merged_with([pack.size for pack in packs], new)
         while count and new + sum(pack.size for pack in packs[len(packs) - count :]) > LARGEST:
