@@ -42,11 +42,11 @@ attempt failed for lack of memory."""
 
 
 class _UncancelledTask(asyncio.Task[T]):
-    """An asyncio task that `asyncio.run` does not cancel when it ends. It waits for the task instead.
+    """An asyncio task that keeps running until it is done, although `asyncio.run` ends and cancels all tasks.
 
-    When `asyncio.run` ends, for example after a second Ctrl+C, it cancels every task and then runs the loop until all
-    tasks have ended. It calls `cancel` while the loop is not running; this class ignores such a call. A call of
-    `cancel` while the loop runs, for example by a timeout inside the task, works as usual.
+    When `asyncio.run` ends, for example after a second Ctrl+C, it calls `cancel` on every task and then runs the loop
+    until all tasks have ended. It calls `cancel` while the loop is not running; this class ignores such a call. A call
+    of `cancel` while the loop runs, for example by a timeout inside the task, works as usual.
     """
 
     def cancel(self, msg: Any | None = None) -> bool:

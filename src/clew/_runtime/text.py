@@ -134,9 +134,9 @@ def _is_in_emoji(text: str, at: int) -> bool:
 
 
 def visible_json(text: str) -> str:
-    """Return JSON text in which every character that `visible` would escape is written as a JSON escape such as
-    `\\u009b`, so that a terminal does not act on it. The value of the JSON stays the same, because such characters occur
-    only inside its strings."""
+    """Return JSON text in which every control character except tabs and line feeds, every character that changes the
+    direction of writing, and every one without width is written as a JSON escape such as `\\u009b`, so that a terminal
+    does not act on it. The value of the JSON stays the same, because such characters occur only inside its strings."""
     return _UNSEEN.sub(_json_escape, text)
 
 
@@ -155,7 +155,7 @@ def one_line(text: str, longest: int | None = None) -> str:
     tabs and longer gaps. If `longest` is given, the result has at most that many characters, and ends in
     an ellipsis if it was cut.
 
-    Of a long text only the beginning is looked at, so a text of any length takes the same time and memory.
+    With `longest`, only the beginning of a long text is looked at, so the time and memory needed do not grow with it.
     """
     if longest is None:
         return " ".join(visible(text).split())

@@ -262,7 +262,8 @@ class Engine:
         return await self._patience.limit(self._twice(work))
 
     async def _twice(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `work` with the connected client and return its result. Call it a second time if the connection broke."""
+        """Call `work` with the connected client and return its result. If the connection broke, call it a second time.
+        Raises a Clew error if that fails too, or at once for any other failure, such as a refused login."""
         async with self._turns:
             try:
                 return await work(await self._connected())

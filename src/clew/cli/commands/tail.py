@@ -151,7 +151,8 @@ class View(Protocol):
         not have it yet."""
 
     def end(self, reader: timelines.TimelineReader, head: Head) -> None:
-        """Finish the output, because no process works on the thread any more."""
+        """Finish the output, because no process works on the thread any more. `reader` has read what was
+        shown, and `head` is the thread's present summary."""
 
 
 class Follower:
