@@ -314,8 +314,9 @@ class WorkerPool:
             self._close(resource)
 
     def _do(self, job: Job, resource: Any) -> bool:
-        """Run a job and store its result. Returns False if the job was put off, so that it has no result yet. When the
-        pool stops, the job is not put off: this OS thread waits, and then runs it again."""
+        """Run a job with the `resource` of this OS thread, such as a connection, and store its result. Returns False if
+        the job was put off, because it raised `PutOff`, and has no result yet; otherwise True. When the pool stops, a
+        job is not put off: this OS thread waits, and then runs it again."""
         while True:
             try:
                 # In a list, which the caller empties: this OS thread may keep the job for a while after it is delivered,
@@ -331,8 +332,8 @@ class WorkerPool:
             time.sleep(pause)
 
     def _put_off(self, job: Job, pause: float) -> None:
-        """Let the event loop of the caller put this job into the queue again after a pause. The loop's timer keeps no OS
-        thread waiting. A job of a closed loop is dropped, because nobody waits for it."""
+        """Let the event loop of the caller put this job into the queue again after `pause` seconds. The loop's timer
+        keeps no OS thread waiting. A job of a closed loop is dropped, because nobody waits for it."""
         self._later.add(job)
         try:
             loop = job.get_loop()

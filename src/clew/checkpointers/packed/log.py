@@ -359,8 +359,8 @@ def _begins(append: Append) -> bool:
 
 
 def _reason(known: Log[S] | None, append: Append) -> str:
-    """Return in words why the log cannot take this append, or an empty text if it can. `known` is None if there is no
-    such thread."""
+    """Return in words why the log cannot take this append, or an empty text if it can. `known` is the log as it was
+    last read; None if there is no such thread."""
     if known is None:
         return "" if _begins(append) else NO_THREAD
     if known.log_id != append.head.log_id:

@@ -40,8 +40,8 @@ Decode = Callable[[object, str], Head]
 
 
 class Listing:
-    """Runs one query for heads; its method `heads` yields the matching heads. In this class, a place is a thread's
-    position in a listing, as sortable bytes."""
+    """Runs one query for heads (small summaries of threads); its method `heads` yields those that match. First reads
+    places (the positions of threads in a listing, as sortable bytes), then the heads of the threads at these places."""
 
     def __init__(
         self, engine: Engine, layout: Layout, recovery: Recovery, decode: Decode, query: HeadQuery, where: str

@@ -181,7 +181,8 @@ def limit_steps(connection: apsw.Connection, path: Path) -> None:
 
 def connect_to_read(path: Path, wait: LockWait) -> apsw.Connection:
     """Open a connection to a SQLite file that this process may not write. Raises `Unavailable` if the file needs changes
-    before it can be read, because a process that was killed has left its write-ahead log."""
+    before it can be read, because a process that was killed has left its write-ahead log. `wait` decides how long the
+    connection's statements wait for the locks of other processes."""
     connection = connect(path, "mode=ro", wait=wait)
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()

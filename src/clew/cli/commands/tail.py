@@ -160,8 +160,8 @@ class Follower:
     them to a view, which shows them."""
 
     def __init__(self, store: Checkpointer, thread_id: str, view: View, turns: int) -> None:
-        """Prepare to follow a thread of `store`. `view` shows what is read; at the start it can show the thread's last
-        `turns` turns."""
+        """Prepare to follow a thread of `store`. `view` shows what is read. `turns` is how many of the thread's last turns
+        are kept in memory for it at the start, at least one."""
         self._store = store
         self._view = view
         self._reader = timelines.TimelineReader(thread_id, timelines.Window(newest=max(turns, 1)))
