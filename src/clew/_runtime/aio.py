@@ -235,7 +235,7 @@ def start_thread(thread: threading.Thread) -> None:
 
 async def apart(work: Callable[[], None]) -> None:
     """Run this blocking function in another OS thread, and wait until it has ended. If no OS thread can be started, run
-    it in the current one."""
+    it in the current one. Errors of the function are raised here."""
     try:
         running = asyncio.get_running_loop().run_in_executor(None, work)
     except (RuntimeError, MemoryError):

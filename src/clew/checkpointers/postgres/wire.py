@@ -182,8 +182,8 @@ class Connection:
         self._fail(f"no answer for {self._patience.seconds:g} s", LATE)
 
     def _fail(self, why: str, code: str = LOST) -> None:
-        """Close a broken connection, tell the owner of the connection by calling the function that `connect` got as
-        `lost`, and report the failure to the caller of the running statement, if there is one. `why` and `code` say in
+        """Close a broken connection, call the function that the owner of the connection passed as `lost` when it was
+        opened, and report the failure to the caller of the running statement, if there is one. `why` and `code` say in
         the failure what happened. The statement may or may not have taken effect."""
         if not self._open:
             return

@@ -441,8 +441,8 @@ _FIX = "Run CONFIG SET {} and put the same in its configuration file."
 
 def notices(settings: Mapping[str, str] | None, expiring: bool) -> Iterator[str]:
     """Yield a warning text for each setting of the server under which an acknowledged append can be lost. `settings`
-    are the server's settings by name, or None if it forbids reading them. `expiring` says whether threads are deleted
-    after a time without appends (the option `ttl`)."""
+    are the server's settings by name, or None if it forbids reading them: then a warning says that. `expiring` says
+    whether threads are deleted after a time without appends (the option `ttl`)."""
     if settings is None or "appendonly" not in settings:
         yield (
             "the server does not show its settings (CONFIG is forbidden), so it is unknown whether acknowledged "

@@ -215,7 +215,7 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
 
 def _setup(state: Checkpoint) -> str:
     """Return the setup of a thread as text for people, with nothing cut: the options with which a resume would make the
-    agent. If the stored setup cannot be read, return the error."""
+    agent. If the stored setup cannot be read, return the text of the error."""
     try:
         return setup_text(agent_settings.setup_of(state))
     except Corrupt as error:
