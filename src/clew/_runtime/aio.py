@@ -42,11 +42,11 @@ attempt failed for lack of memory."""
 
 
 class _UncancelledTask(asyncio.Task[T]):
-    """An asyncio task that `asyncio.run` does not cancel when it ends. It waits for the task instead.
+    """An asyncio task that keeps running until it is done, although `asyncio.run` ends and cancels all tasks.
 
-    When `asyncio.run` ends, for example after a second Ctrl+C, it cancels every task and then runs the loop until all
-    tasks have ended. It calls `cancel` while the loop is not running; this class ignores such a call. A call of
-    `cancel` while the loop runs, for example by a timeout inside the task, works as usual.
+    When `asyncio.run` ends, for example after a second Ctrl+C, it calls `cancel` on every task and then runs the loop
+    until all tasks have ended. It calls `cancel` while the loop is not running; this class ignores such a call. A call
+    of `cancel` while the loop runs, for example by a timeout inside the task, works as usual.
     """
 
     def cancel(self, msg: Any | None = None) -> bool:
@@ -235,7 +235,7 @@ def start_thread(thread: threading.Thread) -> None:
 
 async def apart(work: Callable[[], None]) -> None:
     """Run this blocking function in another OS thread, and wait until it has ended. If no OS thread can be started, run
-    it in the current one."""
+    it in the current one. Errors of the function are raised here."""
     try:
         running = asyncio.get_running_loop().run_in_executor(None, work)
     except (RuntimeError, MemoryError):
@@ -314,8 +314,9 @@ class WorkerPool:
             self._close(resource)
 
     def _do(self, job: Job, resource: Any) -> bool:
-        """Run a job and store its result. Returns False if the job was put off, so that it has no result yet. When the
-        pool stops, the job is not put off: this OS thread waits, and then runs it again."""
+        """Run a job with the `resource` of this OS thread, such as a connection, and store its result. Returns False if
+        the job was put off, because it raised `PutOff`, and has no result yet; otherwise True. When the pool stops, a
+        job is not put off: this OS thread waits, and then runs it again."""
         while True:
             try:
                 # In a list, which the caller empties: this OS thread may keep the job for a while after it is delivered,
@@ -331,8 +332,8 @@ class WorkerPool:
             time.sleep(pause)
 
     def _put_off(self, job: Job, pause: float) -> None:
-        """Let the event loop of the caller put this job into the queue again after a pause. The loop's timer keeps no OS
-        thread waiting. A job of a closed loop is dropped, because nobody waits for it."""
+        """Let the event loop of the caller put this job into the queue again after `pause` seconds. The loop's timer
+        keeps no OS thread waiting. A job of a closed loop is dropped, because nobody waits for it."""
         self._later.add(job)
         try:
             loop = job.get_loop()

@@ -123,8 +123,8 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _is_in_emoji(text: str, at: int) -> bool:
-    """Return whether the character at this position belongs to an emoji: a joiner between two emoji, or the character
-    after an emoji, or after the digit of a key, that asks for its coloured form."""
+    """Return whether the character at this position (counted from 0) belongs to an emoji: it joins the emoji before and
+    after it, or asks for the coloured form of the emoji, or of the digit on a key, before it."""
     before, after = text[max(0, at - 1) : at], text[at + 1 : at + 2]
     if text[at] == _EMOJI_STYLE:
         return bool(_EMOJI.match(before)) or (before in tuple("0123456789#*") and after == _KEY)
@@ -134,9 +134,9 @@ def _is_in_emoji(text: str, at: int) -> bool:
 
 
 def visible_json(text: str) -> str:
-    """Return JSON text in which every character that `visible` would escape is written as a JSON escape such as
-    `\\u009b`, so that a terminal does not act on it. The value of the JSON stays the same, because such characters occur
-    only inside its strings."""
+    """Return JSON text in which every control character except tabs and line feeds, every character that changes the
+    direction of writing, and every one without width is written as a JSON escape such as `\\u009b`, so that a terminal
+    does not act on it. The value of the JSON stays the same, because such characters occur only inside its strings."""
     return _UNSEEN.sub(_json_escape, text)
 
 
@@ -155,7 +155,7 @@ def one_line(text: str, longest: int | None = None) -> str:
     tabs and longer gaps. If `longest` is given, the result has at most that many characters, and ends in
     an ellipsis if it was cut.
 
-    Of a long text only the beginning is looked at, so a text of any length takes the same time and memory.
+    With `longest`, only the beginning of a long text is looked at, so the time and memory needed do not grow with it.
     """
     if longest is None:
         return " ".join(visible(text).split())

@@ -594,8 +594,10 @@ class OracleCheckpointer(Checkpointer):
     def from_url(url: str, namespace: str = "") -> OracleCheckpointer:
         """Open the store at a URL of the form `oracle://user:password@host:1521/service`.
 
-        With a wallet: `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`. Other options are `prefix`,
-        `connections`, `timeout`, `protocol=tcps`, `wallet_password` and `ssl_server_dn_match`."""
+        With a wallet: `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`. Other options are `prefix`
+        (the start of the names of all tables), `connections` (the most connections), `timeout` (the seconds without
+        progress after which a call fails), and the driver's `protocol=tcps`, `wallet_password` and
+        `ssl_server_dn_match`. `namespace` selects a separate part of the store."""
 
 class PostgresCheckpointer(Checkpointer):
     """Keeps threads in one schema of a PostgreSQL database. The schema is created on first use.
@@ -619,7 +621,8 @@ class PostgresCheckpointer(Checkpointer):
     @staticmethod
     def from_url(url: str, namespace: str = "") -> PostgresCheckpointer:
         """Open the store at a URL of the form `postgresql://user:password@host:5432/database?schema=clew`. All options
-        of libpq (PostgreSQL's client library) may be added to the URL."""
+        of libpq (PostgreSQL's client library) may be added to the URL. `namespace` selects a separate part of the
+        store."""
 
 class RedisCheckpointer(Checkpointer):
     """Keeps threads in a Redis or Valkey server, or in a cluster of them.
@@ -630,7 +633,7 @@ class RedisCheckpointer(Checkpointer):
     - `prefix`: the start of all keys, default `clew:`. It separates this store from others in the same database.
     - `ttl`: seconds without an append after which a thread is deleted. An append through a checkpointer without a `ttl`
       makes the thread permanent. Blobs do not expire, because an append cannot renew blobs that it does not name, such as
-      those that other blobs point at. gc removes the blobs that expired threads leave behind.
+      those that other blobs point at. gc (garbage collection) removes the blobs that expired threads leave behind.
     - `cluster=true`: the server is part of a cluster. Clew asks it for the addresses of the others.
     - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it, and raises
       `Unavailable` if they do not confirm that in time.
@@ -640,12 +643,12 @@ class RedisCheckpointer(Checkpointer):
     of `Checkpointer.append`. With other settings, a warning says once what to change.
 
     An append first checks that the blobs it names exist, and marks them as just used. This is a step of its own, because
-    blobs live in other slots of a cluster. gc cannot delete such a blob in between, as long as the append takes less time
-    than the grace of gc, which is a day by default.
+    blobs live in other slots of a cluster. gc keeps blobs that were used within a certain time, by default a day, so it
+    cannot delete such a blob in between as long as the append takes less time than that.
 
     The lists by which threads are listed are Redis keys of their own. If one is lost, the next call of `heads` makes it
-    again from the keys of the threads. gc (garbage collection of blobs) does not rely on these lists alone: before it
-    deletes blobs, all keys of the server are looked through for threads.
+    again from the keys of the threads. gc does not rely on these lists alone: before it deletes blobs, all keys of
+    the server are looked through for threads.
     """
 
     def __init__(
@@ -662,7 +665,8 @@ class RedisCheckpointer(Checkpointer):
     @staticmethod
     def from_url(url: str, namespace: str = "") -> RedisCheckpointer:
         """Open the store at a URL of the form `redis://host:6379/0?prefix=clew:&ttl=86400`. Use `rediss://` for TLS and
-        `?cluster=true` for a cluster."""
+        `?cluster=true` for a cluster. All keys start with `prefix`, and a thread without appends is deleted after `ttl`
+        seconds. `namespace` selects a separate part of the store."""
 
 class Run(Generic[T]):
     """A run of an agent. Await it for its result, or iterate it for its events. It runs once.
@@ -706,7 +710,8 @@ class SQLiteCheckpointer(Checkpointer):
     def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
     ) -> Backup:
-        """Copy the whole store, with all namespaces, to a new file while the store is in use.
+        """Copy the whole store, with all namespaces, to a new file while the store is in use. Returns the path and the
+        size of the copy.
 
         The copy is the store as it was at one moment, and has every append acknowledged before the call. Raises
         `InvalidInput` if `target` exists. `progress` is called from time to time, on another OS thread, with two
@@ -715,7 +720,8 @@ class SQLiteCheckpointer(Checkpointer):
     @staticmethod
     def from_url(url: str, namespace: str = "") -> SQLiteCheckpointer:
         """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`, perhaps with
-        `?timeout=30`. Raises `InvalidInput` for a URL of any other form."""
+        `?timeout=30`, the seconds to wait while another process has locked the file. `namespace` selects a separate
+        part of the store. Raises `InvalidInput` for a URL of any other form."""
 
 class SealedCheckpointer(Checkpointer):
     """A store whose threads are encrypted with `keys`. `open_checkpointer` returns one if it is given a key.

@@ -70,8 +70,9 @@ def blocking(value: Any) -> Any:
 
 
 def is_turned(value: Any) -> bool:
-    """Return whether a value of `clew` needs a blocking form. That is so for the `ASYNC_CLASSES` and their subclasses,
-    for an async function, and for a function that returns an object of one of these classes."""
+    """Return whether a value of `clew` needs a blocking form. That is so for the classes whose objects can be used
+    only on an event loop (`ASYNC_CLASSES`) and their subclasses, for an async function, and for a function that returns
+    an object of one of these classes."""
     if isinstance(value, type):
         return issubclass(value, ASYNC_CLASSES)
     if not inspect.isroutine(value):
@@ -206,8 +207,9 @@ async def _finished(run: Run[Any]) -> Any:
 
 
 def _entered(origin: Any) -> Any:
-    """Enter the async context of `origin`, and return what entering gives. If the caller is interrupted (Ctrl+C) just
-    after that, leave the context again: the caller's `with` block has not begun, and so would not leave it."""
+    """Enter the async context of `origin`, an async object, and return what entering gives. If the caller is
+    interrupted (Ctrl+C) just after that, leave the context again: the caller's `with` block has not begun, and so would
+    not leave it."""
     entered = False
 
     async def enter() -> Any:

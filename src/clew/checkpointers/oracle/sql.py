@@ -249,8 +249,8 @@ class Statements:
         self._keys = make("SELECT thread_key FROM {p}heads WHERE")
 
     def definition(self, sql: str) -> str:
-        """Return a PL/SQL block that runs `sql`, which is one of the statements in `definitions`. Each of these creates
-        a table, an index or a row. The block does nothing if that exists already."""
+        """Return a PL/SQL block that runs `sql`, which is one of the statements in the attribute `definitions`. Each of
+        these creates a table, an index or a row. The block does nothing if that exists already."""
         quoted = sql.replace("'", "''")
         return (
             f"BEGIN EXECUTE IMMEDIATE '{quoted}'; COMMIT; EXCEPTION WHEN OTHERS THEN "
@@ -268,7 +268,7 @@ class Statements:
 
     def listed_keys(self, space: bytes, query: HeadQuery) -> tuple[str, dict[str, object]]:
         """Return an SQL query that selects the keys (hashes of the ids) of threads whose heads match `query`, and a
-        dict of the values to bind, by name.
+        dict of the values to bind, by name. `space` is the digest of the namespace to search.
 
         The SQL does not test titles and tags, so the caller has to. If `query` asks for a title or tags, the SQL does
         not apply the limit on the number of heads either.

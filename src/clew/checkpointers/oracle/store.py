@@ -71,8 +71,8 @@ class OracleCheckpointer(Checkpointer):
 
         `namespace` selects a part of the store that shares nothing with its other namespaces. `prefix` is the text with
         which the names of all its tables start (default `clew_`). `connections` is the maximum number of connections
-        (default 8). `timeout` is how many seconds a call may go without progress (default 10). The last three may also
-        be options of the URL.
+        (default 8). `timeout` is the number of seconds without progress after which a call raises `Unavailable`
+        (default 10). The last three may also be options of the URL.
         """
         check_namespace(namespace)
         try:
@@ -97,8 +97,10 @@ class OracleCheckpointer(Checkpointer):
     def from_url(cls, url: str, namespace: str = "") -> OracleCheckpointer:
         """Open the store at a URL of the form `oracle://user:password@host:1521/service`.
 
-        With a wallet: `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`. Other options are `prefix`,
-        `connections`, `timeout`, `protocol=tcps`, `wallet_password` and `ssl_server_dn_match`.
+        With a wallet: `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`. Other options are `prefix`
+        (the start of the names of all tables), `connections` (the most connections), `timeout` (the seconds without
+        progress after which a call fails), and the driver's `protocol=tcps`, `wallet_password` and
+        `ssl_server_dn_match`. `namespace` selects a separate part of the store.
         """
         return cls(url, namespace)
 

@@ -175,8 +175,8 @@ class PackedLogs(Generic[S]):
     async def append(self, append: Append) -> None:
         """Add frames and refs (digests of blobs) to a thread, and replace its head, in one atomic step. Raises
         `Conflict` if the log does not have exactly `append.at` frames, or has another `log_id` than the head of the
-        append. Raises `MissingBlob` if a ref names a blob that does not exist. Does nothing if the log already holds
-        exactly these frames at that position.
+        append: then the thread was deleted and made again. Raises `MissingBlob` if a ref names a blob that does not
+        exist. Does nothing if the log already holds exactly these frames at that position.
 
         The checks are first made with what is remembered of the log. If they fail, or the store refuses the write, the
         thread's record (its one object or document) is read again, and the checks are repeated with that.
@@ -359,8 +359,8 @@ def _begins(append: Append) -> bool:
 
 
 def _reason(known: Log[S] | None, append: Append) -> str:
-    """Return in words why the log cannot take this append, or an empty text if it can. `known` is None if there is no
-    such thread."""
+    """Return in words why the log cannot take this append, or an empty text if it can. `known` is the log as it was
+    last read; None if there is no such thread."""
     if known is None:
         return "" if _begins(append) else NO_THREAD
     if known.log_id != append.head.log_id:

@@ -173,7 +173,7 @@ def checksum(data: bytes) -> bytes:
 
 
 def split_frames(data: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Split `data` into frames. `sizes` are the bytes of each frame, in order."""
+    """Split `data` into frames. `sizes` are the numbers of bytes of the frames, in order."""
     frames, at = [], 0
     for size in sizes:
         frames.append(data[at : at + size])

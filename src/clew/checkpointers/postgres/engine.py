@@ -200,9 +200,9 @@ class Engine:
         return self._requests.popleft() if self._requests else None
 
     def _gather(self) -> list[Job]:
-        """Take the next batch of appends from the queue: at most one per thread, and none to a thread with an append
-        that still runs. The batch is sorted by namespace and thread key, the order in which all processes lock threads,
-        so that no two deadlock."""
+        """Take the next batch of appends from the queue and return their jobs (a job is an append whose caller waits):
+        at most one per thread, and none to a thread with an append that still runs. The batch is sorted by namespace
+        and thread key, the order in which all processes lock threads, so that no two deadlock."""
         batch: list[Job] = []
         later: deque[Job] = deque()
         size = 0

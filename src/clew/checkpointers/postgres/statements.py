@@ -223,7 +223,7 @@ def _values(appends: Sequence[Append]) -> list[bytes]:
 
 def outcomes(appends: Sequence[Append], answer: bytes | None) -> list[ClewError | None]:
     """Decode the server's answer to the statement that wrote these appends. Returns one value per append, in order:
-    None if it is stored, or the error that says why nothing of it was written."""
+    None if it is stored, or the error that says why nothing of it was written. If `answer` is None, all are stored."""
     if answer is None:
         return [None] * len(appends)
     numbers = numbers_of(answer)

@@ -70,8 +70,8 @@ class PostgresCheckpointer(Checkpointer):
 
         `namespace` selects a part of the store that shares nothing with its other namespaces. `schema` is the database
         schema that holds the store (default `clew`). `connections` is the maximum number of connections (default 8).
-        `timeout` is how many seconds a call may go without progress (default 10). The last three may also be options of
-        the URL.
+        `timeout` is the number of seconds without progress after which a call raises `Unavailable` (default 10). The
+        last three may also be options of the URL.
         """
         check_namespace(namespace)
         try:
@@ -91,7 +91,8 @@ class PostgresCheckpointer(Checkpointer):
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> PostgresCheckpointer:
         """Open the store at a URL of the form `postgresql://user:password@host:5432/database?schema=clew`. All options
-        of libpq (PostgreSQL's client library) may be added to the URL."""
+        of libpq (PostgreSQL's client library) may be added to the URL. `namespace` selects a separate part of the
+        store."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:

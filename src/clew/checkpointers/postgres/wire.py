@@ -75,8 +75,8 @@ class Connection:
 
     def start(self, statement: Statement, values: Sequence[bytes | None], done: Done) -> None:
         """Send a statement with the values of its parameters, and return without waiting. The event loop later calls
-        `done(result, failure)`, one of which is None. If no bytes move for too long, the connection is closed, and the
-        failure has the code `LATE`."""
+        `done(result, failure)`, one of which is None. If no bytes move for as long as the store's `timeout`, the
+        connection is closed, and the failure has the code `LATE`."""
         self._done = done
         self._waiting = self._patience.enter(self._give_up)
         try:
@@ -90,7 +90,8 @@ class Connection:
 
     async def run(self, statement: Statement, values: Sequence[bytes | None]) -> pq.abc.PGresult:
         """Send a statement with the values of its parameters, and return its result. Raises `Failure` if it fails or if
-        no bytes move for too long. Do not cancel this call: the connection stays busy until the answer has come."""
+        no bytes move for as long as the store's `timeout`. Do not cancel this call: the connection stays busy until the
+        answer has come."""
         answer: asyncio.Future[pq.abc.PGresult] = self._loop.create_future()
 
         def done(result: pq.abc.PGresult | None, failure: Failure | None) -> None:
@@ -153,8 +154,8 @@ class Connection:
         return None
 
     def _answer(self, done: Done) -> None:
-        """Call `done`, the caller's function, with the complete answer: with a result or a failure. If the server ends
-        the connection, close it too, and report a broken connection."""
+        """Call `done`, the caller's function, with the complete answer: with a result or a failure. If the server has
+        ended the connection, close the connection on this side too, and pass `done` a failure with the code `LOST`."""
         results = self._results
         bad = next((result for result in results if result.status not in _OK), None)
         if bad is not None:
@@ -181,9 +182,9 @@ class Connection:
         self._fail(f"no answer for {self._patience.seconds:g} s", LATE)
 
     def _fail(self, why: str, code: str = LOST) -> None:
-        """Close a broken connection, call `lost`, and report the failure to the caller of the running statement, if
-        there is one. `why` and `code` say in the failure what happened. The statement may or may not have taken
-        effect."""
+        """Close a broken connection, call the function that the owner of the connection passed as `lost` when it was
+        opened, and report the failure to the caller of the running statement, if there is one. `why` and `code` say in
+        the failure what happened. The statement may or may not have taken effect."""
         if not self._open:
             return
         done = self._done

@@ -262,7 +262,8 @@ class Engine:
         return await self._patience.limit(self._twice(work))
 
     async def _twice(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `work` with the connected client and return its result. Call it a second time if the connection broke."""
+        """Call `work` with the connected client and return its result. If the connection broke, call it a second time.
+        Raises a Clew error if that fails too, or at once for any other failure, such as a refused login."""
         async with self._turns:
             try:
                 return await work(await self._connected())
@@ -440,8 +441,8 @@ _FIX = "Run CONFIG SET {} and put the same in its configuration file."
 
 def notices(settings: Mapping[str, str] | None, expiring: bool) -> Iterator[str]:
     """Yield a warning text for each setting of the server under which an acknowledged append can be lost. `settings`
-    are the server's settings by name, or None if it forbids reading them. `expiring` says whether threads are deleted
-    after a time without appends (the option `ttl`)."""
+    are the server's settings by name, or None if it forbids reading them: then a warning says that. `expiring` says
+    whether threads are deleted after a time without appends (the option `ttl`)."""
     if settings is None or "appendonly" not in settings:
         yield (
             "the server does not show its settings (CONFIG is forbidden), so it is unknown whether acknowledged "

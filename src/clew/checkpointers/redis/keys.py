@@ -7,7 +7,7 @@ call about the thread needs is there too:
     clew:{<ns>.<n>}:<thread key>:head   hash    fields: `n` and `r`, the numbers of frames and refs; `log`, the log's id;
                                                 `t`, the ttl; `u` and `c`, the places in the two listings; `h`, the head
     clew:{<ns>.<n>}:<thread key>:log    list    the frames
-    clew:{<ns>.<n>}:<thread key>:refs   set     digests, 32 bytes each
+    clew:{<ns>.<n>}:<thread key>:refs   set     refs: digests of the blobs that the thread refers to
     clew:{<ns>.<n>}:updated             zset    of the shard's threads, in the order of `updated_at`
     clew:{<ns>.<n>}:created             zset    the same by `created_at`
     clew:{<ns>.<n>}:threads             string  1 once the shard has had a thread

@@ -40,8 +40,8 @@ Decode = Callable[[object, str], Head]
 
 
 class Listing:
-    """Runs one query for heads; its method `heads` yields the matching heads. In this class, a place is a thread's
-    position in a listing, as sortable bytes."""
+    """Runs one query for heads (small summaries of threads); its method `heads` yields those that match. First reads
+    places (the positions of threads in a listing, as sortable bytes), then the heads of the threads at these places."""
 
     def __init__(
         self, engine: Engine, layout: Layout, recovery: Recovery, decode: Decode, query: HeadQuery, where: str
@@ -128,8 +128,9 @@ class Listing:
         raise Unavailable(f"{self._where}: listings of threads are lost again as soon as they are made. Try again.")
 
     async def _is_new(self) -> bool:
-        """Return True if no shard (part of the namespace) has a list of its threads, or the key that says that the
-        shard has had threads. This is so in a new store, and in a store that lost all these keys."""
+        """Return True if no shard (part of the namespace) has any of these Redis keys: the two lists of its threads,
+        and the key that says that the shard has had threads. This is so in a new store, and in a store that lost all
+        these keys."""
         return not any(
             await self._engine.commands([("EXISTS", *self._layout.listings(number)) for number in range(SHARDS)])
         )
@@ -151,8 +152,8 @@ class Listing:
 
     async def _follow(self, places: list[bytes], complete_to: bytes, batch: int) -> AsyncIterator[Head]:
         """Yield the heads of the threads at these places (positions in the listing) that match the query, each thread
-        once. `places` are sorted from the oldest to the newest; the heads are read from the newest on. `places` lacks
-        no place of a thread down to the place `complete_to`.
+        once. `places` are sorted from the oldest to the newest; the heads are read from the newest on. `places` has
+        the places of all threads from the newest down to `complete_to`; of older places it may lack some.
 
         Heads are read in batches: `batch` of them first, then more each time, up to a limit. Each batch is sorted by
         the places that its threads have when their heads are read. A thread that has moved to an older place meanwhile

@@ -63,7 +63,7 @@ class RedisCheckpointer(Checkpointer):
     - `prefix`: the start of all keys, default `clew:`. It separates this store from others in the same database.
     - `ttl`: seconds without an append after which a thread is deleted. An append through a checkpointer without a `ttl`
       makes the thread permanent. Blobs do not expire, because an append cannot renew blobs that it does not name, such as
-      those that other blobs point at. gc removes the blobs that expired threads leave behind.
+      those that other blobs point at. gc (garbage collection) removes the blobs that expired threads leave behind.
     - `cluster=true`: the server is part of a cluster. Clew asks it for the addresses of the others.
     - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it, and raises
       `Unavailable` if they do not confirm that in time.
@@ -73,12 +73,12 @@ class RedisCheckpointer(Checkpointer):
     of `Checkpointer.append`. With other settings, a warning says once what to change.
 
     An append first checks that the blobs it names exist, and marks them as just used. This is a step of its own, because
-    blobs live in other slots of a cluster. gc cannot delete such a blob in between, as long as the append takes less time
-    than the grace of gc, which is a day by default.
+    blobs live in other slots of a cluster. gc keeps blobs that were used within a certain time, by default a day, so it
+    cannot delete such a blob in between as long as the append takes less time than that.
 
     The lists by which threads are listed are Redis keys of their own. If one is lost, the next call of `heads` makes it
-    again from the keys of the threads. gc (garbage collection of blobs) does not rely on these lists alone: before it
-    deletes blobs, all keys of the server are looked through for threads.
+    again from the keys of the threads. gc does not rely on these lists alone: before it deletes blobs, all keys of
+    the server are looked through for threads.
     """
 
     is_hasty: bool = True
@@ -119,7 +119,8 @@ class RedisCheckpointer(Checkpointer):
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> RedisCheckpointer:
         """Open the store at a URL of the form `redis://host:6379/0?prefix=clew:&ttl=86400`. Use `rediss://` for TLS and
-        `?cluster=true` for a cluster."""
+        `?cluster=true` for a cluster. All keys start with `prefix`, and a thread without appends is deleted after `ttl`
+        seconds. `namespace` selects a separate part of the store."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:

@@ -75,8 +75,9 @@ class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 def make_append(
     space: bytes, thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str], encoded: bytes
 ) -> Append:
-    """Convert the arguments of `Checkpointer.append` into values for SQL. `encoded` is the head as msgpack. `space` is
-    the namespace in the form in which the store keeps it."""
+    """Convert the arguments of `Checkpointer.append` into values for SQL. `at` is the number of frames that the log
+    must have before, `refs` are the digests of the blobs that the frames refer to, and `encoded` is the head as
+    msgpack. `space` is the namespace in the form in which the store keeps it."""
     return Append(
         id=thread_id,
         space=space,

@@ -31,8 +31,9 @@ async def read_frames(
     """Return the frames of a thread from number `start` up to, not including, `stop`, or up to the end if `stop` is
     None. All are of the same log: if the thread is deleted and made again meanwhile, reading starts over.
 
-    `fetch(first, last)` queries the frames from number `first` up to, not including, `last`. It returns None if the
-    thread does not exist; then the result is empty. Raises `Corrupt` if frames are missing in the store. `thread_id`
+    `fetch(first, last)` queries the frames from number `first` up to, not including, `last`. It returns a
+    `Stretch` (these frames, the length of the log, and a value that identifies the log), or None if the thread does not
+    exist; then the result is empty. Raises `Corrupt` if frames are missing in the store. `thread_id`
     and `where`, the name of the store, are for the error.
     """
     frames: list[bytes] = []

@@ -242,7 +242,8 @@ def now() -> int:
 
 def may_be_written_here(batch: list[Job]) -> bool:
     """Return whether an event loop may write these requests itself, instead of passing them to the writer, an OS
-    thread. That is so if all of them are appends, few and small, and none of them prepares a deletion."""
+    thread. That is so if all of them are appends, few and small, and none of them belongs to the deletion of a
+    thread."""
     size = refs = 0
     for job in batch:
         work = job.work
@@ -254,8 +255,8 @@ def may_be_written_here(batch: list[Job]) -> bool:
 
 
 def is_freeing(work: object) -> bool:
-    """Return whether this request is an append that prepares a deletion. Such an append is carried out even on a full
-    disk, because the deletion then frees space."""
+    """Return whether this request is an append that takes a thread's lease in order to delete the thread. Such an
+    append is carried out even on a full disk, because the deletion then frees space."""
     return type(work) is Append and work.frees_room
 
 

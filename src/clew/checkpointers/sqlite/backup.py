@@ -39,7 +39,7 @@ def backup(
     timeout: float = TIMEOUT,
 ) -> Backup:
     """Copy the store's database file to `target` with SQLite's backup API. Blocks until the copy is complete and
-    survives a power cut.
+    survives a power cut. Returns the path and the size of the copy.
 
     The copy is the store as it was at one moment, and has every append that was acknowledged before the call. Writers
     are not held up, and they do not make the copy start over: it is made in one read transaction. `target` is a private

@@ -74,9 +74,9 @@ class LockWait:
     """Decides how long the statements of one connection wait while another process has locked the database. SQLite
     calls this object each time that a statement finds the database locked.
 
-    A call gives up when `seconds` have passed both since it was made and since something was last written to the WAL
-    (SQLite's write-ahead log): a WAL that grows shows that other transactions end, and that the disk works. All
-    statements of a call share its time, and so do calls that wait in the same queue.
+    A call of the store gives up when `seconds` have passed both since it was made and since something was last written
+    to the WAL (SQLite's write-ahead log): a WAL that grows shows that other transactions end, and that the disk works.
+    All statements of a call share its time, and the time that the call spends in a queue counts too.
 
     Statements wait only after `allow` was called, or in a `with` block of `allowed`. Otherwise they fail at once.
     """
@@ -125,7 +125,8 @@ class LockWait:
 
     def __call__(self, tries: int) -> bool:
         """Wait a moment before another attempt to get the lock, and return True, which makes SQLite try again. `tries`
-        is how many attempts were made before. Returns False at once if the call has no time left."""
+        is how many attempts were made before. Returns False at once, which makes the statement fail, if the call of the
+        store to which the statement belongs has no time left."""
         left = self.left_now()
         if left <= 0:
             return False
@@ -180,7 +181,8 @@ def limit_steps(connection: apsw.Connection, path: Path) -> None:
 
 def connect_to_read(path: Path, wait: LockWait) -> apsw.Connection:
     """Open a connection to a SQLite file that this process may not write. Raises `Unavailable` if the file needs changes
-    before it can be read, because a process that was killed has left its write-ahead log."""
+    before it can be read, because a process that was killed has left its write-ahead log. `wait` decides how long the
+    connection's statements wait for the locks of other processes."""
     connection = connect(path, "mode=ro", wait=wait)
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -261,8 +263,8 @@ def check_writable(connection: apsw.Connection, wait: LockWait) -> None:
 
 def commit(db: apsw.Cursor, *, count_pages: bool) -> None:
     """Commit the transaction. With `count_pages`, which is for transactions that changed an unknown number of pages,
-    SQLite itself counts the pages of the WAL (its write-ahead log). It moves them to the database if there are
-    `CHECKPOINT_AT_MOST` or more."""
+    SQLite itself counts the pages of the WAL (its write-ahead log), and moves them to the database if there are
+    `CHECKPOINT_AT_MOST` or more. Otherwise it moves none."""
     with setting(db, "wal_autocheckpoint", CHECKPOINT_AT_MOST) if count_pages else contextlib.nullcontext():
         db.execute("COMMIT")
 

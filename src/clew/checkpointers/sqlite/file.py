@@ -112,7 +112,7 @@ class StoreFile:
 
     def _open(self, connection: apsw.Connection, wait: LockWait) -> None:
         """Check on this process's first connection that the database is a store. Bring the store to the current version,
-        unless it can only be read."""
+        unless it can only be read. `wait` decides how long to wait for the locks of other processes."""
         schema.check(connection, self._name)
         if not self._read_only:
             files.make_private(self.path, *(Path(f"{self.path}{suffix}") for suffix in ("-wal", "-shm")))

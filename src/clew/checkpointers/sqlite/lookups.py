@@ -77,9 +77,9 @@ FROM main.heads WHERE ns = ? AND key = ?
 
 
 def _check_absent(db: apsw.Cursor, namespace: str, key: bytes, thread_id: str, where: str) -> None:
-    """Raise `Corrupt` if the index of threads is damaged where this key would be. Called when the key was not found: in
-    a damaged index, a search may miss a key that exists. `thread_id` and `where` name the thread and the database in
-    the error.
+    """Raise `Corrupt` if the index of threads is damaged where `key` (the hash of the thread's id) would be. Called
+    when the key was not found: in a damaged index, a search may miss a key that exists. `thread_id` and `where` name
+    the thread and the database in the error.
 
     A changed key is usually out of order among its neighbours, so the order of `_NEAR` entries on either side is
     checked. A change in the last bytes of a key may leave the order as it was. Such an entry is next to where this key

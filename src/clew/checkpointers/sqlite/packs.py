@@ -90,9 +90,9 @@ def pack_logs(connection: apsw.Connection, appended: dict[int, int], after: int,
     """Join frames of logs into packs (rows that hold many frames), so that they take fewer pages. Does so for each log
     to which at least `after` bytes were appended. Frames that have fewer than `least` bytes together stay as they are.
 
-    `appended` has the bytes that were appended to each log and are not in a pack, by the id of the thread's row in the
-    table `heads`; this function brings it up to date. Call it when nobody waits for it. A failure is only logged: then
-    the frames stay as they are.
+    `appended` has the number of bytes that were appended to each log and are not in a pack, by the id of the thread's
+    row in the table `heads`; this function brings it up to date. Call it when nobody waits for it. A failure is only
+    logged: then the frames stay as they are.
     """
     for log_id in [log_id for log_id, size in appended.items() if size >= after]:
         try:
@@ -135,9 +135,10 @@ _SIZES = "SELECT number, length(data) FROM frames WHERE thread = ? ORDER BY numb
 
 def _runs(sizes: Sequence[tuple[int, int]], least: int) -> Iterator[tuple[int, int, int]]:
     """Decide which frames of a log to join into packs (rows that hold many frames). Yields three numbers for each pack:
-    the number of its first frame, the number after its last frame, and the bytes of its frames. `sizes` has the number
-    and the bytes of each frame. Frames that have fewer than `least` bytes together are left out, and so are large
-    frames. A full pack ends where it fills its last page best."""
+    the number of its first frame, the number after its last frame, and the size of its frames in bytes. `sizes` has the
+    number and the size of each frame. Consecutive frames that have fewer than `least` bytes together are left out, and
+    so are frames of `_LARGE` bytes or more. Frames that reach `FULL` bytes together are cut near there, after the frame
+    that leaves the fewest bytes of the pack's last page empty."""
     here = 0
     while here < len(sizes):
         first, total, end = sizes[here][0], 0, here

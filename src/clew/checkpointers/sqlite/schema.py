@@ -155,7 +155,7 @@ def _check_objects(connection: apsw.Connection, where: str) -> None:
     """Raise `Corrupt` if the database of a store holds a view, a trigger or a virtual table, or if a table or index of
     the store has another definition than Clew gave it. With any of these, somebody who changed the file could make
     SQLite run what they wrote into it. Other tables that somebody added, and their indexes, are left alone: Clew never
-    touches them."""
+    touches them. `where` names the database in the error."""
     for kind, name, table, sql in connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema"):
         is_ours = table in _TABLES | {"packs"}
         is_plain = kind in ("table", "index") and not _plain_sql(sql).startswith("create virtual")
@@ -266,7 +266,7 @@ def _sound(data: object) -> Head | None:
 def _version(connection: apsw.Connection, where: str) -> int:
     """Return the schema version of the database, 0 if it is empty. Raises `InvalidInput` if it is the database of
     another program, and `NewerFormat` if a later version of Clew made it. Raises `Corrupt` if it is a store whose
-    tables, or whose application id and version in the file's header, are lost.
+    tables, or whose application id and version in the file's header, are lost. `where` names the database in errors.
     """
     if not set(connection.read("main", 0, _FORMATS, 2)[1]) <= {0, 1, 2}:
         raise Corrupt(f"{where} is a store, but its header is damaged. Restore it from a copy, or move it away.")

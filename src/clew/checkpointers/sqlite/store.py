@@ -67,7 +67,8 @@ class SQLiteCheckpointer(Checkpointer):
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> SQLiteCheckpointer:
         """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`, perhaps with
-        `?timeout=30`. Raises `InvalidInput` for a URL of any other form."""
+        `?timeout=30`, the seconds to wait while another process has locked the file. `namespace` selects a separate
+        part of the store. Raises `InvalidInput` for a URL of any other form."""
         named, options = file_options(url)
         path = named.removeprefix("sqlite:///")
         if path == named or not path or path.endswith("/"):
@@ -233,7 +234,8 @@ class SQLiteCheckpointer(Checkpointer):
     async def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
     ) -> Backup:
-        """Copy the whole store, with all namespaces, to a new file while the store is in use.
+        """Copy the whole store, with all namespaces, to a new file while the store is in use. Returns the path and the
+        size of the copy.
 
         The copy is the store as it was at one moment, and has every append acknowledged before the call. Raises
         `InvalidInput` if `target` exists. `progress` is called from time to time, on another OS thread, with two

@@ -64,7 +64,8 @@ class Finding(NamedTuple):
 
 
 def check_machine() -> Iterator[Finding]:
-    """Check Python, the installed extras of Clew, the clock and the locale. Yields a finding for each."""
+    """Check Python, the installed extras of Clew, the clock and the locale. Yields a finding (a line of the report) for
+    each."""
     yield _python()
     yield _extras()
     yield _clock()
@@ -81,8 +82,8 @@ def _python() -> Finding:
 
 
 def _extras() -> Finding:
-    """Return a finding that lists the installed extras, which are Clew's optional dependencies. A missing extra is not
-    reported as a problem: the feature that needs it says how to install it."""
+    """Return a finding (a line of the report) that lists the installed extras, which are Clew's optional dependencies.
+    A missing extra is not reported as a problem: the feature that needs it says how to install it."""
     found, missing = [], []
     for extra, packages in _optional().items():
         versions = [_version(package) for package in packages]
@@ -121,8 +122,8 @@ def _version(package: str) -> str:
 
 def _clock() -> Finding:
     """Check that this machine's clock is not more than a day behind the time at which Clew was installed, and return a
-    finding. If the clock is wrong, leases expire too early or too late, and `clew gc` may delete unused values too
-    early or too late."""
+    finding (a line of the report). If the clock is wrong, leases expire too early or too late, and `clew gc` may delete
+    unused values too early or too late."""
     now = time.time()
     installed = os.stat(clew.__file__).st_mtime
     shown = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -142,8 +143,8 @@ def _locale() -> Finding:
 
 
 async def check_programs(asked: list[str]) -> list[Finding]:
-    """Check the program of every known provider, and return a finding for each. A provider in `asked` also gets a short
-    prompt, which costs money."""
+    """Check the program of every known provider, and return a finding (a line of the report) for each. A provider in
+    `asked` also gets a short prompt, which costs money."""
     health = {one.provider: one for one in await check_providers()}
     if asked:
         health |= {one.provider: one for one in await check_providers(asked, live=True)}
@@ -183,9 +184,10 @@ _USUAL_PLACE = "http://127.0.0.1:8420"
 
 
 def check_services(url: str | None) -> Iterator[Finding]:
-    """Find services of Clew, and yield a finding for each: a warning if the service lets everybody in without a token.
-    Three places are looked at: the services that this user runs on this machine, each of which writes a file with its
-    URL; the store at `url`, if that is a service; and the usual port, where a service of another user may listen."""
+    """Find services of Clew, and yield a finding (a line of the report) for each: a warning if the service lets
+    everybody in without a token. Three places are looked at: the services that this user runs on this machine, each of
+    which writes a file with its URL; the store at `url`, if that is a service; and the usual port, where a service of
+    another user may listen."""
     store = (url or default_url()).partition("?")[0].rstrip("/")
     places = [*running_services(), *([store] if store.startswith(("http://", "https://")) else []), _USUAL_PLACE]
     for place in dict.fromkeys(places):
@@ -229,8 +231,8 @@ _APART = 2.0
 
 async def check_store(url: str | None) -> AsyncIterator[Finding]:
     """Check that the store answers and returns what was written to it, and that its newest thread is not from the
-    future. For a store on a disk, also check free space, file permissions and the disk's clock. Yields a finding for
-    each check.
+    future. For a store on a disk, also check free space, file permissions and the disk's clock. Yields a finding (a
+    line of the report) for each check.
 
     If the store fails with an error, the last finding has that error.
     """
@@ -265,7 +267,7 @@ def scratch_id() -> str:
 
 async def _round_trip(store: Checkpointer) -> Finding:
     """Write a thread to the store, read it back, compare and delete it. One of its messages is large enough to be
-    stored as a blob. Returns a finding, which says whether this worked."""
+    stored as a blob. Returns a finding (a line of the report), which says whether this worked."""
     thread_id, text = scratch_id(), secrets.token_hex(2**19)
     try:
         async with Thread.open(store, thread_id, label="clew doctor") as thread:
@@ -289,8 +291,9 @@ async def _round_trip(store: Checkpointer) -> Finding:
 
 
 def _place(store: Checkpointer, url: str | None) -> Iterator[Finding]:
-    """Check the disk of a store that keeps its data in files: free space, permissions and clock. Yields a finding for
-    each, and nothing for other kinds of store. `url` is the store's URL, for a command that a finding advises."""
+    """Check the disk of a store that keeps its data in files: free space, permissions and clock. Yields a finding (a
+    line of the report) for each, and nothing for other kinds of store. `url` is the store's URL, for a command that a
+    finding advises."""
     here = [path for path in store.own_files if path.exists()]
     if not here:
         return
@@ -328,8 +331,8 @@ def _permissions(paths: list[Path]) -> Finding:
 
 
 def _file_clock(folder: Path) -> Finding:
-    """Check that a new file in the folder gets the time of this machine's clock, and return a finding. On a network
-    disk the file gets the time of another machine."""
+    """Check that a new file in the folder gets the time of this machine's clock, and return a finding (a line of the
+    report). On a network disk the file gets the time of another machine."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"now")
         file.flush()
@@ -341,8 +344,8 @@ def _file_clock(folder: Path) -> Finding:
 
 
 def _store_clock(newest: datetime) -> Finding:
-    """Check that `newest`, the time at which the newest thread was changed, is not in the future, and return a finding.
-    If it is in the future, the clock of a machine is wrong."""
+    """Check that `newest`, the time at which the newest thread was changed, is not in the future, and return a finding
+    (a line of the report). If it is in the future, the clock of a machine is wrong."""
     ahead = newest - datetime.now(UTC)
     if ahead > timedelta(seconds=_APART):
         what = f"the newest thread was changed {ahead.total_seconds():.0f} s from now"

@@ -29,7 +29,8 @@ __all__ = ["ls"]
 
 
 class StatusName(StrEnum):
-    """The values that the option --status takes, the same as those of `clew.checkpointers.Status`."""
+    """The values that the option --status takes: the statuses that a thread can have, as in the type
+    `clew.checkpointers.Status`."""
 
     RUNNING = "running"
     WAITING = "waiting"

@@ -155,7 +155,7 @@ async def _is_own_folder(store: Checkpointer, thread_id: str, now: Checkpoint, f
 async def _ask(workspace: workspaces.Workspace, files: WorkspaceSnapshot, asked: _Asked) -> None:
     """List what restoring the snapshot `files` would change in the workspace's folder, and ask the user whether to do
     it. Returns if the answer is yes, and exits the command otherwise. Returns without asking if --yes is given, if the
-    folder is empty, or if nothing in it would change."""
+    folder is empty, or if nothing in it would change. `asked` has the options of the command."""
     if asked.yes or _is_empty(workspace.path):
         return
     changes = (await workspace.diff(None, files)).changes
@@ -194,7 +194,8 @@ def _point(asked: _Asked) -> str:
 def _undo(done: RewindDone, folder: Path | None, asked: _Asked, url: str | None) -> list[str]:
     """Return the shell commands that undo the rewind `done`: one forks the thread as it was before the rewind, the
     other restores the old files into `folder`. The first command is left out if the conversation did not change, the
-    second if no file changed. The commands name the store at `url`."""
+    second if no file changed. The commands name the store at `url`. `asked` has the options that
+    `clew rewind` was called with."""
     commands = []
     if not asked.files and asked.turn is not None and asked.turn < done.turns:
         commands.append(advice.fork(done.thread_id, done.frames, store=shown_store(url)))

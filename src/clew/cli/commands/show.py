@@ -215,7 +215,7 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
 
 def _setup(state: Checkpoint) -> str:
     """Return the setup of a thread as text for people, with nothing cut: the options with which a resume would make the
-    agent. If the stored setup cannot be read, return the error."""
+    agent. If the stored setup cannot be read, return the text of the error."""
     try:
         return setup_text(agent_settings.setup_of(state))
     except Corrupt as error:
@@ -232,8 +232,8 @@ def _setup_object(state: Checkpoint) -> Any:
 
 
 async def _json(shown: _Shown) -> None:
-    """Print the thread as one JSON object. It is written piece by piece, so that a long thread is never in memory as a
-    whole."""
+    """Print a thread as one JSON object, with those of its turns that `shown` selects. The object is written piece by
+    piece, so that a long thread is never in memory as a whole."""
     head, state = shown.head, shown.reader.state(all_facts=True)
     status = leases.shown_status(head)
     at_end = shown.reader.timeline(shown.stop)
@@ -284,8 +284,8 @@ def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
 
 
 async def _raw(shown: _Shown) -> None:
-    """Print messages as JSON, one a line: all that the model sees or, if the user selected turns with --turn, those
-    that these turns added to the conversation."""
+    """Print messages of the thread in `shown` as JSON, one a line: all that the model sees or, if the user selected
+    turns with --turn, those that these turns added to the conversation."""
     state = shown.reader.checkpoint
     ranges = state.view
     if shown.wanted is not None:

@@ -151,7 +151,8 @@ class View(Protocol):
         not have it yet."""
 
     def end(self, reader: timelines.TimelineReader, head: Head) -> None:
-        """Finish the output, because no process works on the thread any more."""
+        """Finish the output, because no process works on the thread any more. `reader` has read what was
+        shown, and `head` is the thread's present summary."""
 
 
 class Follower:
@@ -159,8 +160,8 @@ class Follower:
     them to a view, which shows them."""
 
     def __init__(self, store: Checkpointer, thread_id: str, view: View, turns: int) -> None:
-        """Prepare to follow a thread of `store`. `view` shows what is read; at the start it can show the thread's last
-        `turns` turns."""
+        """Prepare to follow a thread of `store`. `view` shows what is read. `turns` is how many of the thread's last turns
+        are kept in memory for it at the start, at least one."""
         self._store = store
         self._view = view
         self._reader = timelines.TimelineReader(thread_id, timelines.Window(newest=max(turns, 1)))
