@@ -44,7 +44,8 @@ _KEPT_FOR = 14 * 86_400.0
 
 
 def current_provider(state: Checkpoint) -> str:
-    """Return the name of the provider that did the last turns of a thread; `clew` if it was the built-in agent."""
+    """Return the name of the provider that worked on the thread last, or to which the thread was moved since; `clew` if
+    that is the built-in agent or nobody. `state` is the thread's state."""
     named = state.limits.get("provider")
     return named if isinstance(named, str) else BUILT_IN_AGENT
 
@@ -269,8 +270,9 @@ def staging_folder(provider: Provider, key: str) -> Path:
 
 @contextmanager
 def alone(provider: Provider, key: str) -> Iterator[None]:
-    """Hold a lock on a provider's session, so that no other process on this machine works on it. Raises `ProviderError`
-    if another one does. A lease is not enough: two processes with different stores do not see each other's leases."""
+    """Hold a lock on a provider's session until the context ends, so that no other process on this machine works on it.
+    `key` is the session's id. Raises `ProviderError` if another process holds the lock. A lease is not enough: two
+    processes with different stores do not see each other's leases."""
     import fcntl  # not on Windows, where this module is imported all the same
 
     lock = staging_folder(provider, key).with_suffix(".lock")

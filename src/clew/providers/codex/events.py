@@ -397,8 +397,8 @@ class Meter:
 
 class _Turn:
     """Collects the usage, model and error of one exchange. `data` are the lines of its records in a rollout, Codex's
-    file of one conversation. `root` is given for the rollout of a sub-agent: it is the id of the exchange that the
-    sub-agent worked for, and usage for other exchanges is not counted."""
+    file of one conversation. For the rollout of a sub-agent, `root` is the id of the exchange that the sub-agent worked
+    for, and usage for other exchanges is not counted; otherwise `root` is empty."""
 
     def __init__(self, data: bytes, root: str) -> None:
         self.id = ""
@@ -435,7 +435,7 @@ class _Turn:
 
 
 def usage_of(value: Any) -> Usage:
-    """Convert the token counts that Codex writes to a `Usage`. A missing count becomes 0."""
+    """Return the token counts in `value`, an object that Codex wrote, as a `Usage`. A missing count becomes 0."""
     fields = values(value)
     names = (
         "input_tokens",

@@ -68,8 +68,9 @@ class Fitted(NamedTuple):
 
 
 def fit(conversation: Conversation, source: str, target: str) -> Fitted:
-    """Rewrite a conversation of the agent `source` for the agent `target`. Both are names of providers, or `clew` for
-    the built-in agent. The original is not changed."""
+    """Return the conversation of the agent `source` rewritten for the agent `target`, with what was lost by that, and
+    for each message the index of the original one. `source` and `target` are names of providers, or `clew` for the
+    built-in agent. The given conversation is not changed."""
     if source == target:
         return Fitted(conversation, (), tuple(range(len(conversation.messages))))
     notes = Notes()
