@@ -345,15 +345,15 @@ def _end(state: Checkpoint) -> int:
 
 
 def _only_went_on(state: Checkpoint) -> bool:
-    """Return whether the thread has only grown and was never rewound. Taking back unanswered prompts at the end of the
-    thread does not count as rewinding."""
+    """Return whether the thread has only grown and was never rewound. `state` is the thread's state. It does not count
+    as rewinding if only prompts without an answer were removed from the end of the thread."""
     return len(state.view) <= 1 and all(type(message) is User for message in state.history[_end(state) :])
 
 
 def _without_last_prompts(conversation: Conversation, taken_back: int) -> Conversation:
     """Return the conversation without its last message if `taken_back` is not 0 and that message is a prompt; otherwise
-    unchanged. `taken_back` is the number of messages at the end of the thread that were taken back: a prompt among them
-    is asked again, and would then be in the conversation twice."""
+    unchanged. `taken_back` is the number of messages at the end of the thread that were rewound, so that the model no
+    longer sees them: a prompt among them is asked again, and would then be in the conversation twice."""
     messages = conversation.messages
     if taken_back and messages and type(messages[-1]) is User:
         messages = messages[:-1]

@@ -311,9 +311,9 @@ class PromptSender:
         )
 
     def _spent(self, recorder: Recorder, result: RunResult) -> list[Logged]:
-        """Return the log entries that record what the prompt used and cost, as `result` says. If that is unknown, the
-        log must be left with a model call that has no end, which the next prompt counts as one of unknown cost. So
-        an entry that begins a call is returned then, or none if the log has an open call."""
+        """Return the log entries for what the prompt used and cost by `result`, and for a refusal that `recorder`
+        shows. If the use is unknown, the log must keep an open model call, which the next prompt counts as one of
+        unknown cost: so an entry that begins a call is returned, or none if the log has an open call already."""
         if result.usage is not None:
             refused = [ModelCallRefused(result.reason)] if self._cost_nothing(recorder) else []
             return [Spend(result.usage, result.cost), *refused]

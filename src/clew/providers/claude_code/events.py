@@ -47,8 +47,8 @@ class ClaudeReader:
     """Turns the lines that one run of Claude Code prints into events.
 
     `Finished` or `Failed` is reported only by `end`, when the program has ended. A run can print several results,
-    because it may go on with background work; the last result gives the numbers of the whole run. The `meter` measures
-    what the run used.
+    because it may go on with background work; the last result gives the numbers of the whole run. The argument `meter`
+    measures the tokens that the run used, and their cost.
     """
 
     def __init__(self, meter: Meter | None = None) -> None:
@@ -264,9 +264,9 @@ class Meter:
 
 
 def _since(before: Spent | None, total: Spent, main: Usage | None) -> Spent:
-    """Return what this run used. `before` are the totals of the session before the run, and `total` is what the program
-    printed. `main` are the tokens that the main conversation, without sub-agents, used in this run. `before` and `main`
-    are None if they are unknown.
+    """Return the tokens that this run used, and their cost. `before` are the totals of the session before the run, and
+    `total` is what the program printed. `main` are the tokens that the main conversation, without sub-agents, used in
+    this run. `before` and `main` are None if they are unknown.
 
     Newer programs print totals of the whole session, older ones totals of the run. So the difference of `total` and
     `before` is returned if none of its counts is negative and it has at least the input and output tokens of `main`.

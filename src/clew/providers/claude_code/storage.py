@@ -147,7 +147,7 @@ def session_files(place: Place, key: str) -> Iterator[Path]:
 
 
 def _is_own_file(path: Path) -> bool:
-    """Tell whether this is a file itself, and not a link to one: a link may point at anything."""
+    """Return whether there is a file at `path` that is not a link: a link may point at anything."""
     return path.is_file() and not path.is_symlink()
 
 

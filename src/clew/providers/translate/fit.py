@@ -91,7 +91,8 @@ def fit(conversation: Conversation, source: str, target: str) -> Fitted:
 
 class _Fitter:
     """Rewrites the messages of a conversation for another agent, one by one. They must be given in order: a call may
-    get a new id, which its result then gets too. Losses are added to `notes`."""
+    get a new id, which its result then gets too. What is lost is added to the argument `notes`, which collects
+    losses."""
 
     def __init__(self, source: str, target: str, cwd: str, notes: Notes) -> None:
         self._source = source

@@ -146,8 +146,9 @@ def _plain_change(fields: Fields, target: str, cwd: str) -> tuple[str, Fields] |
 
 
 def _patch_of(kind: str, fields: Fields) -> str | None:
-    """Return the text of a patch for Codex that does the same as a call which writes or edits a file. `kind` and
-    `fields` are the kind of tool and its arguments. Returns None if the arguments do not say enough for a patch."""
+    """Return the text of a patch for Codex that does the same as a call which writes or edits a file. `kind` is the
+    kind of the called tool (`write`, `edit` or `edits`), and `fields` are the arguments under their common names.
+    Returns None if the arguments do not say enough for a patch, or ask for something that a patch cannot express."""
     path = fields.get("path")
     if not isinstance(path, str) or fields.get("all", False) is not False:
         return None
