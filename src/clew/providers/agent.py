@@ -230,8 +230,8 @@ class ProviderAgent(Agent):
     ) -> Run[RunResult]:
         """Ask a prompt on the thread with this id, or on a new thread if none is given. Await the returned run for its
         result, or iterate over it for its events. If the thread has an answer for the `prompt_id`, that answer is
-        returned and the prompt is not asked. After `timeout` seconds the work is interrupted. A `max_turns` raises
-        `UsageError`, because a provider's program does not count turns."""
+        returned and nothing is asked. After `timeout` seconds (default: the agent's) the work is interrupted. A
+        `max_turns` raises `UsageError`, because a provider's program does not count turns."""
         refuse_turns(max_turns=max_turns)
         return self.start_session(thread_id=thread_id).send(prompt, prompt_id=prompt_id, timeout=timeout)
 
@@ -246,12 +246,12 @@ class ProviderAgent(Agent):
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Continue a thread: ask the `prompt`, or, without one, tell the provider to go on. If the thread has an answer
-        for the `prompt_id`, which needs a `prompt`, that answer is returned and the prompt is not asked. After
-        `timeout` seconds the work is interrupted. `answer` and `max_turns` raise `UsageError`.
+        for the `prompt_id`, which needs a `prompt`, that answer is returned and nothing is asked. After `timeout`
+        seconds (default: the agent's) the work is interrupted. `answer` and `max_turns` raise `UsageError`.
 
-        Without a `thread_id` the thread on which this agent object worked last is continued, in the same folder and
-        store. An agent object that has run nothing continues the newest thread on which an agent of the same name
-        worked; the first event, `RunStarted`, says which thread that is. If several threads of that name are
+        Without a `thread_id` the thread on which this agent object worked last is continued, in the folder and store
+        that it had then. An agent object that has run nothing continues the newest thread on which an agent of the same
+        name worked; the first event, `RunStarted`, says which thread that is. If several threads of that name are
         unfinished, a `UsageError` lists them and nothing is run.
         """
         refuse_turns(answer=answer, max_turns=max_turns)
@@ -289,8 +289,9 @@ class ProviderAgent(Agent):
 
     @asynccontextmanager
     async def thread(self, thread_id: str, timeout: float | None = None) -> AsyncIterator[Thread]:
-        """Open a thread, within `timeout` seconds, and hold its lease until the context ends. Raises `ThreadBusy` if
-        another process holds the lease."""
+        """Open a thread, and hold its lease until the context ends. If another process holds the lease, raise
+        `ThreadBusy`, or take the lease from it if the agent was made with `takeover`. If opening takes longer than
+        `timeout` seconds, raise `ThreadBusy` or `Unavailable`."""
         holding = self._store.thread(
             thread_id, takeover=self._takeover, durability="async", redact=self._redact, timeout=timeout
         )
@@ -304,8 +305,7 @@ class ProviderAgent(Agent):
             self._tasks.discard(task)
 
     def began(self, thread_id: str) -> None:
-        """Remember this thread as the one on which this agent object worked last. `resume` continues it if no id is
-        given."""
+        """Remember this thread as the one that `resume` continues if no id is given."""
         self._worked_on.ran = Ran(thread_id, self._store, self._provided)
 
     def stops(self, thread_id: str) -> AbstractContextManager[None]:

@@ -49,7 +49,7 @@ _known: dict[tuple[str, int, int], str] = {}
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its missing parents, each accessible only by its owner."""
+    """Make a folder and its missing parents, each accessible only by its owner. Folders that exist stay as they are."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -73,7 +73,8 @@ def put_if_changed(path: Path, data: bytes) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file atomically: under a temporary name, which is then renamed. Missing parent folders are made."""
+    """Copy the file `source` to `target` atomically: under a temporary name, which is then renamed. Missing parent
+    folders are made."""
     with _draft(target) as draft:
         shutil.copyfile(source, draft)
 
@@ -125,8 +126,9 @@ def refuse_links(folder: Path) -> None:
 
 
 def check_folders(top: Path, path: Path) -> None:
-    """Raise `InvalidInput` if the way from the folder `top` down to the file `path` leads through a link: what is
-    written there would land elsewhere. `top` itself may not be a link either."""
+    """Raise `InvalidInput` if the folder `top`, or any folder between it and the file `path`, is a symbolic link: a
+    file written there would land elsewhere. `path` must be below `top`. Whether `path` itself is a link is not
+    checked."""
     folder = path.parent
     while True:
         if folder.is_symlink():

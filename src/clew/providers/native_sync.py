@@ -45,9 +45,10 @@ log = logging.getLogger("clew.providers")
 
 
 async def take_in(journal: Journal, store: Checkpointer, place: Place, *, natively: bool = True) -> bool:
-    """Find the messages that the provider's session on this machine has and the thread of `journal` lacks. Append them
-    to the thread, and put a copy of the session into `store`. Returns whether there were such messages; if not, nothing
-    is changed. With `natively=False` no copy is stored. `place` says where the provider keeps its sessions.
+    """Append to the thread of `journal` the messages that it lacks but that the provider's session on this machine has,
+    and put a copy of the session into `store`. The provider is the one that did the thread's last turns, and the
+    session is what its program keeps of the conversation. Returns whether there were such messages; if not, nothing is
+    changed. With `natively=False` no copy is stored. `place` says where the provider keeps its sessions.
 
     A session that cannot be read is left alone and False is returned: the program itself reports the problem when it is
     used.
@@ -79,9 +80,10 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
 
 
 async def take_in_thread(store: Checkpointer, thread_id: str, place: Place) -> bool:
-    """Open the thread with this id, and append the messages that the provider's session on this machine has and the
-    thread lacks. Returns whether there were such messages. It is called before an agent that does not know providers,
-    such as the built-in one, continues the thread. `place` says where the provider keeps its sessions."""
+    """Open the thread with this id in `store`, and append the messages that it lacks but that the provider's session on
+    this machine has. The provider is the one that did the thread's last turns. Returns whether there were such
+    messages. It is called before an agent that does not know providers, such as the built-in one, continues the thread.
+    `place` says where the provider keeps its sessions."""
     async with Thread.open(store, thread_id) as thread, Journal(thread) as journal:
         return await take_in(journal, store, place)
 
@@ -210,12 +212,14 @@ async def adopt(
     thread_id: str | None = None,
     place: Place | None = None,
 ) -> str:
-    """Copy a session that a provider keeps on this machine into a new thread, and return the thread's id.
+    """Copy a session that a provider keeps on this machine into a new thread in the store `checkpointer`, and return
+    the thread's id.
 
     `session` is the id of the session, a part of the id that no other has, or the path of its file. `thread_id` is the
-    id for the new thread; by default it is the provider's name with random digits. The provider's own session is
-    unchanged. `Agent(provider=…).resume_session(thread_id)` continues the thread on any machine. Raises
-    `SessionNotFound` if there is no such session, and `InvalidInput` if the store already has a thread of that id.
+    id for the new thread; by default it is the provider's name with random digits. `place` says where the provider
+    keeps its sessions, by default in this user's home folder. The provider's own session is unchanged.
+    `Agent(provider=…).resume_session(thread_id)` continues the thread on any machine. Raises `SessionNotFound` if there
+    is no such session, and `InvalidInput` if the store already has a thread of that id.
     """
     source = find_provider(provider)(place or default_place())
     key = await asyncio.to_thread(source.find, session)
@@ -231,10 +235,11 @@ async def adopt(
 
 
 async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, key: str) -> None:
-    """Record a conversation of a provider's program in the thread that `journal` writes to, which must be empty.
+    """Record a conversation of the provider `source` in the thread that `journal` writes to, which must be empty.
 
-    The program keeps the conversation on this machine, and knows it by `key`. The conversation is recorded twice: as
-    Clew's messages, and as a copy of the program's own files. Raises `SessionNotFound` if the program does not have it.
+    The provider's program keeps the conversation on this machine, and knows it by `key`. The conversation is recorded
+    twice: as Clew's messages, and as a copy of the program's own files in `store`. Raises `SessionNotFound` if the
+    program does not have it.
     """
     folder = staging_folder(source, key)
     if not await asyncio.to_thread(source.export, key, folder):

@@ -44,7 +44,8 @@ _KEPT_FOR = 14 * 86_400.0
 
 
 def current_provider(state: Checkpoint) -> str:
-    """Return the name of the provider that did the last turns of a thread; `clew` if it was the built-in agent."""
+    """Return the name of the provider that worked on the thread last, or to which the thread was moved since; `clew` if
+    that is the built-in agent or nobody. `state` is the thread's state."""
     named = state.limits.get("provider")
     return named if isinstance(named, str) else BUILT_IN_AGENT
 
@@ -269,8 +270,9 @@ def staging_folder(provider: Provider, key: str) -> Path:
 
 @contextmanager
 def alone(provider: Provider, key: str) -> Iterator[None]:
-    """Hold a lock on a provider's session, so that no other process on this machine works on it. Raises `ProviderError`
-    if another one does. A lease is not enough: two processes with different stores do not see each other's leases."""
+    """Hold a lock on a provider's session until the context ends, so that no other process on this machine works on it.
+    `key` is the session's id. Raises `ProviderError` if another process holds the lock. A lease is not enough: two
+    processes with different stores do not see each other's leases."""
     import fcntl  # not on Windows, where this module is imported all the same
 
     lock = staging_folder(provider, key).with_suffix(".lock")
@@ -343,15 +345,15 @@ def _end(state: Checkpoint) -> int:
 
 
 def _only_went_on(state: Checkpoint) -> bool:
-    """Return whether the thread has only grown and was never rewound. Taking back unanswered prompts at the end of the
-    thread does not count as rewinding."""
+    """Return whether the thread has only grown and was never rewound. `state` is the thread's state. It does not count
+    as rewinding if only prompts without an answer were removed from the end of the thread."""
     return len(state.view) <= 1 and all(type(message) is User for message in state.history[_end(state) :])
 
 
 def _without_last_prompts(conversation: Conversation, taken_back: int) -> Conversation:
     """Return the conversation without its last message if `taken_back` is not 0 and that message is a prompt; otherwise
-    unchanged. `taken_back` is the number of messages at the end of the thread that were taken back: a prompt among them
-    is asked again, and would then be in the conversation twice."""
+    unchanged. `taken_back` is the number of messages at the end of the thread that were rewound, so that the model no
+    longer sees them: a prompt among them is asked again, and would then be in the conversation twice."""
     messages = conversation.messages
     if taken_back and messages and type(messages[-1]) is User:
         messages = messages[:-1]

@@ -105,8 +105,8 @@ class PromptSender:
 
     async def send(self, prompt: str, prompt_id: str, key: str, timeout: float | None) -> RunResult:
         """Send the prompt, record it under `prompt_id`, and return the result. After `timeout` seconds the program is
-        interrupted. `key` is the provider's id of the conversation, used if the thread has none on record. An error of
-        the provider is raised once all is recorded."""
+        interrupted, as the result's status says. `key` is the provider's id of the conversation, used if the thread has
+        none on record. An error of the provider is raised once all is recorded."""
         self._prompt_id = prompt_id
         began = time.monotonic()
         await take_in(self._journal, self._store, self._provider.place, natively=self._redact is None)
@@ -175,9 +175,9 @@ class PromptSender:
         )
 
     async def _begin(self, before: Checkpoint, placed: Placed, told: User | None, prompt: str) -> None:
-        """Record, in one write before the program starts: changed settings, the key of a new session, the note `told`
-        if there is one, the prompt, and the start of the model call. `before` is the thread's state before this prompt,
-        and `placed` is the provider's session that will be used."""
+        """Record, in one write before the program starts: changed settings, the key of a new session, the prompt,
+        before it the note `told` to the model if there is one, and the start of the model call. `before` is the
+        thread's state before this prompt, and `placed` is the provider's session that will be used."""
         entries: list[Logged] = [*self._started(before)]
         known = self._thread.checkpoint.providers.get(self._provider.name)
         if known is None or known.key != placed.key:
@@ -219,9 +219,9 @@ class PromptSender:
         yield now
 
     async def _attempt(self, job: Job, recorder: Recorder, timeout: float | None) -> BaseException | None:
-        """Run the program and record its events. Returns the error that stopped the program from outside, such as a
-        timeout; None if there was none. After such an error, what the run used is recorded too, as far as it is known,
-        unless the thread's lease is lost."""
+        """Run the program for the prompt in `job`, and record its events with `recorder`. Returns the error that
+        stopped the program from outside, such as a timeout; None if there was none. After such an error, what the run
+        used is recorded too, as far as it is known, unless the thread's lease is lost."""
         reader: Reader | None = None
         try:
             reader = await asyncio.to_thread(self._provider.reader, job)
@@ -269,9 +269,9 @@ class PromptSender:
         problem: BaseException | None,
     ) -> RunResult:
         """Record that the exchange ended after `seconds`, with the status and reason in `standing`, and return its
-        result. First the exchange's cost is recorded, then a copy of the program's session, the files, and the thread's
-        status. If recording fails, the error is raised. But if the prompt itself failed before, with `problem`, the
-        error is only added to `problem` as a note."""
+        result. First its cost is recorded, then a copy of the program's session, `placed`, the files, and the thread's
+        status. `recorder` has recorded the events. An error of recording is raised, but if the prompt itself failed
+        before, with `problem`, the error is only added to `problem` as a note."""
         status, reason = standing
         try:
             await recorder.settle()
@@ -311,16 +311,16 @@ class PromptSender:
         )
 
     def _spent(self, recorder: Recorder, result: RunResult) -> list[Logged]:
-        """Return the log entries that record what the prompt used and cost, as `result` says. If that is unknown, the
-        log must be left with a model call that has no end, which the next prompt counts as one of unknown cost. So
-        an entry that begins a call is returned then, or none if the log has an open call."""
+        """Return the log entries for what the prompt used and cost by `result`, and for a refusal that `recorder`
+        shows. If the use is unknown, the log must keep an open model call, which the next prompt counts as one of
+        unknown cost: so an entry that begins a call is returned, or none if the log has an open call already."""
         if result.usage is not None:
             refused = [ModelCallRefused(result.reason)] if self._cost_nothing(recorder) else []
             return [Spend(result.usage, result.cost), *refused]
         return [] if self._thread.checkpoint.in_flight else [ModelCallStarted(self._model or self._provider.name)]
 
     def _cost_nothing(self, recorder: Recorder) -> bool:
-        """Return whether the vendor refused every request of this prompt, so that it cost nothing."""
+        """Return whether `recorder` shows that the vendor refused every request of this prompt, so that it was free."""
         ending = recorder.ending
         refused = isinstance(ending, Failed) and ending.is_refused and ending.usage in (None, Usage())
         state = self._thread.checkpoint
@@ -338,9 +338,9 @@ class PromptSender:
         return unkept
 
     async def _keep(self, recorder: Recorder, prompt: str, key: str) -> str:
-        """Store what sub-agents did, and a copy of the program's own session. Returns a warning if the program did not
-        keep this exchange in its session; otherwise "". The answer is not lost if the session lacks it or cannot be
-        read: the conversation can be written into a new session from the record."""
+        """Store what sub-agents did, and a copy of the program's own session `key`. Returns a warning if the program
+        did not keep this exchange in its session; otherwise "". The answer is not lost if the session lacks it or
+        cannot be read: the conversation can be written into a new session from the record."""
         for call_id, messages in recorder.children.items():
             await self._keep_child(call_id, messages)
         if isinstance(recorder.ending, Finished) and not await self._has_kept(recorder.ending, prompt, key):
@@ -365,7 +365,7 @@ class PromptSender:
         )
 
     async def _keep_child(self, call_id: str, messages: list[Message]) -> None:
-        """Record what a sub-agent did, on a thread of its own. `call_id` is the tool call that started it."""
+        """Record the `messages` of a sub-agent on a thread of its own. `call_id` is the tool call that started it."""
         parent = self._thread.thread_id, self._thread.checkpoint.turns
         name = child_id(parent[0], "agent", call_id.encode().hex()[-16:])
         async with Thread.open(self._store, name, takeover=True, redact=self._redact) as thread:

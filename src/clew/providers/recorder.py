@@ -16,7 +16,7 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """Writes the events of one prompt to the thread's log and passes them on to the caller through `emit`.
+    """Writes the events of one prompt to the thread's log and passes them to the caller's function `emit`.
 
     Events become durable a moment after they were recorded: the program does not wait until its events are on disk, so
     the recorder does not either. Those that arrive during a write are written together by the next write.
@@ -156,8 +156,8 @@ class Recorder:
                     self._settle_call(early)
 
     def _waiting_blocks(self) -> tuple[Block, ...]:
-        """Return the blocks that were received but are not yet in a message of the thread. With `pieces=False`, which
-        forbids recording parts of a response, only tool calls are returned."""
+        """Return the blocks that were received but are not yet in a message of the thread; only the tool calls among
+        them if this recorder was made with `pieces=False`, which forbids recording parts of a response."""
         blocks = [*(block for message in self._whole for block in message.content), *self._blocks]
         return tuple(block for block in blocks if self._pieces or isinstance(block, ToolCall))
 

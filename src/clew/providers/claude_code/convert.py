@@ -71,8 +71,8 @@ def read(path: Path) -> Conversation:
 
 
 class Branch(NamedTuple):
-    """The rows of a session file that belong to the conversation which Claude Code would continue. Abandoned branches
-    are left out."""
+    """The rows (lines) of a session file with the messages of the conversation that Claude Code would continue, without
+    abandoned branches."""
 
     rows: list[Row]
     """The rows that hold messages, in the order of the conversation."""
@@ -81,13 +81,13 @@ class Branch(NamedTuple):
 
 
 def branch(found: Rows, path: Path) -> Branch:
-    """Return the message rows of the conversation that Claude Code would continue. `found` are all rows of the file at
-    `path`.
+    """Return the rows with the messages of the conversation that Claude Code would continue, and whether they begin
+    with a summary of earlier messages. `found` are all rows (lines of JSON) of the session file at `path`.
 
-    These are the rows from the root to the last message of the file, in this order: each row names its parent, the row
-    before it. Results of tool calls that ran in parallel are not in this chain, because each is a child of its own
-    call's row; they are included too. The result has no rows if the file has no messages. Raises `Corrupt`, naming the
-    file, if a damaged line interrupts the chain.
+    Each row names its parent, the row before it. The result has the rows on the path from the root to the last message
+    of the file, in this order. The results of parallel tool calls are not on this path, because each is a child of its
+    own call's row; they are included too. The result has no rows if the file has no messages. Raises `Corrupt`, naming
+    the file, if a damaged line interrupts the path.
     """
     said = [row for row in found.rows if is_said(row)]
     if not said and found.damaged:
@@ -123,8 +123,8 @@ def _corrupt(found: Rows, path: Path) -> Corrupt:
 
 
 def _parents(rows: list[Row]) -> dict[str, str | None]:
-    """Return a dict from each row's id to the id of its parent, the row before it in the conversation; None for a row
-    without a parent.
+    """Return a dict from the id of each row (line of a session file) to the id of its parent, which is the row before
+    it in the conversation; None for a row without a parent.
 
     A compaction replaces earlier messages by a summary, but may keep some of them. The kept rows stand before the
     summary in the file and come after it in the conversation. So their parents in the dict differ from those that the
@@ -299,9 +299,9 @@ _NO_MODEL = "unknown"
 
 
 def session_bytes(conversation: Conversation, key: str, cwd: str) -> bytes:
-    """Return the conversation as the content of a session file under this key. `cwd` is the working folder that the
-    rows name if the conversation names none. The row ids are derived from the key, so a conversation that has a date
-    always gives the same bytes."""
+    """Return the conversation as the content of a session file with the session id `key`, a UUID. `cwd` is the working
+    folder that is written into each message's row (line of the file) if the conversation names none. The row ids are
+    derived from `key`, so a conversation that has a date always gives the same bytes."""
     return b"".join(msgspec.json.encode(row) + b"\n" for row in _rows(conversation, key, cwd))
 
 

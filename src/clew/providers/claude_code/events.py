@@ -47,8 +47,8 @@ class ClaudeReader:
     """Turns the lines that one run of Claude Code prints into events.
 
     `Finished` or `Failed` is reported only by `end`, when the program has ended. A run can print several results,
-    because it may go on with background work; the last result gives the numbers of the whole run. The `meter` measures
-    what the run used.
+    because it may go on with background work; the last result gives the numbers of the whole run. The argument `meter`
+    measures the tokens that the run used, and their cost.
     """
 
     def __init__(self, meter: Meter | None = None) -> None:
@@ -203,7 +203,7 @@ def _died(status: int, stderr: str) -> tuple[Failure, str]:
 
 
 def _short(words: str) -> str:
-    """Return the text, or only its last 600 characters after an ellipsis if it is longer: the end is where a program
+    """Return `words`, or an ellipsis and their last 600 characters if they are longer: the end is where a program
     usually says what went wrong."""
     return words if len(words) <= _LONGEST_REASON else f"… {words[-_LONGEST_REASON:]}"
 
@@ -254,8 +254,8 @@ class Meter:
         return _since(self._before, total, main)
 
     def _kept(self) -> Spent | None:
-        """Return the totals of tokens and cost in the session file, from the last row that holds them; None if no row
-        does."""
+        """Return the totals of tokens and cost from the last row (line) of the session file that holds them; None if
+        there is no such row or file."""
         path = locate(self._place, self._key) if self._place is not None else None
         for line in lines_from_end(path) if path is not None else ():
             if _KEPT in line and (row := _row(line)).get("type") == "cost-state":
@@ -264,9 +264,9 @@ class Meter:
 
 
 def _since(before: Spent | None, total: Spent, main: Usage | None) -> Spent:
-    """Return what this run used. `before` are the totals of the session before the run, or None if they are unknown.
-    `total` is what the program printed, and `main` are the tokens that the main conversation used in this run, without
-    sub-agents.
+    """Return the tokens that this run used, and their cost. `before` are the totals of the session before the run, and
+    `total` is what the program printed. `main` are the tokens that the main conversation, without sub-agents, used in
+    this run. `before` and `main` are None if they are unknown.
 
     Newer programs print totals of the whole session, older ones totals of the run. So the difference of `total` and
     `before` is returned if none of its counts is negative and it has at least the input and output tokens of `main`.

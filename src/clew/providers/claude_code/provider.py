@@ -23,9 +23,10 @@ class ClaudeCode(Provider):
     """The provider for Anthropic's Claude Code. A system prompt is appended to the program's own, so that its tools
     keep working.
 
-    Permission `read` gives it only tools that read, in its working folder, and only the MCP servers that `options`
-    name. `edit` lets it change files in that folder and run the commands that the user's own settings allow. `full`
-    allows everything; if the user is root, the program accepts that only with `IS_SANDBOX=1` in its environment.
+    Permission `read` gives it only tools that read, in its working folder, and only the MCP servers that are named in
+    the job's `options`, the user's further command line arguments. `edit` lets it change files in that folder and run
+    the commands that the user's own settings allow. `full` allows everything; if the user is root, the program accepts
+    that only with `IS_SANDBOX=1` in its environment.
     """
 
     name = "claude_code"

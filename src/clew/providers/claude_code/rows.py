@@ -40,7 +40,7 @@ _BLOCK = 64 * 1024
 
 
 class Rows(NamedTuple):
-    """The rows of a session file, and the numbers of the lines that are not rows."""
+    """The rows of a session file, which are its lines that hold a JSON object, and the numbers of its damaged lines."""
 
     rows: list[Row]
     damaged: list[int]
@@ -109,9 +109,9 @@ def has_conversation(path: Path) -> bool:
 
 
 def name_in(path: Path) -> str:
-    """Return the session id in the last message row of a session file; empty if there is none. The file's name may say
-    another id. Claude Code goes by the id in the rows: if it resumed this file, it would append to the session of that
-    id."""
+    """Return the session id in the last row (line) of a session file that holds a message; empty if there is none. The
+    file's name may say another id. Claude Code goes by the id in the rows: if it resumed this file, it would append to
+    the session of that id."""
     for line in reversed(path.read_bytes().split(b"\n")):
         row = _row(line)
         if row is not None and is_said(row):
@@ -120,8 +120,9 @@ def name_in(path: Path) -> str:
 
 
 def renamed(data: bytes, old: str, new: str) -> bytes:
-    """Return the bytes of a session file with the session id `old` replaced by `new` in the rows' own fields. What was
-    said in the conversation stays as it is, even if it quotes such a field."""
+    """Return `data`, the content of a session file, with the session id `old` replaced by `new` in the field
+    `sessionId` of its rows (lines of JSON). What was said in the conversation stays as it is, even if it quotes such a
+    field."""
     named = rb'("sessionId"\s*:\s*")' + re.escape(old.encode()) + rb'"'
     return re.sub(named, rb"\g<1>" + new.encode() + b'"', data)
 
@@ -148,8 +149,9 @@ def whole_size(path: Path) -> int:
 
 
 def end_line(path: Path) -> None:
-    """Append a newline if the file does not end in one, so that the next row gets a line of its own and Claude Code
-    skips the half row before it. Nothing is cut off, because another process may be writing that very row."""
+    """Append a newline to a session file if it does not end in one. Then a last line that is cut off stays apart from
+    the next one, and Claude Code skips it. Nothing is removed, because another process may be writing that very
+    line."""
     _, line = _last_line(path)
     if line:
         file = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -160,8 +162,8 @@ def end_line(path: Path) -> None:
 
 
 def cut_end(path: Path) -> None:
-    """Remove a last row that is cut off because the program was killed while writing. A complete last row that only
-    lacks its newline gets one. Use it only on Clew's own copy of a session file."""
+    """Remove the last line of a session file if it is cut off because the program was killed while writing. A complete
+    last line that only lacks its newline gets one. Use it only on Clew's own copy of a session file."""
     start, line = _last_line(path)
     if line and _row(line) is None:
         os.truncate(path, start)
@@ -170,8 +172,8 @@ def cut_end(path: Path) -> None:
 
 
 def rows_in(data: bytes) -> Iterator[Row]:
-    """Yield the rows in a part of a session file. Lines that are cut off at the beginning or end of the part are
-    skipped."""
+    """Yield the rows (JSON objects, one a line) in `data`, which is a part of a session file. Lines that are cut off at
+    the beginning or end of the part are skipped."""
     for line in data.split(b"\n"):
         row = _row(line) if line else None
         if row is not None:

@@ -77,7 +77,7 @@ def prepare(place: Place, job: Job) -> None:
 
     Claude Code refuses to begin a session if a file of that key exists, so a file without any message, which a killed
     program leaves, is renamed. If the last line of a session file was cut off, a newline is appended to it; otherwise
-    the next row would be joined to it and lost. A system prompt that is too long for the command line is written to a
+    the next line would be joined to it and lost. A system prompt that is too long for the command line is written to a
     file. Raises `InvalidInput` if the prompt is only white space, or if a text of the job holds characters that cannot
     be passed to a program.
     """

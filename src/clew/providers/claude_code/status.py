@@ -60,8 +60,9 @@ def check(place: Place, program: Program | None, provider: str, install: str) ->
 
 
 def _login(place: Place) -> _Login:
-    """Return the login that Claude Code would use. It is looked for in the environment and in Claude Code's files, in
-    the order in which Claude Code looks there. Raises `Corrupt` if one of these files cannot be read."""
+    """Return what is known of the login that Claude Code would use: whether it is there (None if unknown), its kind,
+    when it expires, and what is wrong with it. It is looked for in the environment and in Claude Code's files, in the
+    order in which Claude Code looks there. Raises `Corrupt` if one of these files cannot be read."""
     for name, cloud in _CLOUDS.items():
         if place.env.get(name, "").lower() not in _OFF:
             return _Login(None, cloud)
@@ -90,8 +91,9 @@ def _state_file(place: Place) -> Path:
 
 
 def _subscription(kept: dict[str, Any]) -> _Login:
-    """Return the login of a subscription from `kept`, the stored tokens. If there is a refresh token, Claude Code
-    renews the login by itself, so only the expiry of that token counts; otherwise that of the access token."""
+    """Return whether the login of a subscription is valid, its kind, and when it expires, from `kept`, the stored
+    tokens. If there is a refresh token, Claude Code renews the login by itself, so only the expiry of that token
+    counts; otherwise that of the access token."""
     kind = kept.get("subscriptionType")
     account = f"subscription ({kind})" if isinstance(kind, str) and kind else "subscription"
     field = "refreshTokenExpiresAt" if kept.get("refreshToken") else "expiresAt"

@@ -147,7 +147,7 @@ def session_files(place: Place, key: str) -> Iterator[Path]:
 
 
 def _is_own_file(path: Path) -> bool:
-    """Tell whether this is a file itself, and not a link to one: a link may point at anything."""
+    """Return whether there is a file at `path` that is not a link: a link may point at anything."""
     return path.is_file() and not path.is_symlink()
 
 
@@ -201,8 +201,8 @@ def export(place: Place, key: str, folder: Path) -> bool:
 
 
 def bring(source: Path, target: Path) -> None:
-    """Copy a file if it has changed since the last copy. From a session file, a last row that is cut off because the
-    program was killed while writing is left out."""
+    """Bring `target`, Clew's copy of the file `source`, up to date if the file has changed since it was copied. From a
+    session file, a last row that is cut off because the program was killed while writing is left out."""
     files.bring(source, target, _fill_with_rows if source.suffix == ".jsonl" else shutil.copyfile)
 
 
@@ -434,8 +434,9 @@ def _described(path: Path, status: os.stat_result, provider: str) -> NativeSessi
 
 
 def _ends(path: Path, size: int, part: int) -> tuple[list[Row], bool]:
-    """Return the rows in the first `part` bytes and in the last `part` bytes of a file, and whether these are all rows
-    of the file. `size` is the size of the file in bytes. If it is at most twice `part`, the whole file is read."""
+    """Return the rows (JSON objects, one a line) in the first `part` bytes and in the last `part` bytes of a session
+    file, and whether these are all rows of the file. `size` is the size of the file in bytes. If it is at most twice
+    `part`, the whole file is read."""
     with path.open("rb") as file:
         if size <= 2 * part:
             return list(rows_in(file.read())), True

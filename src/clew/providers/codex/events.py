@@ -347,8 +347,8 @@ def _mcp_block(block: Any) -> Text | Json | Image:
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """What one run used and cost, the model that answered, and the error that it ended with. A value is None, or the
-    model empty, if it is unknown."""
+    """The tokens that one run used, their cost, the model that answered, and the error that the run ended with. A value
+    is None, or the model empty, if it is unknown."""
 
     usage: Usage | None = None
     cost_usd: float | None = None
@@ -360,8 +360,9 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 class Meter:
-    """Measures what one run of Codex used. Create it before the program starts, because it then notes how many tokens
-    the conversation of this key has used until now, and how long its file is. `home` is Codex's home folder."""
+    """Measures the tokens that one run of Codex used, and their cost. Create it before the program starts, because it
+    then notes how many tokens the conversation of this key has used until now, and how long its file is. `home` is
+    Codex's home folder."""
 
     def __init__(self, home: Path, key: str) -> None:
         self._home = home
@@ -371,7 +372,8 @@ class Meter:
         self._from = 0 if path is None else length(path)
 
     def read(self, reported: Usage | None, children: Iterable[str], model: str) -> Spent:
-        """Return what the run used since the meter was created. Call it after the program has ended.
+        """Return the tokens that the run used since the meter was created, with their cost, the model and an error of
+        the run. Call it after the program has ended.
 
         `reported` are the tokens that the whole conversation has used according to the program's output; None if it
         printed none. `children` are the keys of its sub-agents, each of which has a file of its own. `model` is the
@@ -397,8 +399,8 @@ class Meter:
 
 class _Turn:
     """Collects the usage, model and error of one exchange. `data` are the lines of its records in a rollout, Codex's
-    file of one conversation. `root` is given for the rollout of a sub-agent: it is the id of the exchange that the
-    sub-agent worked for, and usage for other exchanges is not counted."""
+    file of one conversation. For the rollout of a sub-agent, `root` is the id of the exchange that the sub-agent worked
+    for, and usage for other exchanges is not counted; otherwise `root` is empty."""
 
     def __init__(self, data: bytes, root: str) -> None:
         self.id = ""
@@ -435,7 +437,7 @@ class _Turn:
 
 
 def usage_of(value: Any) -> Usage:
-    """Convert the token counts that Codex writes to a `Usage`. A missing count becomes 0."""
+    """Return the token counts in `value`, an object that Codex wrote, as a `Usage`. A missing count becomes 0."""
     fields = values(value)
     names = (
         "input_tokens",
@@ -449,8 +451,8 @@ def usage_of(value: Any) -> Usage:
 
 
 def _total(path: Path) -> Usage:
-    """Return what the conversation in this file has used since it began, from the last record that says so; zero if no
-    record does."""
+    """Return the tokens that the conversation in the file `path` has used since it began, from the last record that
+    says so; zero if no record does."""
     for row in lines_from_end(path):
         if b'"token_count"' in row or b'"token_usage_record"' in row:
             payload = values((record_of(row) or {}).get("payload"))

@@ -203,8 +203,8 @@ def records(data: bytes, path: Path) -> Iterator[Record]:
 
 
 def lines_from_end(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a rollout (Codex's file of one conversation) from the last to the first. Only as much is read
-    as the caller takes, unless the file is compressed."""
+    """Yield the lines of a rollout (Codex's file of one conversation) from the last to the first, without newlines.
+    Only as much is read as the caller takes, unless the file is compressed."""
     return files.lines_from_end(path) if path.suffix != ".zst" else _lines_from_end(contents(path))
 
 
@@ -407,8 +407,8 @@ Part = dict[str, Any]
 
 def said_parts(message: Part) -> list[Part]:
     """Return the parts of a message's content, such as texts and pictures, without those that the program itself added.
-    All parts of a model's response are returned. Of a developer message, only the parts that are marked as the user's
-    are returned."""
+    All parts of a model's response are returned. Of a developer message, only the parts are returned that Codex marked
+    as written by the user, in fields beside the content."""
     content = message.get("content")
     if isinstance(content, str):
         content = [{"type": "input_text", "text": content}]

@@ -92,8 +92,8 @@ def _behind(script: Path) -> Path | None:
 
 
 def _version(native: Path, env: Mapping[str, str]) -> str:
-    """Return the program's version, from the description in its package, or else from what it prints; empty if both
-    fail."""
+    """Return the version of the program at `native`, from the description in its package, or else from what it prints;
+    empty if both fail. `env` is the environment to run it in."""
     try:
         described = record_of((native.parent.parent / "codex-package.json").read_bytes())
     except OSError:

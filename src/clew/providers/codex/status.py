@@ -55,8 +55,9 @@ def check(place: Place, program: Program | None, install: str) -> Health:
 
 
 def _login(home: Path, env: Mapping[str, str]) -> _Login:
-    """Return the login that Codex would use: the key of the configured model provider, then CODEX_API_KEY, then what
-    `codex login` stored. `home` is Codex's home folder.
+    """Return what is known of the login that Codex would use: whether it is there (None if unknown), its kind, when it
+    expires, and what is wrong with it. Codex uses the key of the configured model provider, then CODEX_API_KEY, then
+    what `codex login` stored. `home` is Codex's home folder.
 
     OPENAI_API_KEY alone does not count, because Codex reads it only if a model provider is configured to. A file that
     cannot be read is reported in the `problem` of the result, without its content.

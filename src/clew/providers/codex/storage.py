@@ -83,9 +83,9 @@ def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _parent(path: Path) -> object:
-    """Return the key of the conversation that started this one as a sub-agent; None if it is not a sub-agent or the
-    file is not a conversation. Nothing is raised for a damaged file, because the caller only guesses which files are
-    sub-agents."""
+    """Return the key of the conversation that started the one in the file `path` as a sub-agent. Returns None if it is
+    not a sub-agent's conversation, or if the file is damaged or holds no conversation. Nothing is raised for a damaged
+    file, because the caller only guesses which files are sub-agents'."""
     try:
         first = head_of(path, 262_144).split(b"\n", 1)[0]
     except Corrupt:
@@ -135,9 +135,10 @@ def _renamed(data: bytes, own: str, key: str) -> bytes:
 
 
 def install_session(home: Path, key: str, folder: Path) -> None:
-    """Put the conversation of an export folder, with its sub-agents, where Codex looks for it, under this key. A
-    different conversation that has this key is copied to a name that Codex ignores before it is replaced. `home` is
-    Codex's home folder."""
+    """Put the conversation in the export folder `folder`, which holds Clew's copy of it, where Codex looks for it,
+    under this key. A different conversation that has this key is copied to a name that Codex ignores before it is
+    replaced. The copies of its sub-agents' conversations are put there too if they are missing there or go on further.
+    `home` is Codex's home folder."""
     _place(home, checked(key), _kept(folder, key), meta_of(folder / ROLLOUT).get("timestamp"))
     for name in files_in(folder / _AGENTS):
         file = folder / _AGENTS / name

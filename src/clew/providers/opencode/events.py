@@ -47,10 +47,10 @@ class OpenCodeReader:
     answered. The method `end` decides this by the reason for which the last step (one model response) ended."""
 
     def __init__(self, children: Children, model: Callable[[], str] = str, asked: str = "") -> None:
-        """`children` is a function that returns the messages of a sub-agent's session, which opencode does not print.
-        It takes the key of that session, and the time in milliseconds since which messages are wanted. `model` is
-        called after an answer and returns the name of the model that gave it. `asked` is the model that was named for
-        this prompt; empty if none was."""
+        """`children` is a function that returns messages of a sub-agent's session, which opencode does not print. It
+        takes the key of that session and a time in milliseconds since 1970; only messages from that time on are
+        returned. `model` is called after an answer and returns the name of the model that gave it. `asked` is the model
+        that was named for this prompt; empty if none was."""
         self._children = children
         self._asked = asked
         self._model = model

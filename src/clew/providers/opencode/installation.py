@@ -74,9 +74,9 @@ def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -
 
 
 def _check_strangers(connection: sqlite3.Connection, key: str, coming: set[str]) -> None:
-    """Raise `Corrupt` if a session that an export folder would write into the database is there already, but is neither
-    the session `key` nor one of its sub-agents. `coming` are the keys of the sessions in the folder. The check is
-    needed because the folder may come from an untrusted source."""
+    """Raise `Corrupt` if the database already has a session with one of the keys in `coming` that is neither the
+    session `key` nor one of its sub-agents. `coming` are the keys of the sessions in an export folder, which would
+    replace it. The check is needed because the folder may come from an untrusted source."""
     for session in sorted(coming.difference(tree(connection, key))):
         if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
             raise Corrupt(f"the session {session} is here already, and does not belong to {key}. Nothing was changed.")
@@ -131,8 +131,8 @@ def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str,
 
 
 def install_outputs(folder: Path, outputs: Path) -> None:
-    """Copy the long tool results in an export folder to `outputs`, where opencode keeps them. Existing files are not
-    replaced."""
+    """Copy the long tool results in the export folder `folder`, which holds Clew's copy of a conversation, to
+    `outputs`, where opencode keeps them. Existing files are not replaced."""
     check_folders(outputs, outputs / "tool_")
     for name in files_in(folder / OUTPUTS):
         if name.startswith("tool_") and "/" not in name and not (outputs / name).exists():

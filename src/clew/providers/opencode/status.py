@@ -90,7 +90,8 @@ def _login(provider: str, entry: dict[str, Any]) -> _Login:
 
 
 def _configured(place: Place) -> list[str]:
-    """Return the names of the model vendors for which opencode's settings files hold a key or an address."""
+    """Return the names of the model vendors for which opencode's settings hold an API key or the address of an API. The
+    settings are read from all files in which opencode looks for them at `place`, and from the environment."""
     found: list[str] = []
     for said in _settings(place):
         for name, provider in values(values(said).get("provider")).items():

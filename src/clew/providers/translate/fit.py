@@ -68,8 +68,9 @@ class Fitted(NamedTuple):
 
 
 def fit(conversation: Conversation, source: str, target: str) -> Fitted:
-    """Rewrite a conversation of the agent `source` for the agent `target`. Both are names of providers, or `clew` for
-    the built-in agent. The original is not changed."""
+    """Return the conversation of the agent `source` rewritten for the agent `target`, with what was lost by that, and
+    for each message the index of the original one. `source` and `target` are names of providers, or `clew` for the
+    built-in agent. The given conversation is not changed."""
     if source == target:
         return Fitted(conversation, (), tuple(range(len(conversation.messages))))
     notes = Notes()
@@ -90,7 +91,8 @@ def fit(conversation: Conversation, source: str, target: str) -> Fitted:
 
 class _Fitter:
     """Rewrites the messages of a conversation for another agent, one by one. They must be given in order: a call may
-    get a new id, which its result then gets too. Losses are added to `notes`."""
+    get a new id, which its result then gets too. What is lost is added to the argument `notes`, which collects
+    losses."""
 
     def __init__(self, source: str, target: str, cwd: str, notes: Notes) -> None:
         self._source = source

@@ -29,7 +29,8 @@ _NOT_RUN = "The call was not made: the work stopped before it."
 
 
 class Translated(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `translate`: where the conversation is now. The original is unchanged."""
+    """Where `translate` has put the copy of a session: the provider, the key and the working folder, and what was
+    lost."""
 
     provider: str
     key: str
@@ -77,7 +78,8 @@ async def translate(
     checkpointer: Checkpointer | str | EllipsisType | None = ...,
     thread_id: str | None = None,
 ) -> Translated:
-    """Copy a session of one agent to another agent: translate it, and put it where that agent looks for it.
+    """Copy a session of one agent to another agent: translate it, and put it where that agent looks for it. Returns
+    where the copy is and what was lost.
 
     `session` is a session that the provider `source` keeps on this machine, even one that Clew has never seen. It is
     given by its key, a part of the key that no other has, or its path. With `source="clew"` it is a thread, given by
@@ -107,8 +109,10 @@ async def translate(
 
 
 def _between_providers(session: str, source: str, to: str, place: Place | None) -> Translated:
-    """Copy a session from the provider `source` to the provider `to`. If both names are the same, the session is copied
-    without being translated, for example to get a copy for another working folder."""
+    """Copy a session from the provider `source` to the provider `to`. Returns where the copy is and what was lost. If
+    both names are the same, the session is copied without being translated, for example to get a copy for another
+    working folder. `place` says where the sessions are and which folder the copy belongs to; by default these are this
+    user's sessions, and the folder of the original if it exists here, otherwise the current one."""
     if source != to:
         find_provider(to)
         _, conversation = _read(session, source, place)

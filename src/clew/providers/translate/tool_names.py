@@ -38,8 +38,8 @@ class Mapped(NamedTuple):
 
 
 def map_call(call: ToolCall, source: str, target: str, *, cwd: str = "") -> Mapped:
-    """Rewrite a tool call of the agent `source` as a call of the agent `target`. Both are names of providers, or `clew`
-    for the built-in agent.
+    """Return a tool call of the agent `source` rewritten as a call of the agent `target`, and what was lost by that.
+    Both are names of providers, or `clew` for the built-in agent.
 
     `cwd` is the conversation's working folder, for agents that name files relative to it. The id is kept. A call of an
     unknown tool keeps its name and arguments. If there are no losses, mapping the result back gives the same name and
@@ -102,10 +102,10 @@ def _read(form: Form, arguments: Fields) -> tuple[Fields, list[str]]:
 
 
 def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields, list[str]] | None:
-    """Return the name of the target's tool of this kind, its arguments, and the names of the arguments in `fields` that
-    it cannot express. `fields` are the arguments under their common names, in a call that the agent `source` made.
-    `cwd` is the conversation's working folder. Returns None if the target has no such tool, or if that tool cannot do
-    what the call does."""
+    """Return the name of the target's tool of the kind `kind` (such as `shell` or `edit`), its arguments, and the names
+    of the arguments in `fields` that it cannot express. `fields` are the arguments under their common names, in a call
+    that the agent `source` made. `cwd` is the conversation's working folder. Returns None if the target has no such
+    tool, or if that tool cannot do what the call does."""
     if kind == "patch" and target != "codex":
         plain = _plain_change(fields, target, cwd)
         written = _write(*plain, source, target, cwd) if plain else None
@@ -128,8 +128,9 @@ def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tup
 
 def _plain_change(fields: Fields, target: str, cwd: str) -> tuple[str, Fields] | None:
     """Return the kind of tool (`write`, `edit` or `edits`) and the arguments, for the agent `target`, that do the same
-    as the patch in `fields`. `cwd` is the conversation's working folder. Returns None if the patch does anything else
-    than write or edit one file."""
+    as a call of Codex that applies a patch. `fields` are the arguments of that call, with the patch under `patch`.
+    `cwd` is the conversation's working folder. Returns None if the patch does anything else than write or edit one
+    file."""
     text = fields.get("patch")
     change = from_patch(text) if isinstance(text, str) else None
     if change is None:
@@ -145,8 +146,9 @@ def _plain_change(fields: Fields, target: str, cwd: str) -> tuple[str, Fields] |
 
 
 def _patch_of(kind: str, fields: Fields) -> str | None:
-    """Return the text of a patch for Codex that does the same as a call which writes or edits a file. `kind` and
-    `fields` are the kind of tool and its arguments. Returns None if the arguments do not say enough for a patch."""
+    """Return the text of a patch for Codex that does the same as a call which writes or edits a file. `kind` is the
+    kind of the called tool (`write`, `edit` or `edits`), and `fields` are the arguments under their common names.
+    Returns None if the arguments do not say enough for a patch, or ask for something that a patch cannot express."""
     path = fields.get("path")
     if not isinstance(path, str) or fields.get("all", False) is not False:
         return None
@@ -179,8 +181,8 @@ def _path(path: str, source: str, target: str, cwd: str) -> str:
 
 
 def _in_its_folder(fields: Fields, cwd: str) -> Fields:
-    """Rewrite the arguments of a shell command for a tool that has no argument for the folder to run in: `cd` to that
-    folder is put before the command, unless it is the working folder `cwd`."""
+    """Return `fields`, the arguments of a shell command, rewritten for a tool that has no argument for the folder to
+    run in: `cd` to that folder is put before the command, unless it is the working folder `cwd`."""
     folder, command = fields["folder"], fields.get("command")
     if not isinstance(folder, str) or not isinstance(command, str):
         return fields
@@ -189,8 +191,8 @@ def _in_its_folder(fields: Fields, cwd: str) -> Fields:
 
 
 def _named(argument: str) -> str:
-    """Describe an argument in words for a loss. Its name is quoted only if it looks like a name, because a model may
-    have written anything there."""
+    """Describe the argument of this name in words, for a message that says what was lost. The name is quoted only if it
+    looks like one, because a model may have written anything there."""
     known = argument.isidentifier() and len(argument) <= 40
     return f"the argument {argument!r}" if known else "an argument"
 
@@ -227,8 +229,9 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def from_patch(text: str) -> Written | Change | None:
-    """Parse a patch for Codex's tool `apply_patch`. Returns what it does if it writes or edits exactly one file and can
-    be turned back into the same text; otherwise None."""
+    """Parse `text`, a patch for Codex's tool `apply_patch`. Returns a `Written` if it writes one whole file, and a
+    `Change` if it edits one file. Returns None if it does anything else, or if `as_patch` would not make the same text
+    from the result."""
     lines = text.split("\n")
     if lines[:1] != [_BEGIN] or lines[-2:] != [_END, ""] or len(lines) < 5:
         return None
