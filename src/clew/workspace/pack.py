@@ -288,7 +288,8 @@ class Threads:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run one function on an OS thread and return its result. If the function fails or this call is cancelled,
-        `stop` is set, and the error is raised once the function has ended."""
+        `go_on` raises `Stopped` from then on. Once the function has ended, the failure or the cancellation is
+        raised."""
         return (await self.run_all([work]))[0]
 
     async def run_all(
@@ -301,8 +302,9 @@ class Threads:
         """Run these functions at the same time, each on an OS thread, and return their results in order. Meanwhile
         `tick`, if given, is called about every tenth of a second.
 
-        After a failure or a cancellation, `stop` is set, and `let_go` is called to release functions that wait for
-        something else. Once all functions have ended, the failure or the cancellation is raised.
+        After a failure or a cancellation, `go_on` raises `Stopped` in each function that calls it, and `let_go` is
+        called to release functions that wait for something else. Once all functions have ended, the failure or the
+        cancellation is raised.
         """
         loop = asyncio.get_running_loop()
         self.stop.clear()

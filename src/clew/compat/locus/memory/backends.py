@@ -147,12 +147,12 @@ class OCIBucketBackend(BaseCheckpointer):
 
 
 class StorageBackendAdapter(BaseCheckpointer):
-    """A checkpointer that keeps its data in a store of Clew, as functions such as `sqlite_checkpointer` return it. In
-    Locus, a class of this name turns a storage backend into a checkpointer; here there are no backends."""
+    """A checkpointer that keeps its data in a store of Clew. Functions such as `sqlite_checkpointer` return one. The
+    name is that of a class of Locus, which turns a storage backend into a checkpointer; here there are no backends."""
 
 
 class _Expiring(StorageBackendAdapter):
-    """A checkpointer whose store deletes threads by itself after a time."""
+    """A checkpointer whose store deletes each thread by itself, a fixed time after the thread's last change."""
 
     expires = True
 
