@@ -303,7 +303,7 @@ class _Reader:
 
     def _say(self, message: Assistant, row: Row) -> None:
         """Add an answer of the model. `row` has what the database says about the answer: the model, the tokens and the
-        time."""
+        time. The options of the call and a JSON schema for the answer are noted as lost."""
         usage = _usage(row)
         self._chat.said.append(MessageAdded(message, usage, None if usage is None else _cost(row, usage)))
         self._open = [(call.id, call.name) for call in tool_calls(message)]
