@@ -208,7 +208,8 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class SnapshotRef(msgspec.Struct, frozen=True):
-    """A snapshot that is durably in the store, with figures about it. Its digest is enough to restore it."""
+    """A snapshot that is durably in the store, with numbers about it, such as of files and bytes. Its digest is enough
+    to restore it."""
 
     digest: str
     files: int = 0

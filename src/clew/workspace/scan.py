@@ -82,7 +82,7 @@ class Root:
         """Open a path below the root one folder at a time, and return its descriptor. No folder on the way may be a
         link; `flags`, which are as for `os.open`, say whether the path itself may be one. On a system that cannot open
         a path relative to an open folder, such as Windows, links among the folders are followed. This is slower than
-        `open`. It is for paths that are too long for one step, and for files that may have been replaced."""
+        the method `open`. It is for paths that are too long for one step, and for files that may have been replaced."""
         if not _BY_FD:
             return os.open(self.full(path), flags)
         with self._above(path) as (above, name):

@@ -139,7 +139,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the session was ended by `end`."""
+        """Whether the session was ended by its method `end`."""
         return bool(self.completed_at)
 
 

@@ -54,7 +54,7 @@ class GenericAgent:
 
     @property
     def session_id(self) -> str | None:
-        """The id of the session that `resume` continues; None if there is none yet."""
+        """The id of the session that the method `resume` continues; None if there is none yet."""
         return self._last_session_id or self.config.resume_from
 
     def run(self) -> AgentResponse:
@@ -186,9 +186,9 @@ class GenericAgent:
         return agent.resume_session(write_handle(provider, session_id, session_id))
 
     def _key(self, store: Checkpointer, session: Session) -> str:
-        """Return the provider's own id of the session. Also make it the session that `resume` continues, and tag the
-        session's thread in `store` with the id, so that the thread can be found by the id. The id is a new one if the
-        session had to be written anew, for example on another machine."""
+        """Return the provider's own id of the session. Also make it the session that the method `resume` continues, and
+        tag the session's thread in `store` with the id, so that the thread can be found by the id. The id is a new one
+        if the session had to be written anew, for example on another machine."""
         key = read_handle(session.resume_handle).resume_key
         _note(store, session.thread_id, self.config.provider, key)
         self._last_session_id = key

@@ -90,7 +90,7 @@ async def import_all(
     - **Goes on.** Run again, after a crash or later, it leaves out the conversations that are in the store already, and
       extends the threads whose conversation has grown since. If the last prompt was still being answered then, the
       thread is first rewound to where the two part. A thread that was worked on since is never changed, and neither is
-      one whose conversation was changed before its last prompt: they are reported in `failed`.
+      one whose conversation was changed before its last prompt: they are reported in `failed` of the result.
     - **Says what is missing.** Parts that could not be carried over are listed in the result and in the thread's state.
 
     `keys` are the conversations to import, or beginnings of their keys; by default all. `thread_id` is the id for the

@@ -61,7 +61,8 @@ class BaseCheckpointer:
     """Whether the store deletes threads by itself after a time."""
 
     def __init_subclass__(cls, **others: Any) -> None:
-        """Refuse a class with a `save` or a `load` of its own: an agent of Clew calls neither."""
+        """Raise `InvalidInput` for a subclass with a `save` or a `load` of its own, because an agent of Clew calls
+        neither."""
         super().__init_subclass__(**others)
         if own := [name for name in ("save", "load") if name in vars(cls)]:
             raise InvalidInput(
