@@ -71,9 +71,9 @@ class Root:
 
     def open(self, path: bytes, flags: int) -> int:
         """Open the file or folder at a path below the root, and return its descriptor. `flags` are as for `os.open`,
-        and say whether the path itself may be a link. Links among the folders on the way are followed. The caller has
-        to compare the opened file with what the walk saw, because a folder on the way may have become a link
-        meanwhile."""
+        and say whether the path itself may be a link. Links among the folders on the way are followed unless the path
+        is very long. The caller has to compare the opened file with what the walk saw, because a folder on the way may
+        have become a link meanwhile."""
         if not _BY_FD:
             return os.open(self.full(path), flags)
         return os.open(path, flags, dir_fd=self._fd) if len(path) < _LONGEST else self.open_strictly(path, flags)
@@ -341,8 +341,8 @@ class _Walk:
 
     def _kept(self, folder: Folder, facts: list[Fact]) -> list[Fact]:
         """Return the facts (such as size and times) of those names in the folder that its ignore patterns do not match.
-        Counts these names, and reports the ignored ones. Raises `InvalidInput` if the names counted so far in the
-        workspace are more than `Limits.names`."""
+        Counts these names, and lists the ignored ones in the result of the walk as left out. Raises `InvalidInput` if
+        the names counted so far in the workspace are more than `Limits.names`."""
         kept = facts
         if (rules := folder.rules) is not None:
             kept = []

@@ -242,7 +242,8 @@ class Agent:
 
         With `resume`, a prompt that was asked before goes on where it was stopped. Otherwise it is asked anew, and what
         was said and done for it before stays in the thread's history only. A task that has ended well is deleted from
-        the store, unless `clear_cache_on_success=False`, for which `clear_on_success=False` is another name.
+        the store, unless `clear_cache_on_success=False`, for which `clear_on_success=False` is another name. Any
+        argument in `unknown` raises `InvalidInput`.
         """
         check_known("session", unknown, _INSTEAD_IN_SESSION)
         if clear_cache_on_success is not None and clear_on_success is not None:

@@ -224,8 +224,8 @@ class BaseCheckpointer:
         return found
 
     async def query_by_metadata(self, key: str, value: Any, limit: int = 100) -> list[dict[str, Any]]:
-        """Return the threads whose newest metadata has `value` under `key`, newest first and at most `limit`. Each is a
-        dict with `thread_id`, `data` (the newest state), `metadata` and `updated_at`."""
+        """Return the threads whose newest metadata has `value` under `key`, the last changed first and at most `limit`.
+        Each is a dict with `thread_id`, `data` (the newest state), `metadata` and `updated_at`."""
         query = HeadQuery(tags=_tags({key: value}), limit=_checked_limit(limit))
         found: list[dict[str, Any]] = []
         async for head in Thread.list(self.store, query):
