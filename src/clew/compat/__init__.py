@@ -1,4 +1,4 @@
-"""The classes and functions of other systems under their names there, for users who come from one of these systems.
+"""Classes and functions with the names that they have in other agent systems, for users who come from such a system.
 
 Each module is for one system, and does the work with Clew: `clew.compat.stirrup`, `clew.compat.caw`,
 `clew.compat.session`, `clew.compat.cortex` and `clew.compat.locus`. `clew.compat.importers` imports the conversations

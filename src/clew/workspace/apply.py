@@ -393,8 +393,8 @@ class Output:
 
     def __init__(self, path: bytes, node: FileNode, was: Node | None) -> None:
         """Prepare to write the file at `path` with the size, mode and time that `node` gives. `was` is the file or link
-        that is at `path` now, or None if nothing is. If that has changed by the time of `finish`, `finish` raises
-        `Unavailable` and replaces nothing."""
+        that is at `path` now, or None if nothing is. If that has changed by the time the new file is complete, the
+        method `finish` raises `Unavailable` and replaces nothing."""
         self._path = path
         self._node = node
         self._was = was
@@ -405,7 +405,7 @@ class Output:
 
     def open(self, folder: int) -> None:
         """Create the temporary file in the folder that is open as the descriptor `folder`. The caller must keep the
-        descriptor open until `finish` or `abandon`."""
+        descriptor open until the method `finish` or `abandon` has returned."""
         self._folder = folder
         self._fd = os.open(self._temporary, _NEW, 0o600, dir_fd=folder)
 

@@ -237,7 +237,7 @@ def _kind(was: Item, item: Item) -> Kind | None:
 
 def _with_renames(found: list[_Found]) -> list[_Found]:
     """Replace each pair of a deleted and an added file with the same content by one rename. If several deleted files
-    have that content, prefer the one with the same file name."""
+    have that content, take one that has the same file name as the added file, or else the first."""
     gone: dict[object, list[_Found]] = {}
     for one in found:
         if one.kind == "deleted" and one.was is not None and (key := _content(one.was)):

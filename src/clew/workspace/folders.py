@@ -53,8 +53,9 @@ class Folders:
         self._workable = False
 
     def at(self, path: bytes) -> int:
-        """Open a folder and return its descriptor, which is valid until the next call of a method. `path` is relative
-        to the root."""
+        """Open the folder `path`, which is relative to the root, and return its descriptor. The descriptor is valid
+        until the next call of a method. Raises `OSError` if the folder, or one on the way to it, is missing or is a
+        link."""
         if path == self._path:
             return self._fd
         if not self._path:
@@ -68,9 +69,9 @@ class Folders:
         return self._fd
 
     def work_at(self, path: bytes) -> int:
-        """Open a folder in which names are to be made or removed, and return its descriptor. The descriptor is valid
-        until the next call of a method. If the mode of the folder does not let its owner make and remove names, the
-        mode is changed so that it does."""
+        """Open the folder `path`, in which names are to be made or removed, and return its descriptor. The descriptor
+        is valid until the next call of a method. If the mode of the folder does not let its owner make and remove
+        names, the mode is changed so that it does."""
         fd = self.at(path)
         if not self._workable:
             mode = stat.S_IMODE(os.fstat(fd).st_mode)
@@ -181,7 +182,7 @@ def changed(path: bytes) -> Unavailable:
 
 @contextmanager
 def explained(path: bytes) -> Iterator[None]:
-    """Raise a Clew error that names the path instead of any `OSError` inside the `with` block."""
+    """Turn an `OSError` inside the `with` block into a Clew error that names `path` and says what to do."""
     try:
         yield
     except OSError as error:

@@ -116,14 +116,14 @@ _decode = msgspec.msgpack.Decoder(tuple[Node, ...]).decode
 
 
 def pack_folder(tree: Tree, keys: Keyring | None = None) -> tuple[str, bytes]:
-    """Encode the content of a folder as a blob. Returns the digest and the bytes of the blob. Equal folders give equal
-    blobs."""
+    """Encode `tree`, the content of a folder, as a blob. Returns the digest and the bytes of the blob. Equal folders
+    give equal blobs. `keys` are the encryption keys of the store, None if it has none."""
     return pack_tree(_encode(tree.nodes), tree.trees, tree.leaves, keys)
 
 
 def unpack_folder(digest: str, packed: bytes, keys: Keyring | None = None, most: int = MAX_NODES) -> Tree:
-    """Decode the content of a folder from a blob that `pack_folder` made. `packed` are the bytes of the blob, as
-    stored.
+    """Decode the content of a folder from a blob that `pack_folder` made. `digest` is the digest of the blob, and
+    `packed` its bytes as stored. `keys` are the encryption keys of the store, None if it has none.
 
     Raises `InvalidInput` if the blob is not a folder, has more than `most` names or is hostile, and `Corrupt` if it is
     damaged.
@@ -208,7 +208,8 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class SnapshotRef(msgspec.Struct, frozen=True):
-    """A snapshot that is durably in the store, with figures about it. Its digest is enough to restore it."""
+    """A snapshot that is durably in the store, with numbers about it, such as of files and bytes. Its digest is enough
+    to restore it."""
 
     digest: str
     files: int = 0

@@ -151,7 +151,7 @@ class Reader:
     def _read_file(self, path: bytes, seen: Fact, dev: int, outbox: Outbox) -> Content:
         """Read a file once, and put its chunks (parts of the file) into the outbox to be stored. `seen` are the facts
         that the walk over the workspace saw, such as name, size and times, and `dev` is the device on which the file
-        was. If the file changed since it was opened, the result has the problem `CHANGED`."""
+        was. If the file changed since it was opened, the result names the problem: the text `CHANGED`."""
         began = time.time_ns()
         fd = self._root.open(path, _FILE)
         try:
@@ -287,8 +287,9 @@ class Threads:
             raise Stopped
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run one function on an OS thread and return its result. If the function fails or this call is cancelled,
-        `stop` is set, and the error is raised once the function has ended."""
+        """Run one function on an OS thread and return its result. If the function fails or this call is cancelled, the
+        method `go_on` raises `Stopped` until the next run, so that the function can end early. Once it has ended, the
+        failure or the cancellation is raised."""
         return (await self.run_all([work]))[0]
 
     async def run_all(
@@ -301,8 +302,9 @@ class Threads:
         """Run these functions at the same time, each on an OS thread, and return their results in order. Meanwhile
         `tick`, if given, is called about every tenth of a second.
 
-        After a failure or a cancellation, `stop` is set, and `let_go` is called to release functions that wait for
-        something else. Once all functions have ended, the failure or the cancellation is raised.
+        After a failure or a cancellation, the method `go_on` raises `Stopped` in each function that calls it, and
+        `let_go` is called to release functions that wait for something else. Once all functions have ended, the failure
+        or the cancellation is raised.
         """
         loop = asyncio.get_running_loop()
         self.stop.clear()

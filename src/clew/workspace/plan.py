@@ -212,7 +212,7 @@ class _Planner:
     def _without_powers(self, item: Item, was: Item | None) -> Item:
         """Return a file or folder of the snapshot to restore without its setuid and setgid bits. `was` is what is at
         its path now. A bit stays if `was` has it too and is also a folder, or a file with the same content. All bits
-        stay if the restore was asked to restore them (`setuid`)."""
+        stay if the restore was started with `setuid=True`."""
         powers = item.node.mode & _POWERS
         if self._setuid or not powers or isinstance(item.node, LinkNode):
             return item

@@ -183,8 +183,8 @@ def same_content(a: Item, b: Item) -> bool:
 
 def unpack_file(path: bytes, item: Item, packed: Mapping[str, bytes], keys: Keyring | None) -> list[bytes]:
     """Return the data of a file, without holes, as a list of pieces. `packed` has the blobs of the file by digest, as
-    stored: not yet decompressed or decrypted. Raises `Corrupt` if the data does not have the length that the file's
-    folder says."""
+    stored: not yet decompressed or decrypted. `keys` are the encryption keys of the store, None if it has none. Raises
+    `Corrupt` if the data does not have the length that the file's folder says. `path` names the file in the error."""
     node = item.node
     assert isinstance(node, FileNode)  # noqa: S101 - for the type alone
     pieces = [unpack_blob(digest, packed[digest], keys) for digest in item.leaves] if item.leaves else [node.inline]

@@ -68,8 +68,8 @@ async def restore(
       `setuid=True`. A folder, or a file whose content stays, keeps such a bit if the snapshot has it too.
     - `into` is created if it does not exist. If it holds files, it is treated like a workspace of its own.
 
-    `progress` is called with the number of files written so far and the number of files to write.
-    Only one restore at a time works in a folder. Files are not synced to the disk: after a power cut, restore again.
+    `progress` is called with the number of files written so far and the number of files to write. While one restore
+    works in a folder, another raises `Unavailable`. Files are not synced to the disk: after a power cut, restore again.
     Restoring does not work on Windows, which cannot open a name relative to an open folder.
     """
     if os.open not in os.supports_dir_fd:

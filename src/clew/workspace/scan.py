@@ -70,16 +70,19 @@ class Root:
             os.close(self._fd)
 
     def open(self, path: bytes, flags: int) -> int:
-        """Open a path below the root, with flags as for `os.open`, and return its descriptor. The caller has to compare
-        the opened file with what the walk saw, because a folder on the way may have become a link meanwhile."""
+        """Open the file or folder at a path below the root, and return its descriptor. `flags` are as for `os.open`,
+        and say whether the path itself may be a link. Links among the folders on the way are followed unless the path
+        is very long. The caller has to compare the opened file with what the walk saw, because a folder on the way may
+        have become a link meanwhile."""
         if not _BY_FD:
             return os.open(self.full(path), flags)
         return os.open(path, flags, dir_fd=self._fd) if len(path) < _LONGEST else self.open_strictly(path, flags)
 
     def open_strictly(self, path: bytes, flags: int) -> int:
-        """Open a path below the root one folder at a time, never through a link, and return its descriptor. `flags` are
-        as for `os.open`. This is slower than `open`. It is for paths that are too long for one step, and for files that
-        may have been replaced."""
+        """Open a path below the root one folder at a time, and return its descriptor. No folder on the way may be a
+        link; `flags`, which are as for `os.open`, say whether the path itself may be one. On a system that cannot open
+        a path relative to an open folder, such as Windows, links among the folders are followed. This is slower than
+        the method `open`. It is for paths that are too long for one step, and for files that may have been replaced."""
         if not _BY_FD:
             return os.open(self.full(path), flags)
         with self._above(path) as (above, name):
@@ -98,7 +101,7 @@ class Root:
     @contextlib.contextmanager
     def _above(self, path: bytes) -> Iterator[tuple[int, bytes]]:
         """Open the folder that holds a path, for the time of the `with` block. Gives the folder's descriptor, and the
-        name in it."""
+        last name of the path. Raises `OSError` if a folder on the way is a link."""
         *folders, name = path.split(b"/")
         fd = self._fd
         try:
@@ -338,8 +341,8 @@ class _Walk:
 
     def _kept(self, folder: Folder, facts: list[Fact]) -> list[Fact]:
         """Return the facts (such as size and times) of those names in the folder that its ignore patterns do not match.
-        Counts these names, and reports the ignored ones. Raises `InvalidInput` if the names counted so far in the
-        workspace are more than `Limits.names`."""
+        Counts these names, and lists the ignored ones in the result of the walk as left out. Raises `InvalidInput` if
+        the names counted so far in the workspace are more than `Limits.names`."""
         kept = facts
         if (rules := folder.rules) is not None:
             kept = []

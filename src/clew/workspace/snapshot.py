@@ -327,7 +327,7 @@ class Draft:
     def tie(self, records: dict[Folder, Record], keys: Keyring | None) -> tuple[Record, bytes]:
         """Make the folder's tree (the blob that lists its content). Returns the record of this folder for the cache, by
         which the next snapshot sees whether the folder has changed, and the bytes of the blob. `records` has such
-        records of the folders inside this one."""
+        records of the folders inside this one. `keys` are the encryption keys of the store, None if it has none."""
         facts: list[Fact] = []
         nodes: list[Node] = []
         hexed: list[str] = []
@@ -443,8 +443,8 @@ def _same_below(folder: Folder, last: Record, records: dict[Folder, Record]) -> 
 
 
 def _known(last: Record) -> dict[Fact, Content]:
-    """Return the files and links that a folder had in the last snapshot, in the form in which reading a file returns
-    it, so that unchanged ones need not be read again. The keys are the facts (such as size and times) that the last
+    """Return the files and links that a folder had in the last snapshot, each as a `Content`, the result of reading it
+    then, so that unchanged ones need not be read again. The keys are the facts (such as size and times) that the last
     snapshot saw. A file that must be read again has facts that never equal those of a new walk. `last` is the folder's
     record in the cache."""
     known: dict[Fact, Content] = {}

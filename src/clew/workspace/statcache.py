@@ -134,7 +134,8 @@ def cache_folder() -> Path | None:
 
 def load(root: str, checkpointer: Checkpointer) -> StatCache:
     """Load the cache of what the last snapshot of a workspace saw. `root` is the workspace's folder, and `checkpointer`
-    the store of the snapshot. Returns an empty cache if there is none, or none that can be trusted."""
+    the store of the snapshot. Returns an empty cache if there is none, or if it is damaged, belongs to another user,
+    store or encryption key, or is from before the machine was restarted."""
     path = _path(root, checkpointer)
     if path is None or not boot():
         return StatCache()
@@ -181,7 +182,7 @@ def save(root: str, checkpointer: Checkpointer, cache: StatCache) -> None:
 
 
 def drop(root: Path, checkpointer: Checkpointer) -> None:
-    """Delete the cache of what the last snapshot of the folder `root` into this store saw, so that the next snapshot
+    """Delete the cache that says what the last snapshot of the folder `root` in this store saw. The next snapshot then
     reads all files. Processes that have already loaded the cache keep using it. If it cannot be deleted, a warning is
     logged."""
     path = _path(os.path.realpath(root), checkpointer)

@@ -146,7 +146,8 @@ class Agent:
         return [known] if known else self._providers
 
     def _with(self, providers: list[str]) -> dict[str, Any]:
-        """Return the keyword arguments with which `clew.sync.Agent` is made for these providers."""
+        """Return the keyword arguments for a `clew.sync.Agent` that has the settings of this agent and tries
+        `providers` in this order."""
         model = {providers[0]: self._model} if isinstance(self._model, str) and self._model else self._model
         return {**self._settings, "provider": providers, "model": model or ""}
 
@@ -161,8 +162,8 @@ def refuse(names: Any) -> None:
 
 def _providers(given: str | Sequence[str] | None) -> tuple[bool, list[str]]:
     """Return two things: whether `given` names providers, and the names of the providers in the order in which they are
-    tried. If `given` is None or `auto`, the environment variable `CAW_PROVIDER` names them; if that is not set either,
-    the provider is Claude Code."""
+    tried. If `given` is None or `auto`, the first is False, and the names are those in the environment variable
+    `CAW_PROVIDER`, or Claude Code if it is not set. Raises `InvalidInput` if `given` is neither a name nor names."""
     if given is None or given == "auto":
         named = [name.strip() for name in os.environ.get(PROVIDER, "").split(",") if name.strip()]
     else:

@@ -43,7 +43,8 @@ class Display:
         """Whether words of an answer to the last prompt have come."""
 
     def began(self, provider: str, model: str, session_id: str) -> None:
-        """Print the provider, the model and the id of the session that begins."""
+        """Print the provider, the model and the id of the session that begins. In the modes `result` and `off` this
+        prints nothing."""
         self._say("session", " · ".join(part for part in (provider, model, session_id) if part))
 
     def asked(self, prompt: str) -> None:
@@ -51,8 +52,9 @@ class Display:
         self._say("prompt", prompt)
 
     def take(self, event: Event) -> None:
-        """Print an event of the run: a tool call, or the output of a tool. The pieces of a text, or of the model's
-        thinking, are collected, and printed when something else follows."""
+        """Print the tool call, or the output of a tool, that `event` tells of. A piece of a text, or of the model's
+        thinking, is collected and printed when something else follows. All other events are ignored. In the modes
+        `result` and `off` this prints nothing."""
         if isinstance(event, TextDelta | ThinkingDelta):
             kind = "answer" if isinstance(event, TextDelta) else "thinking"
             if kind != self._kind:
@@ -78,7 +80,7 @@ class Display:
         self._say("usage", f"{_spent(turn.usage)} · {elapsed(turn.duration_ms / 1000)}", "result")
 
     def limited(self, error: ProviderLimited) -> None:
-        """Print that the account has reached a limit."""
+        """Print the message of `error`, which says that the account has reached a limit."""
         self._flush()
         self._say("limit", str(error), "result")
 

@@ -24,8 +24,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 class SessionFile:
     """The file `trajectory.json`, which shows one session to people and to other programs. Clew's store in the same
-    data_dir (the folder in which an agent keeps its sessions) has all that is in the file, and more. So a file that is
-    missing or damaged is made anew.
+    data_dir (the folder in which an agent keeps its sessions) has all that is in the file, and more. So `write` makes
+    the file anew if it is missing or damaged.
 
     Turns that are in the file already are not changed, so that a session which caw began keeps what caw wrote.
     """

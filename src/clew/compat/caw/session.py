@@ -174,9 +174,9 @@ class Session:
 
 
 def _bring(file: SessionFile, store: sync.SQLiteCheckpointer, session_id: str) -> None:
-    """Copy a session into the store if the agent's data_dir has only its file, because caw itself made it. `file` is
-    that file, which is not changed. If the file is damaged, this is only logged, because a complete handle leads to the
-    provider's own conversation nevertheless."""
+    """Copy the session `session_id` into `store` if the store does not have it but its file exists, because caw itself
+    made the session. `file` is that file, which is not changed. If it is damaged, nothing is copied and a warning is
+    logged: the session then goes on without its history."""
     if not file.exists or store.head(session_id) is not None:
         return
     with CawSource.open(file.folder) as source:

@@ -139,7 +139,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the session was ended by `end`."""
+        """Whether the session was ended by its method `end`."""
         return bool(self.completed_at)
 
 
@@ -157,8 +157,9 @@ def as_turn(result: RunResult) -> Turn:
 
 
 def as_trajectory(found: Exchanges, provider: str, **about: str) -> Trajectory:
-    """Convert the exchanges of a thread to a `Trajectory`, the record of a session in caw. `provider` is the name of
-    the provider that has the thread now, and `about` has further fields of the trajectory, such as `created_at`."""
+    """Convert `found`, the exchanges of a thread, to a `Trajectory`, the record of a session in caw. `provider` is the
+    name of the provider that has the thread now, and `about` has further fields of the trajectory, such as
+    `created_at`."""
     last: Exchange | None = found.exchanges[-1] if found.exchanges else None
     model = about.pop("model", "")
     return Trajectory(
@@ -191,8 +192,8 @@ def _blocks(result: RunResult) -> Iterator[TextBlock | ThinkingBlock | ToolUse]:
 
 
 def turn_to_json(turn: Turn) -> dict[str, Any]:
-    """Return a turn as a dict in the form in which caw writes turns into a file, with one more field, `status`. Tokens
-    and costs that are not known are left out."""
+    """Return a turn as a dict in the form in which caw writes turns into a file, with one more field: `status`, how the
+    turn ended. Tokens and costs that are not known are left out."""
     return {
         "input": turn.input,
         "output": msgspec.to_builtins(turn.output),
@@ -204,7 +205,7 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     """Return a trajectory, the record of a session, as a dict in the form in which caw writes it into a file. The list
-    of turns in it is empty. Tokens and costs that are not known are left out."""
+    of turns in it is empty, for the caller to fill. Tokens and costs that are not known are left out."""
     usage = msgspec.to_builtins(trajectory.usage)
     return {
         "agent": trajectory.agent,

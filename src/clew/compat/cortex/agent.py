@@ -54,7 +54,7 @@ class GenericAgent:
 
     @property
     def session_id(self) -> str | None:
-        """The id of the session that `resume` continues; None if there is none yet."""
+        """The id of the session that the method `resume` continues; None if there is none yet."""
         return self._last_session_id or self.config.resume_from
 
     def run(self) -> AgentResponse:
@@ -172,9 +172,9 @@ class GenericAgent:
             return _response(result, self._key(store, session))
 
     def _session(self, agent: Agent, store: Checkpointer, session_id: str) -> Session:
-        """Return the session that has the provider's own id `session_id`. If the store has no thread of this session,
-        made by an agent or by `clew import --from native`, it is the session that the provider's program keeps on this
-        machine."""
+        """Return the session with the provider's own id `session_id`, to be gone on with by `agent`. If the store has
+        no thread of this session, made by an agent or by `clew import --from native`, it is the session that the
+        provider's program keeps on this machine."""
         provider = self.config.provider
         found = list(Thread.list(store, HeadQuery(tags={f"{_TAG}{session_id}": provider})))
         if not found:
@@ -186,8 +186,9 @@ class GenericAgent:
         return agent.resume_session(write_handle(provider, session_id, session_id))
 
     def _key(self, store: Checkpointer, session: Session) -> str:
-        """Return the provider's own id of the session, and remember it as the session to go on with. The id is a new
-        one if the session had to be written anew, for example on another machine."""
+        """Return the provider's own id of the session. Also make it the session that the method `resume` continues, and
+        tag the session's thread in `store` with the id, so that the thread can be found by the id. The id is a new one
+        if the session had to be written anew, for example on another machine."""
         key = read_handle(session.resume_handle).resume_key
         _note(store, session.thread_id, self.config.provider, key)
         self._last_session_id = key
@@ -219,8 +220,9 @@ def _open(config: AgentConfig) -> Checkpointer:
 
 
 def _note(store: Checkpointer, thread_id: str, provider: str, key: str) -> None:
-    """Give the thread of a session a tag with `key`, the provider's own id of the session, so that the thread can be
-    found by this id. Does nothing if the thread has the tag already."""
+    """Give the thread of a session a tag, so that the thread can be found by `key`, the provider's own id of the
+    session. The tag has `key` in its name, and `provider`, the provider's name, as its value. Does nothing if the
+    thread has the tag already."""
     head = _head(store, thread_id)
     if head is None or f"{_TAG}{key}" not in head.tags:
         with Thread.open(store, thread_id) as thread:

@@ -80,7 +80,11 @@ class AgentConfig:
         then continues that session. With `test_session_resumption=True`, `run` also tests in a session of its own
         whether resuming works, which costs two more prompts.
 
-        The other parameters mean what they mean in `clew.Agent`. Any argument in `others` raises `InvalidInput`.
+        `cwd`, `env`, `options` and `permissions` are for a coding agent's program: its folder, its environment, further
+        options of its command line, and what it may do without asking. `workspace` is a folder of which snapshots are
+        kept. `budget` limits what a session may spend. `checkpointer` is a store or its URL, by default the one that
+        the environment variable `CLEW_STORE` names, or a local file; with None all is kept in memory only. `data_dir`
+        is a folder for a store of files instead. Any argument in `others` raises `InvalidInput`.
         """
         for other in others:
             _refuse(other)

@@ -53,8 +53,8 @@ class Source(ABC):
 
     @abstractmethod
     def keys(self) -> Sequence[str]:
-        """Return the keys of the conversations, that of the oldest conversation first. A key is the text by which
-        `read` finds a conversation. No conversation is read as a whole for this."""
+        """Return the keys of the conversations, that of the oldest conversation first. A key is the text by which the
+        method `read` finds a conversation. No conversation is read as a whole for this."""
 
     @abstractmethod
     def version(self, key: str) -> str:

@@ -2,7 +2,7 @@
 
 Usually the conversation begins with all that the thread has, and the rest is appended. But a conversation that was read
 while its last prompt was being answered may have another end now: a half-written answer became a whole one, or a second
-tool returned. Then the thread is first rewound to where the two part.
+tool returned. Then the thread is first rewound to the last message that it shares with the conversation.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ _LEFT_ALONE = "so the thread is left alone. Import the conversation under anothe
 
 
 async def extend(scratch: Checkpointer, store: Checkpointer, thread_id: str, version: str) -> bool:
-    """Bring a thread of the store up to date with the thread of the same id in the scratch store, in one step. Returns
-    whether more than its tags has changed.
+    """Bring the thread `thread_id` in `store` up to date, in one step. The temporary store `scratch` has a thread of
+    the same id, made from the conversation as it is now. Returns whether the thread in `store` has gained anything: a
+    message, a title, a value, an amount spent or another snapshot of its files.
 
-    `version` is that of the conversation when the thread was imported last. Raises `InvalidInput`, and changes nothing,
-    if the thread was worked on since and is not the beginning of the other one, or if the two part before the thread's
-    last prompt.
+    `version` is the version of the conversation that the thread was last imported from. Raises `InvalidInput`, and
+    changes nothing in `store`, if the new thread does not begin with all that happened in the old one, and either
+    somebody worked on the old one since that import or they differ before the old one's last prompt.
     """
     await Thread.copy(store, scratch, thread_id, new_id=_EXTENDED)
     there, now = await _entries(scratch, _EXTENDED), await _entries(scratch, thread_id)
@@ -85,8 +86,9 @@ async def extend(scratch: Checkpointer, store: Checkpointer, thread_id: str, ver
 
 
 def _rest(there: Sequence[Logged], now: Sequence[Logged], before: Checkpoint, after: Checkpoint) -> list[Logged]:
-    """Return what a thread with the entries `there` and the state `before` lacks of the entries `now`, which lead to the
-    state `after`: all but its title, tags and status."""
+    """Return the entries to append to a thread so that it gets the state `after`, except its title, tags and status.
+    The thread has the entries `there` and the state `before`. `now` are the entries of another thread, which lead to
+    `after` and begin with all that happened in this one."""
     rest = _after(now, sum(map(_is_event, there)))
     started = _last(now, ThreadStarted)
     if started is not None and started != _last(there, ThreadStarted) and started not in rest:
@@ -95,8 +97,9 @@ def _rest(there: Sequence[Logged], now: Sequence[Logged], before: Checkpoint, af
 
 
 def _is_new(entry: Logged, before: Checkpoint) -> bool:
-    """Return whether an entry says more about a thread with the state `before` than under which keys programs know it,
-    and which calls have perhaps begun."""
+    """Return whether an entry that is to be appended to a thread counts as news: something that happened, such as a
+    message, or a value, something spent, or another snapshot of the files than in `before`, the thread's state. Other
+    entries, such as the note that a tool call may have begun, do not count."""
     if isinstance(entry, WorkspaceSnapshot):
         return entry != before.workspace
     return _is_event(entry) or isinstance(entry, StateSet | Spend)
@@ -131,7 +134,8 @@ def _totals(before: Checkpoint, after: Checkpoint) -> list[Logged]:
 
 
 def _values_beside(before: Checkpoint, after: Checkpoint) -> dict[str, Any]:
-    """Return the values of the state `before` that `after` does not set. They stay, except for the list of losses."""
+    """Return the named values that the state `before` has and `after` does not set, by name. The list of what an
+    earlier import could not carry over becomes None, so that it is removed; the other values stay."""
     kept = {key: value for key, value in before.state.items() if key not in after.state}
     return {key: None if key == LOSSES else value for key, value in kept.items()}
 
@@ -141,12 +145,13 @@ def _counts(state: Checkpoint) -> tuple[int, ...]:
 
 
 def _with_new_end(thread_id: str, before: Checkpoint, after: Checkpoint) -> Checkpoint:
-    """Return the state `after` in the form in which `Thread.save` takes it for a thread with the state `before`.
+    """Return the state `after`, made from a conversation as it is now, changed so that `Thread.save` can save it in the
+    thread `thread_id`, which has the state `before`. Title and tags are those of `before`.
 
-    The two have the same messages up to the last prompt of `before`, and then differ. Raises `InvalidInput` if they
-    differ earlier. The thread's own messages are kept where only the marks of errors differ. Facts, which are values
-    that hold from a turn on, name messages by their places in the thread's history; there the places are those that the
-    messages will get.
+    Raises `InvalidInput` if the messages of the two states differ before the end of the last prompt in `before`, if
+    `before` has no prompt, or if messages of `after` were rewound. If a message differs only in which tool results are
+    marked as errors, that of `before` is kept. Some facts (values that hold from a turn on) name a message by its index
+    in the history. In the result, that is the index which the message will have in the history of the thread.
     """
     mine, theirs = before.messages, after.messages
     pairs = enumerate(zip(mine, theirs, strict=False))
@@ -175,9 +180,10 @@ def _with_new_end(thread_id: str, before: Checkpoint, after: Checkpoint) -> Chec
 def _facts(
     base: Checkpoint, after: Checkpoint, place_of: Callable[[int], int], values: Mapping[str, Any]
 ) -> Iterator[Fact]:
-    """Yield the facts of the thread with the state `base` once it has those of `after` too. `place_of` returns the place
-    that a message will have in the thread's history, given its place in that of `after`. `values` are those of the
-    thread's state that are not in `after`."""
+    """Yield the facts (values that hold from a turn on) that a thread with the state `base` will have once those of the
+    state `after` are added. `place_of` takes the index of a message in the history of `after`, and returns the index
+    that the message will have in the thread's history. `values` are set in addition, from the last turn of `after`
+    on."""
     come = {(fact.turn, fact.kind, fact.key): fact for fact in _moved(after, place_of)}
     yield from (fact for fact in base.facts if (fact.turn, fact.kind, fact.key) not in come)
     held = {(fact.kind, fact.key): fact.value for fact in base.facts}
@@ -191,7 +197,8 @@ def _facts(
 
 
 def _moved(after: Checkpoint, place_of: Callable[[int], int]) -> Iterator[Fact]:
-    """Yield the facts of the state `after` with the places that its messages will have in the thread's history."""
+    """Yield the facts of the state `after`, which are values that hold from a turn on. Where a fact names a message by
+    its index in the history of `after`, the index is replaced by what `place_of` returns for it."""
     for fact in after.facts:
         if fact.kind == "turn" and fact.key.startswith(TURN_MARK):
             place = place_of(int(fact.key.removeprefix(TURN_MARK)))
@@ -204,7 +211,8 @@ def _moved(after: Checkpoint, place_of: Callable[[int], int]) -> Iterator[Fact]:
 
 
 def _is_named_here(entries: Sequence[Logged]) -> bool:
-    """Return whether the title of a thread was set after it was imported, and not by an import."""
+    """Return whether the title of the thread with these entries was last set by a user or an agent of Clew, and not by
+    an import."""
     version, found = "", False
     for entry in entries:
         if isinstance(entry, Described):
@@ -215,8 +223,9 @@ def _is_named_here(entries: Sequence[Logged]) -> bool:
 
 
 def _imported(entries: Sequence[Logged], version: str) -> int:
-    """Return how many of a thread's entries were there when this version of its conversation had been imported. What
-    comes after them was done here. The first one with the version's tag is the last but for the status."""
+    """Return how many of the `entries`, which are all entries of a thread, were there once the version `version` of its
+    conversation had been imported: those up to the entry that set the tag of this version. Later entries come from
+    agents or users of Clew, except for the thread's status. Returns the number of all entries if none set the tag."""
     tag, found = "", len(entries)
     for number, entry in enumerate(entries, 1):
         if isinstance(entry, Described) and entry.tags is not None:

@@ -55,7 +55,7 @@ class Chat(msgspec.Struct):
 
 
 def version_of(database: Database, key: str) -> str:
-    """Return a text that changes whenever the conversation with this key grows."""
+    """Return a digest, in hex, that changes whenever an answer is added to the conversation with this key."""
     answers = [row["id"] for row in _responses(database, key)]
     turns = [row["id"] for row in _turns(database, key)]
     facts = [_tip(database, key), *answers, "", *turns]
@@ -63,7 +63,8 @@ def version_of(database: Database, key: str) -> str:
 
 
 def read_chat(database: Database, key: str) -> Chat:
-    """Read the conversation of this key. Raises `Corrupt` if it cannot be understood."""
+    """Read the conversation with this key from `database`, in which the program `llm` keeps it. Raises `Corrupt` if a
+    message of it is missing, or has a form that `llm` does not write."""
     reader = _Reader(database, key)
     tip = _tip(database, key)
     if tip:
@@ -302,7 +303,7 @@ class _Reader:
 
     def _say(self, message: Assistant, row: Row) -> None:
         """Add an answer of the model. `row` has what the database says about the answer: the model, the tokens and the
-        time."""
+        time. The options of the call and a JSON schema for the answer are noted as lost."""
         usage = _usage(row)
         self._chat.said.append(MessageAdded(message, usage, None if usage is None else _cost(row, usage)))
         self._open = [(call.id, call.name) for call in tool_calls(message)]
@@ -327,8 +328,8 @@ class _Reader:
         return ToolCall(text(given) or f"llm_{self._calls}", name, arguments)
 
     def _result(self, row: Row, given: Any) -> ToolResult:
-        """Return the result of a tool call as a block, with the output in `row`. `given` is the id of the call. If it
-        is missing, the result is for the first call of the same tool that has no result yet."""
+        """Return the result of a tool call as a block, with the output in `row`. `given` is the id of the call. If the
+        database has no id, the result is for the first call of the same tool that has no result yet."""
         name = text(row.get("name"))
         call = text(given) or next((call for call, tool in self._open if tool == name), "llm_unknown")
         self._open = [(other, tool) for other, tool in self._open if other != call]

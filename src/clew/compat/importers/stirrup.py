@@ -205,8 +205,8 @@ class _Translation:
             self._add(MessageAdded(System(tuple(self._content(message["content"])))))
 
     def _ask(self, message: Raw) -> None:
-        """Add a message with the role `user`. If Stirrup itself wrote it, such as a warning, it becomes a note, so that
-        it does not count as a prompt."""
+        """Add a message with the role `user`. If Stirrup itself wrote it, such as a warning, it is marked as a note,
+        which does not count as a prompt."""
         blocks: tuple[Block, ...] = tuple(self._content(message["content"]))
         if message.get("kind") in _INSERTED or (self._is_task and self._answered):
             first = blocks[0].text if blocks and isinstance(blocks[0], Text) else ""

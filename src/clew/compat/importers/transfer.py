@@ -90,7 +90,7 @@ async def import_all(
     - **Goes on.** Run again, after a crash or later, it leaves out the conversations that are in the store already, and
       extends the threads whose conversation has grown since. If the last prompt was still being answered then, the
       thread is first rewound to where the two part. A thread that was worked on since is never changed, and neither is
-      one whose conversation was changed before its last prompt: they are reported in `failed`.
+      one whose conversation was changed before its last prompt: they are reported in `failed` of the result.
     - **Says what is missing.** Parts that could not be carried over are listed in the result and in the thread's state.
 
     `keys` are the conversations to import, or beginnings of their keys; by default all. `thread_id` is the id for the
@@ -206,10 +206,10 @@ async def _import(source: Source, store: Checkpointer, key: str, earlier: list[H
 
 async def _is_taken(store: Checkpointer, thread_id: str, tags: Mapping[str, str], before: Head | None = None) -> bool:
     """Return whether the store has a thread with this id and these tags, because another process has imported the same
-    version of the conversation meanwhile.
+    version of the conversation meanwhile. Returns False if it has no thread with this id.
 
-    Raises `InvalidInput` if the store has another thread with this id, unless that is expected because `before`, the
-    head of a thread to extend, is given. Also raises it if the id begins with `clew:`: listings leave out such threads.
+    If the thread with this id has other tags, raises `InvalidInput`; but returns False if `before` is given, the head
+    of the thread to extend. Also raises `InvalidInput` if the id begins with `clew:`: listings leave out such threads.
     """
     if thread_id.startswith(_OWN):
         raise InvalidInput(f"a thread cannot be named {thread_id!r}: ids that begin with {_OWN!r} are Clew's own.")

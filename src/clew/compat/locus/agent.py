@@ -40,7 +40,8 @@ _heard: ContextVar[_Hearing] = ContextVar("clew_locus_heard")
 
 
 class _Hearing:
-    """The responses of the model `model` in one run for which the reader of the run has not received an event yet."""
+    """Collects the responses that `model` gives in one run of an agent, each until the reader of the run's events has
+    received an event for it."""
 
     def __init__(self, model: _HeardModel) -> None:
         self.model = model
@@ -165,8 +166,8 @@ class Agent:
 
     def resume(self, response: Any, *, thread_id: str | None = None) -> AgentRun:
         """Answer with `response` the question at which a run has stopped, and return the events of the run that goes
-        on, as an async iterator. Without a `thread_id`, the thread is the one on which this agent asked last. Raises
-        `UsageError` if this agent has asked nothing."""
+        on, as an async iterator. Without a `thread_id`, the thread is that of this agent's last run. Raises
+        `UsageError` if no `thread_id` is given and that run did not stop at a question."""
         found = self._waiting if thread_id is None else thread_id
         limit = self.config.time_budget_seconds
         if found is None:
@@ -345,6 +346,7 @@ def _words(output: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value that msgspec cannot write as JSON, such as a pydantic model, to a value that it can."""
+    """Convert a value that msgspec cannot write as JSON to one that it can: a pydantic model to plain values, and any
+    other object to its text, `str(value)`."""
     dump = getattr(value, "model_dump", None)
     return str(value) if dump is None else dump(mode="json")

@@ -76,7 +76,12 @@ class AgentConfig:
         context_window: int | None = None,
         **others: Any,
     ) -> None:
-        """`checkpointer` is a checkpointer of `clew.compat.locus.memory.backends`, a store of Clew, or the URL of one.
+        """`max_iterations` limits the responses of the model to one prompt; `token_budget` and `max_cost_usd` limit
+        what a thread may spend. `output_schema` is the type of the final answer, and `agent_id` the agent's name. The
+        items of `model_kwargs` are added to each request to the model. `context_window` is the size of the model's
+        context window in tokens, for a model that Clew does not know.
+
+        `checkpointer` is a checkpointer of `clew.compat.locus.memory.backends`, a store of Clew, or the URL of one.
         Without one, threads are kept as long as the agent lives.
 
         Each iteration, which is a response of the model with its tool calls, is on record before the next one begins.

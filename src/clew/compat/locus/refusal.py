@@ -14,8 +14,8 @@ __all__ = ["refuse"]
 
 def refuse(call: str, given: Mapping[str, Any], known: Collection[str], instead: Mapping[str, str]) -> None:
     """Raise `InvalidInput` if `given`, the keywords of a call that are not among its parameters, is not empty. `call`
-    is the name of what was called, and `known` are the keywords that it takes. `instead` says for some keywords of
-    Locus what Clew has in their place."""
+    is the name of what was called, and `known` are the keywords that it takes, which the error lists. `instead` says
+    for some keywords of Locus what Clew has in their place."""
     if not given:
         return
     said = []

@@ -78,7 +78,10 @@ class Checkpoint:
         created_at: datetime | None = None,
         **others: Any,
     ) -> None:
-        """`created_at` is the present time unless it is given. Any argument in `others` raises `InvalidInput`."""
+        """`run_id` identifies the run, `iteration` says how many iterations it has had, and `messages` are its
+        conversation as Anthropic's API takes it. The tokens are those of the whole run so far. `task_name` is empty for
+        a run without a task. `created_at` is the present time unless it is given. Any argument in `others` raises
+        `InvalidInput`."""
         for name in others:
             _refuse(name)
         self.run_id = run_id

@@ -91,8 +91,9 @@ class _Kept(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the last save of a run has found out about the thread. The next save uses it, instead of working it out
-    again from the whole thread."""
+    """What a save has found out about the thread of a run: `saved` describes the checkpoint that it saved, and `kept`
+    has the messages and their places in the thread. The next save uses this, instead of working it out again from the
+    whole thread."""
 
     saved: _Saved
     kept: _Kept
@@ -248,8 +249,9 @@ def _place(state: State, count: int) -> int:
 
 
 def _is_stale(name: str, start: int) -> bool:
-    """Return whether the value `name` in a thread's state is out of date if only the first `start` messages of the
-    conversation stay. Returns True if the value holds a later message in its original form, or all messages."""
+    """Return whether a value in a thread's state is out of date if only the first `start` messages of the conversation
+    stay. `name` is the name of the value. Returns True if the value holds a later message in its original form, or all
+    messages, and False for any other value."""
     return name == _ALL_AS_GIVEN or (name.startswith(_AS_GIVEN) and int(name.removeprefix(_AS_GIVEN)) >= start)
 
 

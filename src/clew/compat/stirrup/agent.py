@@ -98,7 +98,8 @@ class ChatCompletionsClient:
     ) -> None:
         """`max_tokens` limits each response; without it the endpoint decides. `context_window_tokens` is the size of
         the model's context window, for a model that Clew does not know. `reasoning_effort` and the items of `kwargs`
-        are added to each request. Raises `MissingExtra` if the `openai` package is not installed."""
+        are added to each request. `timeout` is in seconds. Raises `MissingExtra` if the `openai` package is not
+        installed, and `InvalidInput` if there are any arguments in `unknown`."""
         check_known("ChatCompletionsClient", unknown, {})
         given = {
             "context_window": context_window_tokens,
@@ -149,7 +150,8 @@ def _finish(
 
 
 class Outcome(NamedTuple):
-    """What `session.run` returns: `finish_params, history, metadata = await session.run(prompt)`."""
+    """What `session.run` returns: how the model ended the task, the conversation, and what tools recorded about each
+    turn. Use it as `finish_params, history, metadata = await session.run(prompt)`."""
 
     finish_params: FinishParams | None
     """How the model ended the task; None if the task was interrupted, for instance by the limit `max_turns`."""
@@ -180,9 +182,9 @@ class Agent:
         checkpointer: Checkpointer | str | EllipsisType = ...,
         **settings: Any,
     ) -> None:
-        """`client` is a `ChatCompletionsClient`, or what `clew.Agent` takes as its model. Without `tools`, the agent
-        has the `DEFAULT_TOOLS`, which work on files and run commands; it always has the tool `finish`, with which the
-        model ends a task.
+        """`client` is the model: a `ChatCompletionsClient`, a name such as `openai:gpt-5`, or a model object of Clew.
+        Without `tools`, the agent has the `DEFAULT_TOOLS`, which work on files and run commands; it always has the tool
+        `finish`, with which the model ends a task.
 
         `checkpointer` is a store of Clew or its URL; by default the URL in the environment variable `CLEW_STORE`, or a
         local file. `settings` are other arguments of `clew.Agent` under their names there, such as `budget`,
@@ -240,7 +242,8 @@ class Agent:
 
         With `resume`, a prompt that was asked before goes on where it was stopped. Otherwise it is asked anew, and what
         was said and done for it before stays in the thread's history only. A task that has ended well is deleted from
-        the store, unless `clear_cache_on_success=False`, for which `clear_on_success=False` is another name.
+        the store, unless `clear_cache_on_success=False`, for which `clear_on_success=False` is another name. Any
+        argument in `unknown` raises `InvalidInput`.
         """
         check_known("session", unknown, _INSTEAD_IN_SESSION)
         if clear_cache_on_success is not None and clear_on_success is not None:
@@ -301,11 +304,12 @@ class Session:
         await settle(self._close())
 
     async def run(self, init_msgs: str) -> Outcome:
-        """Work on the task that the prompt `init_msgs` asks for, until the model ends it with the tool `finish`.
+        """Work on the task that the prompt `init_msgs` asks for, until the model ends it with the tool `finish` or a
+        limit such as `max_turns` interrupts it, and return the outcome.
 
         If the session has `resume=True`, a task that is on record goes on where it stopped, and the line "Resuming from
         cached state at turn …" is printed to stderr. For a task that has ended and was kept, the outcome is returned at
-        once. If the task is stopped or fails, "Cached state for task …" is printed with its hash, and the error is
+        once. If the task is interrupted or fails, "Cached state for task …" is printed with its hash. An error is
         raised.
         """
         agent, store = self._entered()
@@ -329,7 +333,8 @@ class Session:
     async def _prepare(self, store: Checkpointer, thread_id: str) -> bool:
         """Prepare the thread of a task for a run, and return whether the task is done already. If the session is not
         one that resumes tasks, the messages of an earlier run are rewound, so that the prompt is asked anew. If the
-        task goes on, this prints a line that says so."""
+        task goes on, this prints a line that says so. While a live process works on the thread, this only returns
+        False."""
         head = None if is_absent(store) else await store.head(thread_id)
         if head is None or (head.lease is not None and is_live(head.lease)):
             return False  # a live holder's thread is refused by the run itself

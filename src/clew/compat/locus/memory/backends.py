@@ -147,12 +147,12 @@ class OCIBucketBackend(BaseCheckpointer):
 
 
 class StorageBackendAdapter(BaseCheckpointer):
-    """A checkpointer that keeps its data in a store of Clew, as functions such as `sqlite_checkpointer` return it. In
-    Locus, a class of this name turns a storage backend into a checkpointer; here there are no backends."""
+    """A checkpointer that keeps its data in a store of Clew. Functions such as `sqlite_checkpointer` return one. The
+    name is that of a class of Locus, which turns a storage backend into a checkpointer; here there are no backends."""
 
 
 class _Expiring(StorageBackendAdapter):
-    """A checkpointer whose store deletes threads by itself after a time."""
+    """A checkpointer whose store deletes each thread by itself, a fixed time after the thread's last change."""
 
     expires = True
 
@@ -171,8 +171,9 @@ def redis_checkpointer(
     db: int | None = None,
     **others: Any,
 ) -> BaseCheckpointer:
-    """Return a checkpointer that keeps threads in Redis or Valkey, at `url`. With `ttl_seconds` a thread is deleted so
-    many seconds after its last change. Needs the extra `redis`. Any argument in `others` raises `InvalidInput`."""
+    """Return a checkpointer that keeps threads in Redis or Valkey at `url`, under keys that begin with `prefix`. With
+    `ttl_seconds` a thread is deleted so many seconds after its last change. Needs the extra `redis`. Any argument in
+    `others` raises `InvalidInput`."""
     refuse("redis_checkpointer", others, ["url", "prefix", "ttl_seconds", "db"], {})
     if db is not None:
         parts = urlsplit(url)
@@ -309,8 +310,9 @@ def oracle_checkpointer(
 def s3_checkpointer(
     bucket: str, prefix: str = "clew", *, endpoint_url: str | None = None, region: str | None = None, **others: Any
 ) -> BaseCheckpointer:
-    """Return a checkpointer that keeps threads in a bucket of S3, or of a server that speaks S3. Credentials come from
-    the environment. Needs the extra `s3`. Any argument in `others` raises `InvalidInput`."""
+    """Return a checkpointer that keeps threads in a bucket of S3, or of a server that speaks S3, under names that begin
+    with `prefix`. Credentials come from the environment. Needs the extra `s3`. Any argument in `others` raises
+    `InvalidInput`."""
     refuse(
         "s3_checkpointer",
         others,

@@ -61,7 +61,8 @@ class BaseCheckpointer:
     """Whether the store deletes threads by itself after a time."""
 
     def __init_subclass__(cls, **others: Any) -> None:
-        """Refuse a class with a `save` or a `load` of its own: an agent of Clew calls neither."""
+        """Raise `InvalidInput` for a subclass with a `save` or a `load` of its own, because an agent of Clew calls
+        neither."""
         super().__init_subclass__(**others)
         if own := [name for name in ("save", "load") if name in vars(cls)]:
             raise InvalidInput(
@@ -113,8 +114,9 @@ class BaseCheckpointer:
         or a new id if that is None.
 
         Messages that the thread has and `state` lacks are taken out of the conversation, but stay in the thread's
-        history. `metadata` is found by `get_metadata` and `query_by_metadata`; it becomes tags of the thread, which are
-        not encrypted in a store with a key. Raises `ThreadBusy` if a run works on the thread.
+        history. `metadata` is added to that of the save before, and is found by `get_metadata` and `query_by_metadata`.
+        It becomes tags of the thread, which are not encrypted in a store with a key. Raises `ThreadBusy` if a run works
+        on the thread.
         """
         if not isinstance(state, AgentState):
             raise InvalidInput(f"save takes a state and then the thread's id, not {state!r}")
@@ -212,7 +214,7 @@ class BaseCheckpointer:
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
         """Return the threads in which the text `query` was found, in messages, tool calls or results, at most `limit`.
         Each is a dict with `thread_id`, `data` (the newest state), `score` (how often the text was found), `text` (the
-        first place) and `updated_at`."""
+        first place, with some text around it) and `updated_at`."""
         found: list[dict[str, Any]] = []
         async for hit in search(self.store, query, unreadable=_raise):
             if len(found) >= _checked_limit(limit):
@@ -222,8 +224,8 @@ class BaseCheckpointer:
         return found
 
     async def query_by_metadata(self, key: str, value: Any, limit: int = 100) -> list[dict[str, Any]]:
-        """Return the threads whose newest metadata has `value` under `key`, newest first and at most `limit`. Each is a
-        dict with `thread_id`, `data` (the newest state), `metadata` and `updated_at`."""
+        """Return the threads whose newest metadata has `value` under `key`, the last changed first and at most `limit`.
+        Each is a dict with `thread_id`, `data` (the newest state), `metadata` and `updated_at`."""
         query = HeadQuery(tags=_tags({key: value}), limit=_checked_limit(limit))
         found: list[dict[str, Any]] = []
         async for head in Thread.list(self.store, query):
@@ -281,7 +283,8 @@ class BaseCheckpointer:
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         """Copy a thread, with all its states, to the id `dest_thread_id`. Returns True, or False if the thread does not
-        exist. Raises `Conflict` if another thread, which is not a copy of it, has that id."""
+        exist. An earlier copy of it with that id is brought up to date; any other thread with that id raises
+        `Conflict`."""
         try:
             await Thread.copy(self.store, self.store, source_thread_id, new_id=dest_thread_id)
         except ThreadNotFound:

@@ -82,7 +82,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     def holding(self, thread_id: str, history: Sequence[Message], state: AgentState) -> Kept:
         """Return a copy of this record whose field `other` has all fields of `state` that do not follow from its
-        messages. The method `state` of the copy then returns a state equal to `state`."""
+        messages. The method `state` of the copy then returns a state equal to `state`, if it is given the same
+        `thread_id` and `history`, which holds every message ever recorded in the thread."""
         plain = self._plain(thread_id, history)
         other = {key: value for key, value in state.to_checkpoint().items() if value != plain[key]}
         return msgspec.structs.replace(self, other=other)
