@@ -272,7 +272,8 @@ _T = TypeVar("_T")
 
 def _fitting(items: Sequence[_T], room: Room) -> Iterator[_T]:
     """Yield the items of a message, such as its blocks, until `room`, which counts the characters that may still be
-    shown, is used up; at most `_MOST_BLOCKS` items."""
+    shown, is used up; at most `_MOST_BLOCKS` items. Subtracts a fixed number of characters from `room` for each item;
+    the caller subtracts its text."""
     for item in items[:_MOST_BLOCKS]:
         if room.left <= 0:
             room.spend(0, is_short=True)
