@@ -118,9 +118,9 @@ class Ledger:
 
     def add(self, tenant: str, namespace: str, kind: str, sizes: Mapping[str, int], frames: int = 0) -> None:
         """Add threads or blobs of a namespace (part of the tenant's store) to the tenant's counts. `kind` is `thread`
-        or `blob`. `sizes` has how many bytes were stored for each, by the key of the thread or the digest of the blob.
-        `frames` is how many frames the thread now has; 0 for blobs. A blob that was counted meanwhile, because another
-        request stored it too, is not counted again."""
+        or `blob`. `sizes` has how many bytes were stored for each, by the key of the thread (a hash of its id) or the
+        digest of the blob. `frames` is how many frames the thread now has; 0 for blobs. A blob that was counted
+        meanwhile, because another request stored it too, is not counted again."""
         with self._db:
             for name, size in sizes.items():
                 self._db.execute(
@@ -138,7 +138,7 @@ class Ledger:
 
     def remove(self, tenant: str, namespace: str, kind: str, names: Collection[str]) -> None:
         """Take deleted threads or blobs of a namespace (part of the tenant's store) out of the tenant's counts. `kind`
-        is `thread` or `blob`. `names` has the keys of the threads or the digests of the blobs."""
+        is `thread` or `blob`. `names` has the keys of the threads (hashes of their ids) or the digests of the blobs."""
         with self._db:
             for name in names:
                 key = (tenant, namespace, kind, name)

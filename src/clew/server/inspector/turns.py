@@ -143,7 +143,8 @@ class _Pending(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A turn in the strip, the row at the top of a thread's page with a small cell for each turn."""
+    """A turn in the strip, the row at the top of a thread's page with a small cell for each turn: the turn's position,
+    its look (`css`), its tooltip (`title`) and its link."""
 
     position: int
     css: str
@@ -152,8 +153,8 @@ class Cell(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A mark, which is an event such as a crash, in the strip: the row at the top of a thread's page with a small cell
-    for each turn."""
+    """A mark (an event such as a crash) as it is shown in the strip, the row at the top of a thread's page with a small
+    cell for each turn: its id, kind, look (`css`) and tooltip (`title`)."""
 
     id: str
     kind: str

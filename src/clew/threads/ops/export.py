@@ -133,8 +133,8 @@ async def import_(
 async def _write(
     checkpointer: Checkpointer, head: Head, out: IO[bytes], plain: bool, folder: Path | None, progress: Progress | None
 ) -> Exported:
-    """Write the members of the `.clew` file to `out`: `clew.json`, then the frames, then the blobs. Returns figures
-    about the file.
+    """Write the members of the `.clew` file to `out`: `clew.json`, then the frames, then the blobs. Returns the numbers
+    of frames and blobs, the file's size, and the id of the key that is needed to read it.
 
     With `plain`, everything is decrypted. The decrypted frames and blobs go to temporary files in `folder` first,
     because `clew.json` comes before them in `out` and holds the digest of the last frame. `progress` is called with the
