@@ -47,9 +47,9 @@ class Audit:
                 raise InvalidInput(f"{path}: the audit log cannot be written: {error.strerror}") from None
 
     async def begin(self, request: Request, scope: Scope | None) -> None:
-        """Record that a request is about to be carried out. `scope` is the scope that the request's token must have. If
-        it is None, the request needs no token and nothing is recorded, because such a request reveals and changes
-        nothing.
+        """Record that a request is about to be carried out. `scope` is the scope (a right, such as `read`) that the
+        request's token must have. If it is None, the request needs no token and nothing is recorded, because such a
+        request reveals and changes nothing.
 
         Raises `Refused` if the line cannot be written and the settings require an audit log.
         """

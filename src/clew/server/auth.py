@@ -1,6 +1,6 @@
 """The tokens by which the service knows its callers, and the limit on how often each may call. A token grants scopes
-(what its holder may do) in one namespace, and only its hash is stored. The module `token_file` reads and writes the
-file that lists the tokens."""
+(what its holder may do) in one namespace (a part of the store with threads of its own), and only its hash is stored.
+The module `token_file` reads and writes the file that lists the tokens."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ _SHORTEST = 16
 
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One token that the service accepts, as a line of the token file has it. `sha256` is the hash of its secret; the
+    """One token that the service accepts, as a line of the token file has it. It grants its `scopes` (rights, such as
+    `read`) in its `namespace`, a part of the store with threads of its own. `sha256` is the hash of its secret; the
     secret itself is not stored."""
 
     sha256: Annotated[str, msgspec.Meta(pattern=_HASH)]
@@ -78,7 +79,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         return self.expires is not None and self.expires <= now()
 
     def allows(self, scope: Scope) -> bool:
-        """Return whether the token has this scope, or a larger one that includes it."""
+        """Return whether the token has this scope (a right, such as `read`), or a larger one that includes it."""
         return scope in self.scopes or any(scope in _INCLUDED.get(one, ()) for one in self.scopes)
 
 
@@ -90,8 +91,9 @@ NOBODY = Token("", "", (), "")
 
 
 def new_token(namespace: str, scopes: Iterable[str], label: str = "") -> tuple[str, str]:
-    """Make a new token, which grants `scopes` in `namespace`. `label` is its name in the logs. Returns its secret, which
-    is shown to the user once and not stored, and its line for the token file."""
+    """Make a new token, which grants `scopes` (rights, such as `read`) in `namespace`, a part of the store with threads
+    of its own. `label` is its name in the logs. Returns its secret, which is shown to the user once and not stored, and
+    its line for the token file."""
     secret, token = make_token(namespace, scopes, label)
     return secret, msgspec.json.encode(token).decode()
 
@@ -99,23 +101,26 @@ def new_token(namespace: str, scopes: Iterable[str], label: str = "") -> tuple[s
 def make_token(
     namespace: str, scopes: Iterable[str], label: str = "", expires: datetime | None = None
 ) -> tuple[str, Token]:
-    """Make a new token, which grants `scopes` in `namespace` until the moment `expires`; None is for ever. `label` is
-    its name in logs and commands. Returns its secret, which is not stored, and the token."""
+    """Make a new token, which grants `scopes` (rights, such as `read`) in `namespace`, a part of the store with threads
+    of its own, until the moment `expires`; None is for ever. `label` is its name in logs and commands. Returns its
+    secret, which is not stored, and the token."""
     secret = f"clew_{secrets.token_urlsafe(32)}"
     token = _token(secret, namespace, scopes, label)
     return secret, msgspec.structs.replace(token, created=now().replace(microsecond=0), expires=expires)
 
 
 def check_token(token: Token) -> None:
-    """Raise `InvalidInput` if a token that was read from a file has a namespace or scopes that no token can have."""
+    """Raise `InvalidInput` if a token that was read from a file has no scopes (rights, such as `read`), an unknown one,
+    or a namespace (a part of the store) whose name is not allowed."""
     _check_namespace(token.namespace)
     _check_scopes(token.scopes)
 
 
 def parse_tokens(text: str) -> tuple[Token, ...]:
-    """Parse the value of the environment variable `CLEW_SERVE_TOKENS`: words such as TOKEN, TOKEN@NAMESPACE or
-    TOKEN@NAMESPACE:read,write. A token without a namespace reaches all namespaces, and one without scopes has all
-    scopes. Raises `InvalidInput` for a wrong word."""
+    """Parse the value of the environment variable `CLEW_SERVE_TOKENS`: words separated by spaces, such as TOKEN,
+    TOKEN@NAMESPACE or TOKEN@NAMESPACE:read,write. TOKEN is a secret, NAMESPACE a part of the store with threads of its
+    own, and `read` and `write` are scopes (rights). A token without a namespace reaches all namespaces, and one without
+    scopes has all scopes. Raises `InvalidInput` for a wrong word, and for a token that is given twice."""
     tokens = []
     for number, word in enumerate(text.split(), start=1):
         secret, _, rest = word.partition("@")
@@ -155,8 +160,8 @@ def _check_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:
 
 
 def in_store(tenant: str, inner: str) -> str:
-    """Return the namespace of the store that a request uses. `tenant` is the namespace of the request's token, and
-    `inner` the namespace that the client names within it, which may be empty.
+    """Return the namespace (a part of the store with threads of its own) that a request uses. `tenant` is the namespace
+    of the request's token, and `inner` the namespace that the client names within it, which may be empty.
 
     The result is `tenant` if `inner` is empty, and otherwise `tenant/inner`. If that is longer than a namespace may be,
     the result is `tenant#` and a hash (blake3) of `inner`. A tenant's name contains neither `/` nor `#`, so no client

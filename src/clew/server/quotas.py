@@ -96,13 +96,14 @@ class Ledger:
             coming.size -= size
 
     def lock(self, tenant: str, namespace: str, name: str) -> asyncio.Lock:
-        """Return the lock of a thread. Held while the thread is written or deleted and counted, so that its count is
-        always that of the last write. `name` is the thread's key, a hash of its id."""
+        """Return the lock of a thread, which is in this namespace (part of the tenant's store). The lock is held while
+        the thread is written or deleted and counted, so that its count is always that of the last write. `name` is the
+        thread's key, a hash of its id."""
         return self._locks[f"{tenant}\0{namespace}\0{name}"]
 
     def frames(self, tenant: str, namespace: str, name: str) -> int | None:
-        """Return how many frames of a thread were counted; None if the thread was not counted yet. `name` is the
-        thread's key, a hash of its id."""
+        """Return how many frames of a thread in this namespace (part of the tenant's store) were counted; None if the
+        thread was not counted yet. `name` is the thread's key, a hash of its id."""
         found = self._db.execute(
             "SELECT frames FROM kept WHERE tenant = ? AND namespace = ? AND kind = 'thread' AND name = ?",
             (tenant, namespace, name),
@@ -110,15 +111,16 @@ class Ledger:
         return None if found is None else int(found[0])
 
     def unknown(self, tenant: str, namespace: str, digests: Collection[str]) -> set[str]:
-        """Return the digests of those blobs that were not yet counted for this tenant and namespace."""
+        """Return the digests of those blobs that were not yet counted for this tenant and namespace (part of the
+        tenant's store)."""
         query = "SELECT 1 FROM kept WHERE tenant = ? AND namespace = ? AND kind = 'blob' AND name = ?"
         return {digest for digest in digests if not self._db.execute(query, (tenant, namespace, digest)).fetchone()}
 
     def add(self, tenant: str, namespace: str, kind: str, sizes: Mapping[str, int], frames: int = 0) -> None:
-        """Add threads or blobs to the tenant's counts. `kind` is `thread` or `blob`. `sizes` has how many bytes were
-        stored for each, by the key of the thread or the digest of the blob. `frames` is how many frames the thread now
-        has; 0 for blobs. A blob that was counted meanwhile, because another request stored it too, is not counted
-        again."""
+        """Add threads or blobs of a namespace (part of the tenant's store) to the tenant's counts. `kind` is `thread`
+        or `blob`. `sizes` has how many bytes were stored for each, by the key of the thread (a hash of its id) or the
+        digest of the blob. `frames` is how many frames the thread now has; 0 for blobs. A blob that was counted
+        meanwhile, because another request stored it too, is not counted again."""
         with self._db:
             for name, size in sizes.items():
                 self._db.execute(
@@ -135,8 +137,8 @@ class Ledger:
                 self._change(tenant, is_new if kind == "thread" else 0, size)
 
     def remove(self, tenant: str, namespace: str, kind: str, names: Collection[str]) -> None:
-        """Take deleted threads or blobs out of the tenant's counts. `kind` is `thread` or `blob`. `names` has the keys
-        of the threads or the digests of the blobs."""
+        """Take deleted threads or blobs of a namespace (part of the tenant's store) out of the tenant's counts. `kind`
+        is `thread` or `blob`. `names` has the keys of the threads (hashes of their ids) or the digests of the blobs."""
         with self._db:
             for name in names:
                 key = (tenant, namespace, kind, name)

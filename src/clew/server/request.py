@@ -76,21 +76,22 @@ class Request:
 
     @property
     def inner_namespace(self) -> str:
-        """The namespace that the client names in a header, within the namespace of its token. Empty if it names none."""
+        """The part of its token's namespace (a part of the store with threads of its own) that the client names in a
+        header. Empty if it names none."""
         named = self.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")
         return decode_text("a namespace", named) if named else ""
 
     @property
     def namespace(self) -> str:
-        """The namespace of the store that the request uses: the token's namespace, joined with the one that the client
-        names. Raises `Refused` if the request has no token."""
+        """The namespace (a part of the store with threads of its own) that the request uses: the token's namespace,
+        joined with the one that the client names within it. Raises `Refused` if the request has no token."""
         if self.token is NOBODY:
             raise Refused("unauthenticated", "this needs a token")
         return in_store(self.token.namespace, self.inner_namespace)
 
     def store(self) -> Use:
-        """Return a context manager that gives the store in the request's namespace, without keys. What a client has
-        encrypted is stored and returned as it is."""
+        """Return a context manager that gives the part of the store that the request uses, without the service's
+        encryption keys: what a client has encrypted is stored and returned as it is."""
         return self._stores.use(self.namespace, self._tenant, is_opaque=True)
 
     def lock(self, thread_id: str) -> asyncio.Lock:
@@ -99,14 +100,14 @@ class Request:
         return self._stores.locks[f"{self.namespace}\0{thread_id}"]
 
     def readable_store(self) -> Use:
-        """Return a context manager that gives the store in the request's namespace, with the keys of the service. It is
-        for pages, which show what is in a thread."""
+        """Return a context manager that gives the part of the store that the request uses, with the service's
+        encryption keys. It is for pages, which show what is in a thread."""
         return self._stores.use(self.namespace, self._tenant)
 
     @property
     def _tenant(self) -> str:
-        """The tenant whose quotas apply to the request: the namespace of its token. Empty for an operator's token, to
-        which no quotas apply."""
+        """The tenant whose quotas apply to the request: the namespace (part of the store) that its token grants access
+        to. Empty for an operator's token, which reaches all namespaces, to which no quotas apply."""
         return "" if self.token.namespace == EVERY_NAMESPACE else self.token.namespace
 
     @property
@@ -130,7 +131,7 @@ class Request:
         is_abandoned.set(self._connection.is_gone)
 
     def need(self, scope: Scope) -> None:
-        """Raise `Refused` if the request's token lacks this scope."""
+        """Raise `Refused` if the request's token lacks this scope (a right, such as `read`)."""
         if not self.token.allows(scope):
             raise Refused(
                 "forbidden",

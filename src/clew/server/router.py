@@ -21,8 +21,8 @@ _HOST = re.compile(rb"[0-9A-Za-z!$&'()*+,;=\-._~:\[\]@%]*")
 class Route(NamedTuple):
     """A row of the table of routes: the function that responds to a method at a path.
 
-    In `path`, a name in braces stands for one segment: `/v1/threads/{thread}`. The function is called only for a request
-    whose token has `scope`; without a scope, for any request.
+    In `path`, a name in braces stands for one segment: `/v1/threads/{thread}`. The function is called only for a
+    request whose token has `scope` (a right, such as `read`); without a scope, for any request.
     """
 
     method: str
@@ -32,9 +32,9 @@ class Route(NamedTuple):
 
 
 class Router:
-    """Responds to requests by a table of routes. Before the function of a route is called, `begin` is called with the
-    request and the route's scope; an error that `begin` raises refuses the request. For every error, `failed` is called
-    with the request and the error, and returns the response.
+    """Responds to requests by a table of routes. Before the function of a route is called, the function `begin`, if
+    given, is called with the request and the route's scope; an error that `begin` raises refuses the request. For every
+    error, the function `failed` is called with the request and the error, and returns the response.
 
     A route whose path has no name in braces goes first: a request for `/v1/blobs/get` never goes to the route
     `/v1/blobs/{digest}`.

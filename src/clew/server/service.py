@@ -41,7 +41,7 @@ logger = logging.getLogger("clew.server")
 
 class Server(uvicorn.Server):
     """A uvicorn server that stops without breaking requests: it answers new ones with 503, lets those under way finish,
-    and then closes the store. Once it listens, it calls `listening` with its address."""
+    and then closes the store. Once it listens, it calls the function `listening`, if given, with its address."""
 
     def __init__(self, settings: Settings, listening: Callable[[str], None] | None = None) -> None:
         _check_place(settings)

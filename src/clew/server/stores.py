@@ -1,4 +1,5 @@
-"""The open checkpointers of a service: one for each namespace in use, opened at the first request for that namespace."""
+"""The open checkpointers of a service: one for each namespace (a part of the store with threads of its own) in use,
+opened at the first request for that namespace."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class Use:
 
 
 class Stores:
-    """The checkpointers of one store, one for each namespace in use.
+    """The checkpointers of one store, one for each namespace (a part of the store with threads of its own) in use.
 
     If more than `MOST_OPEN` are open, those that were unused for longest are closed. They are opened again on demand.
     """
@@ -61,11 +62,12 @@ class Stores:
         self._open: OrderedDict[str, _Open] = OrderedDict({"": _Open(self._first)})
 
     def use(self, namespace: str, tenant: str = "", *, is_opaque: bool = False) -> Use:
-        """Return a context manager that gives the checkpointer of this namespace. It is opened if it is not open yet.
-        `tenant` names the tenant whose quotas apply; if it is empty, or if the service has no quotas, none apply.
+        """Return a context manager that gives the checkpointer of this namespace (a part of the store with threads of
+        its own). It is opened if it is not open yet. `tenant` names the tenant whose quotas apply; if it is empty, or
+        if the service has no quotas, none apply.
 
-        With `is_opaque`, the checkpointer has no keys even if the service has some. This is for clients that encrypt
-        their data themselves, with keys that the service need not know.
+        With `is_opaque`, the checkpointer has no encryption keys even if the service has some. This is for clients that
+        encrypt their data themselves, with keys that the service need not know.
         """
         entry = self._open.get(namespace)
         if entry is None:

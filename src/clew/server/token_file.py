@@ -138,8 +138,10 @@ def _signature(path: Path) -> object:
 def add_token(
     path: Path, namespace: str, scopes: Iterable[str], label: str, expires: datetime | None = None
 ) -> tuple[str, Token]:
-    """Add a new token to the file, which is made if it does not exist. Returns its secret, and the token. Raises
-    `InvalidInput` if a token of the file has this label already."""
+    """Add a new token to the file at `path`, which is made if it does not exist. The token grants `scopes` (rights,
+    such as `read`) in `namespace`, a part of the store with threads of its own, until the moment `expires`; None is for
+    ever. Returns its secret, and the token. Raises `InvalidInput` if a token of the file has the name `label`
+    already."""
     secret, token = make_token(namespace, scopes, label, expires)
     with _changing(path) as (lines, tokens):
         if any(label in (one.label, one.id) for one in tokens):

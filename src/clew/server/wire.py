@@ -162,7 +162,7 @@ def numbers(request: Request, *names: str) -> dict[str, int]:
     left out.
 
     Raises `InvalidInput` for a parameter that is not in `names`, is given twice, or is not a whole number from 0 on. An
-    unknown one is not ignored, because a misspelt `stop` would then cause the whole thread to be read.
+    unknown one is not ignored: a misspelt limit, for example, would then cause a whole thread to be read.
     """
     found: dict[str, int] = {}
     for name, text in request.query_params:

@@ -894,7 +894,8 @@ class Thread:
         new_id: str | None = None,
         progress: Progress | None = None,
     ) -> Head:
-        """Copy one thread to another store, namespace, key or id, and return the head of the copy.
+        """Copy one thread to another store or another namespace (part) of a store, under another key or id if wanted, and
+        return the head of the copy.
 
         The copy gets the id `new_id`, by default the same id. Its entries and their times do not change.
 
@@ -1095,16 +1096,17 @@ class Thread:
         and listings show it with the process's pid.
 
         `durability` says when entries are durable. With `"sync"`, when `append` returns. With `"async"`, `append` waits
-        only for entries that something is about to depend on (model calls, responses, intents, outcomes, statuses), and
-        a power cut may lose the last other entries. With `"exit"`, everything stays in memory until the block is left
-        or `flush` is called.
+        only for entries that something is about to depend on (the start of a model call, a response, the start and the
+        outcome of a tool call or of a step in it, a status), and a power cut may lose the last other entries. With
+        `"exit"`, everything stays in memory until the block is left or `flush` is called.
 
         `redact` removes text that must not be on record: a function from text to text, or patterns whose matches are
         replaced. It is applied before anything is recorded."""
 
     def outwait_predecessor(self) -> bool:
-        """If the thread was taken from another process by `takeover`, wait until the lease of that process must have
-        ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a wait.
+        """If the thread was taken from another process without waiting (`takeover=True`), wait until the lease of that
+        process must have ended. By then that process has noticed the takeover, unless it is frozen. Return True after
+        such a wait.
 
         The takeover may have been made by this process, or by an earlier holder that was stopped since. Returns False
         at once if there was no takeover, if the thread had no lease at the takeover, if the holder of that lease was
@@ -1112,7 +1114,9 @@ class Thread:
 
     @property
     def present(self) -> Present:
-        """The part of the state that the next step of a run needs. Making it does not take longer as the log grows."""
+        """The part of the state that a run needs for its next model or tool call, such as the messages that the model
+        sees, the tool calls of a turn that is not done, the newest snapshot of the files, usage and cost. Making it
+        does not take longer as the log grows."""
 
     @staticmethod
     def prune(
@@ -1157,7 +1161,8 @@ class Thread:
 
     @staticmethod
     def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
-        """Rewrite a thread without the messages that no rewind can bring back, and erase the old log at once.
+        """Rewrite a thread without the messages that the model can no longer see, not even after a rewind to an earlier
+        turn, and erase the old log at once.
 
         The state stays: the messages that the model sees, those at the end of any turn, usage, values and pending calls.
         Every other message goes, and with the old log every earlier version of everything else. If the title came from a
@@ -1184,20 +1189,20 @@ class Thread:
 
     @staticmethod
     def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
-        """Encrypt again, with the keyring's first key, every thread that has a frame which is plain or encrypted with
-        another key. If only a thread's head has no seal, or that of another key, only the head is written again, with a
-        seal. A seal is a code in the head that only somebody with the key can make; it shows that nobody else has changed
-        the head. Returns which threads were changed.
+        """Encrypt again, with the first key of the checkpointer's keyring, every thread that has a frame which is plain or
+        encrypted with another key. If only a thread's head has no seal, or that of another key, only the head is written
+        again, with a seal. A seal is a code in the head that only somebody with the key can make; it shows that nobody else
+        has changed the head. Returns which threads were changed.
 
         Plain threads and heads without a seal are accepted only if the keyring allows plain data. Otherwise `NotSealed` is
         raised: a seal on what somebody without a key has written would make it look genuine.
 
         A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
-        moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
-        copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. A thread that claims to be such
-        a copy, but has another id or no seal, is left alone. Blobs of the old key are left
-        to gc. Threads that a process works on are left out and reported. `progress` is called with the number of threads
-        looked at so far and the number of all threads. Raises `InvalidInput` if the checkpointer has no key."""
+        moment: the thread is copied to an id that listings leave out, its lease is taken, it is deleted and copied back,
+        and then the hidden copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. A thread
+        that claims to be such a copy, but has another id or no seal, is left alone. Blobs of the old key are left to gc.
+        Threads that a process works on are left out and reported. `progress` is called with the number of threads looked at
+        so far and the number of all threads. Raises `InvalidInput` if the checkpointer has no key."""
 
     def renew(self) -> None:
         """Extend the lease. Raises `LeaseLost` if another process has taken over.
@@ -1228,10 +1233,11 @@ class Thread:
     def save(self, checkpoint: Checkpoint) -> None:
         """Make this checkpoint the state of the thread, by appending entries for what differs.
 
-        If the checkpoint lacks messages of the conversation, the thread is rewound first. Raises `InvalidInput`, and
-        saves nothing, if a part of the checkpoint cannot be recorded; the error names that part. What the log has in
-        addition to the checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If
-        the checkpoint's status is `running`, the thread's status becomes `interrupted` once it is closed."""
+        If the checkpoint lacks messages of the conversation, the thread is first taken back (rewound) to the last
+        message that both have. Raises `InvalidInput`, and saves nothing, if a part of the checkpoint cannot be
+        recorded; the error names that part. What the log has in addition to the checkpoint stays: rewound messages are
+        still part of the history, and spend does not shrink. If the checkpoint's status is `running`, the thread's
+        status becomes `interrupted` once it is closed."""
 
     @property
     def thread_id(self) -> str: ...
@@ -1241,8 +1247,8 @@ class Thread:
         failed write began. None if no write has failed in this way since the last one that succeeded."""
 
     def until_named(self) -> None:
-        """Wait until the error `lost` names the process that has taken over, or until it is certain that the name
-        cannot be found out."""
+        """Wait until the `LeaseLost` error in the attribute `lost` names the process that has taken over, or until it
+        is certain that the name cannot be found out."""
 
     @staticmethod
     def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:

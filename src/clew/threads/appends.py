@@ -70,10 +70,11 @@ async def append_state(
 ) -> Head:
     """Write a new log whose only entry is `state`, and return the new thread's head.
 
-    `base` gives the new thread's id, log id and time of creation. `refs` are the digests of further blobs that the new
-    thread needs, in addition to those of the state. `changes` gives fields of the new head with their values. Raises
-    `Conflict` if the new thread exists. Raises `MissingBlob` if the state names a file snapshot of which the store
-    lacks blobs; the error names `source_id`, the thread that the state comes from.
+    `base` gives the new thread's id, its time of creation, and the random id that tells its log from other logs under
+    the same thread id. `refs` are the digests of further blobs that the new thread needs, in addition to those of the
+    state. `changes` gives fields of the new head with their values. Raises `Conflict` if the new thread exists. Raises
+    `MissingBlob` if the state names a file snapshot of which the store lacks blobs; the error names `source_id`, the
+    thread that the state comes from.
     """
     folded = FoldedState(state)
     frame = encode_frame([encode_entries([folded])], previous=FIRST, thread_id=base.thread_id, keys=checkpointer.keys)

@@ -42,10 +42,10 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]:
     """Return the entries that lead from the state `old` to the state `new`.
 
-    If `old` has messages that `new` lacks, the first entries rewind to the last message that both have. The others add
-    everything that is new. Spend and history never shrink: if `old` has more of them than `new`, the thread keeps them,
-    and that is not an error. Raises `InvalidInput` if the entries cannot bring about every other part of `new`. The
-    error names every field that would differ, so that nothing is lost silently.
+    If `old` has messages that `new` lacks, the first entries take the thread back (rewind it) to the last message that
+    both have. The others add everything that is new. Spend and history never shrink: if `old` has more of them than
+    `new`, the thread keeps them, and that is not an error. Raises `InvalidInput` if the entries cannot bring about
+    every other part of `new`. The error names every field that would differ, so that nothing is lost silently.
     """
     if missing := old.state.keys() - new.state.keys():
         raise InvalidInput(
@@ -112,8 +112,8 @@ def _conversation(draft: _Draft, old: Checkpoint, new: Checkpoint) -> None:
     """Add entries to the draft for the messages and facts that are new in `new`. A fact is a value that holds from a
     turn on.
 
-    If `old` has messages that `new` lacks, a rewind comes first. A turn's facts are added before the next turn begins,
-    so that a later rewind undoes them together with their turn.
+    If `old` has messages that `new` lacks, an entry that takes the thread back (a rewind) comes first. A turn's facts
+    are added before the next turn begins, so that a later rewind undoes them together with their turn.
     """
     before, after = old.messages, new.messages
     same = _common(old, new)

@@ -48,8 +48,9 @@ def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool, **changes:
     """Return the head `base` with all fields set that follow from the thread's state, such as status, turns and cost.
 
     `encrypted` says whether the thread is encrypted. If so, its title is left empty, because heads are not encrypted.
-    Tags of the state whose names are reserved for Clew are left out: anybody who may append can put them on record, and
-    such a tag in a head hides the thread. `changes` are values for the other fields that differ from `base`.
+    Tags of the state whose names are reserved for Clew are left out: anybody who may append can write them into the
+    log, and such a tag in a head would hide the thread from listings. `changes` are values for the other fields that
+    differ from `base`.
     """
     usage = state.usage
     return msgspec.structs.replace(

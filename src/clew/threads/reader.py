@@ -85,7 +85,8 @@ async def or_new(loading: Awaitable[Loaded], thread_id: str, status: Status) -> 
     """Await `loading` and return the thread that it loads. If it raises `ThreadNotFound`, return an empty thread
     instead.
 
-    The empty thread gets this id and status and a new log id. Nothing is written.
+    The empty thread gets this id and status, and a new random id of its log, which tells this log from other logs under
+    the same thread id. Nothing is written.
     """
     try:
         return await loading
@@ -230,8 +231,8 @@ class _Replay:
         self._number += len(data)
 
     def _fold_in(self, frames: list[list[Logged]], sizes: list[int]) -> None:
-        """Add the entries of these frames to the state, and count the frames in the log's sizes. `sizes` are the
-        frames' sizes in bytes."""
+        """Add the entries of these frames to the state, and count the frames in the figures that decide when the whole
+        state is next written to the log. `sizes` are the frames' sizes in bytes."""
         entries = [*chain.from_iterable(frames)]
         self._fold.push(entries)
         size = sum(sizes)
@@ -414,9 +415,9 @@ async def check_rest(source: Source, head: Head, start: int, previous: bytes) ->
 async def state_after(checkpointer: Checkpointer, thread_id: str, frames: int) -> Checkpoint:
     """Return the state of a thread after its first `frames` frames. Takes no lease and changes nothing.
 
-    Works for every frame, not only for ends of turns. So a rewind can be undone: fork the state from before it. If the
-    log was rewritten since (by `purge_rewound` or `repair`), frame numbers refer to the new log. Raises
-    `ThreadNotFound`, and `InvalidInput` if the log has fewer frames.
+    Works for every frame, not only for ends of turns. So a rewind (which takes turns back) can be undone: fork the
+    state from before it. If the log was rewritten since (by `purge_rewound` or `repair`), frame numbers refer to the
+    new log. Raises `ThreadNotFound`, and `InvalidInput` if the log has fewer frames.
     """
     head = await checkpointer.head(thread_id)
     if head is None or is_part(head):

@@ -103,7 +103,8 @@ class Predecessor(msgspec.Struct, frozen=True):
 
 
 class _Held(Protocol):
-    """The attributes by which `until_lost` learns that an open `Thread` was taken over by another process."""
+    """The part of an open `Thread` that `until_lost` needs, to stop its block once another process has taken the thread
+    over: whether that is known (`lost`), and functions to call as soon as it is (`on_lost`)."""
 
     @property
     def lost(self) -> LeaseLost | None: ...
@@ -115,8 +116,8 @@ class _Held(Protocol):
 
 
 class _Leased(Protocol):
-    """The attributes by which `until_cut_off` learns that the lease of an open `Thread` has ended, because the store
-    was unreachable when the lease should have been renewed."""
+    """The part of an open `Thread` that `until_cut_off` needs, to stop its block once the lease has ended because the
+    store was unreachable: how long the lease lasts, and since when the store has been unreachable."""
 
     @property
     def thread_id(self) -> str: ...

@@ -120,9 +120,9 @@ class Thread:
         and listings show it with the process's pid.
 
         `durability` says when entries are durable. With `"sync"`, when `append` returns. With `"async"`, `append` waits
-        only for entries that something is about to depend on (model calls, responses, intents, outcomes, statuses), and
-        a power cut may lose the last other entries. With `"exit"`, everything stays in memory until the block is left
-        or `flush` is called.
+        only for entries that something is about to depend on (the start of a model call, a response, the start and the
+        outcome of a tool call or of a step in it, a status), and a power cut may lose the last other entries. With
+        `"exit"`, everything stays in memory until the block is left or `flush` is called.
 
         `redact` removes text that must not be on record: a function from text to text, or patterns whose matches are
         replaced. It is applied before anything is recorded.
@@ -224,7 +224,9 @@ class Thread:
 
     @property
     def present(self) -> Present:
-        """The part of the state that the next step of a run needs. Making it does not take longer as the log grows."""
+        """The part of the state that a run needs for its next model or tool call, such as the messages that the model
+        sees, the tool calls of a turn that is not done, the newest snapshot of the files, usage and cost. Making it
+        does not take longer as the log grows."""
         return self._open_writer().fold.present()
 
     @property
@@ -239,8 +241,8 @@ class Thread:
         return self._open_writer().lost
 
     async def until_named(self) -> None:
-        """Wait until the error `lost` names the process that has taken over, or until it is certain that the name
-        cannot be found out."""
+        """Wait until the `LeaseLost` error in the attribute `lost` names the process that has taken over, or until it
+        is certain that the name cannot be found out."""
         await self._open_writer().named.wait()
 
     @property
@@ -294,8 +296,9 @@ class Thread:
         await self._open_writer().fence()
 
     async def outwait_predecessor(self) -> bool:
-        """If the thread was taken from another process by `takeover`, wait until the lease of that process must have
-        ended. By then that process has noticed the takeover, unless it is frozen. Return True after such a wait.
+        """If the thread was taken from another process without waiting (`takeover=True`), wait until the lease of that
+        process must have ended. By then that process has noticed the takeover, unless it is frozen. Return True after
+        such a wait.
 
         The takeover may have been made by this process, or by an earlier holder that was stopped since. Returns False
         at once if there was no takeover, if the thread had no lease at the takeover, if the holder of that lease was
@@ -308,8 +311,8 @@ class Thread:
         return waited
 
     def _forget_predecessor(self) -> None:
-        """If the thread was taken over from another process and the lease of that process must have ended, record that
-        with the next append."""
+        """If the thread was taken over from another process and the lease of that process must have ended, remove the
+        name of that process from the thread's state with the next append."""
         if self._predecessor is not None and self._predecessor.is_gone:
             self._open_writer().accept([self._predecessor.forget()])
             self._predecessor = None
@@ -339,10 +342,11 @@ class Thread:
     async def save(self, checkpoint: Checkpoint) -> None:
         """Make this checkpoint the state of the thread, by appending entries for what differs.
 
-        If the checkpoint lacks messages of the conversation, the thread is rewound first. Raises `InvalidInput`, and
-        saves nothing, if a part of the checkpoint cannot be recorded; the error names that part. What the log has in
-        addition to the checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If
-        the checkpoint's status is `running`, the thread's status becomes `interrupted` once it is closed.
+        If the checkpoint lacks messages of the conversation, the thread is first taken back (rewound) to the last
+        message that both have. Raises `InvalidInput`, and saves nothing, if a part of the checkpoint cannot be
+        recorded; the error names that part. What the log has in addition to the checkpoint stays: rewound messages are
+        still part of the history, and spend does not shrink. If the checkpoint's status is `running`, the thread's
+        status becomes `interrupted` once it is closed.
         """
         entries = difference(self._thread_id, self.checkpoint, checkpoint)
         if entries:
@@ -381,8 +385,8 @@ class Thread:
         """Take the lease by appending an entry that names this process at the end of the log.
 
         Returns the thread's writer. If another process appends first, tries again from the new end, at most `TRIES`
-        times in all; then raises `Unavailable`. Without `takeover`, waits until no live process can hold the lease, or
-        raises `ThreadBusy`.
+        times in all; then raises `Unavailable`. Waits until no live process can hold the lease, or raises `ThreadBusy`;
+        if the thread was opened with `takeover=True`, takes the lease without this.
         """
         loaded = await or_new(load(self._checkpointer, self._thread_id), self._thread_id, "running")
         for _ in range(TRIES):

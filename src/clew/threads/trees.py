@@ -98,8 +98,9 @@ class TreeMover:
         self._size = 0
 
     async def move(self, roots: Collection[str]) -> dict[str, str]:
-        """Copy these trees, with all blobs that they point at. Returns, for each tree's digest in the source, its
-        digest in the target."""
+        """Copy these trees (blobs that point at other blobs), with all blobs that they point at, from the source to the
+        target. `roots` are their digests in the source. Returns, for each of them, the digest that the tree has in the
+        target."""
         for root in roots:
             if root not in self._names:
                 await self._move(root)
@@ -107,7 +108,9 @@ class TreeMover:
         return {root: self._names[root] for root in roots}
 
     async def _move(self, root: str) -> None:
-        """Copy one tree with all blobs that it points at, deepest first. `root` is the digest of the tree.
+        """Copy one tree, a blob that points at other blobs, from the source to the target; the blobs that it points at
+        first. `root` is the tree's digest in the source. The last blobs are not stored in the target until the caller
+        calls `_flush`.
 
         Does so without recursion, because folders may be nested deeper than Python's stack.
         """

@@ -295,8 +295,8 @@ class LogWriter:
         """Make the `LeaseLost` error after another process appended, keep it in `lost`, and return it. Entries that are
         not written yet never will be.
 
-        First calls the functions in `on_lost`, because the work of this process has to stop now. Only then asks the
-        store who has taken over, which may take long.
+        First calls the functions that were registered in the set `on_lost`, because the work of this process has to
+        stop now. Only then asks the store who has taken over, which may take long.
         """
         self.lost = lost = LeaseLost(self.head.thread_id, "another process")
         for tell in tuple(self.on_lost):

@@ -28,7 +28,8 @@ overview: `totals`, `total-threads`, `total-spend`, `total-storage`, `chart-spen
 errors: `error` (with `data-status`), `error-text`
 
 Ids of elements: `#strip` (a row with a small cell for each turn), `#timeline`, `#rows`, `#pending` and `#facts`. The
-element of a turn is `#p{position}`, and its cell is `#c{position}`. A position counts all turns from 0, also rewound ones.
+element of a turn is `#p{position}`, and its cell is `#c{position}`. A position counts all turns from 0, also those that
+a rewind took back.
 """
 
 from __future__ import annotations

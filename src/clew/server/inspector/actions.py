@@ -1,4 +1,5 @@
-"""The routes by which a form of a page changes something: log in and out, fork, rewind, answer, describe.
+"""The routes by which a form of a page changes something: log in and out, fork a thread (continue from one of its turns
+in a new thread), rewind it (take turns back), answer its questions, and change its title and tags.
 
 Each form carries a proof that a page of this service made it, and a form without the proof is refused. To change a
 thread by a form, a token needs only the scope `append`: each of these changes only adds to a log, and destroys nothing.
@@ -79,7 +80,8 @@ async def login(visit: Visit) -> Response:
 
 def _sign_in(visit: Visit, token: Token, namespace: str, next_path: str) -> Response:
     """Begin a login session with this token, and return a redirect to `next_path` that gives the browser the session's
-    cookie. `namespace` is the namespace that the user chose within the token's namespace; empty for none."""
+    cookie. `namespace` is the part of the token's namespace (a part of the store with threads of its own) that the user
+    chose; empty for all of it."""
     visit.shared.sessions.end(visit.request.browser)
     visit.request.token = token  # for the logs
     browser = visit.shared.sessions.start(token, namespace)
@@ -109,8 +111,8 @@ async def fork_form(visit: Visit) -> Response:
 
 
 async def make_fork(visit: Visit) -> Response:
-    """Fork a thread as the form says, and redirect to the fork. Takes no lease, so a process that works on the original
-    is not disturbed."""
+    """Fork a thread: make a new thread that continues from the turn that the form names. Redirect to the page of the
+    new thread. Takes no lease, so a process that works on the original is not disturbed."""
     thread_id, fields = visit.thread_id, await visit.form()
     new_id, turn = fields.get("new_id", "").strip(), turn_of(fields)
     check_thread_id(new_id)

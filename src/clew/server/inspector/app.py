@@ -79,8 +79,9 @@ class Inspector:
         return path in _OPEN or path.startswith("/assets/")
 
     def add_session(self, request: Request) -> None:
-        """Find the session of the browser that asks for a page, and give the request its token and namespace. If the
-        token was revoked or has expired, the session ends.
+        """Find the session of the browser that asks for a page, and give the request the session's token, and the
+        namespace (the part of the store) that the user chose at the login. If the token was revoked or has expired, the
+        session ends.
 
         This is done for pages only. The API takes no cookie, so that no other site can use the API through a user's
         browser.

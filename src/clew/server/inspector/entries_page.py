@@ -32,8 +32,8 @@ _ENTRY, _LINE = 200, 160
 
 
 async def read_stretch(store: Checkpointer, head: Head, start: int) -> list[ShownFrame]:
-    """Read the frames of one page, at most `PAGE` frames, beginning with the frame at the position `start`, counted
-    from 0. Return them as the page shows them.
+    """Read the frames that one page of a thread's log shows, and return them prepared for the page. `head` is the
+    thread's head. They are at most `PAGE` frames, beginning with the frame at the position `start`, counted from 0.
 
     Only one frame at a time is in memory whole: a frame may hold tens of megabytes.
     """
@@ -50,7 +50,8 @@ async def read_stretch(store: Checkpointer, head: Head, start: int) -> list[Show
 
 
 class ShownFrame(NamedTuple):
-    """A frame of a thread's log, prepared for the page that shows the log frame by frame."""
+    """A frame of a thread's log, prepared for the page that shows the log frame by frame: its number, time and digest,
+    and its entries, each with its kind, a short line about it and its value as text."""
 
     number: int
     at: datetime
@@ -124,8 +125,9 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def _shown(entry: Logged) -> tuple[str, Any]:
-    """Return the kind of an entry, and its fields without secrets. Lease tokens and the keys of provider sessions are
-    left out."""
+    """Return the kind of an entry, and its fields without secrets. Left out are lease tokens, and the ids by which
+    outside coding programs know a conversation. Of an entry that holds the thread's whole state, and of one of an
+    unknown kind, only a few facts are returned, such as the number of turns or bytes."""
     if isinstance(entry, UnknownEntry):
         return "unknown", {"bytes": len(entry.raw), "why": "this version does not know this kind of entry"}
     if isinstance(entry, FoldedState):

@@ -57,7 +57,8 @@ async def damaged(visit: Visit, error: ClewError) -> Response:
 
 
 def error_response(shared: Shared, request: Request, error: Exception) -> Response:
-    """Return the error page for an error that a route of the inspector raised."""
+    """Return the error page for an error that a route of the inspector raised for `request`. `shared` is what all pages
+    of the service share, such as its settings and logins."""
     headers = {"allow": ", ".join(sorted([*error.methods, "OPTIONS"]))} if isinstance(error, WrongMethod) else {}
     if headers and request.method == "OPTIONS":
         return Response(status=204, headers=headers)

@@ -1,4 +1,5 @@
-"""The page of a thread's files: the workspace as it was after a turn, and the changes between two turns."""
+"""The page of a thread's files: the workspace (the folder in which the agent works) as it was after a turn, and the
+changes between two turns."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ async def files_page(
     """Return the page of a thread's files as they were after the turn number `turn`. It shows the file at `path` or, if
     `path` is empty, what changed since the turn number `against`.
 
-    If `turn` is None, it is the newest turn with a snapshot. If `against` is None, it is the newest turn before `turn`
+    `state` is the thread's state, and `viewer` the person who looks at the page. If `turn` is None, it is the newest
+    turn after which the files were recorded (a snapshot). If `against` is None, it is the newest turn before `turn`
     that has a snapshot. -1 for `against` compares with an empty folder.
     """
     found = _snapshots(state)
@@ -129,8 +131,8 @@ async def _shown(
 
 
 def _snapshots(state: Checkpoint) -> dict[int, WorkspaceSnapshot]:
-    """Return the snapshots of the thread's workspace, each under the number of the turn in which it was made. Those of
-    rewound turns are left out."""
+    """Return the snapshots (records of all files) of the thread with this state, each under the number of the turn in
+    which it was made. Those of turns that a rewind took back are left out."""
     return {fact.turn: WorkspaceSnapshot(*fact.value) for fact in state.facts if fact.kind == "workspace"}
 
 

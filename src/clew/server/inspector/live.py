@@ -51,8 +51,8 @@ async def thread_events(
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events with the pieces of a thread's page that change. The page already shows the thread's
     first `known` frames; `viewer` is the person who looks at it. `open_store` opens the store for one read. `readers`
-    caches what was read from logs, by the namespace of the store (`namespace`) and the id of the thread. `turn` returns
-    a context manager in which an update is made: it waits while too many pages are being made at once.
+    caches what was read from logs, by `namespace` (the part of the store that has the thread) and the id of the thread.
+    `turn` returns a context manager in which an update is made: it waits while too many pages are being made at once.
 
     The stream ends when `stopping` returns True, when the thread is gone, or when the store is unreachable. In the last
     case the browser connects again by itself.
@@ -81,8 +81,8 @@ async def thread_events(
 
 
 class _Follow:
-    """Remembers which pieces of a thread's page (turns, events, facts) were sent to the browser, to find those that
-    have changed since."""
+    """Remembers which pieces of a thread's page (turns, events, and the box with its status, cost and so on) were sent
+    to the browser, to find those that have changed since."""
 
     def __init__(self, readers: Readers, namespace: str, thread_id: str, viewer: Viewer, known: int) -> None:
         self._readers = readers

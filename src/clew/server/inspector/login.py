@@ -32,8 +32,8 @@ the long run."""
 
 
 class Session(NamedTuple):
-    """A login of a browser: the token, the namespace that the user chose within the token's namespace, and when the
-    login began and was last used."""
+    """A login of a browser: the token, the part of the token's namespace (a part of the store with threads of its own)
+    that the user chose, and when the login began and was last used."""
 
     token: Token
     namespace: str
@@ -62,7 +62,8 @@ class Sessions:
 
     def start(self, token: Token, namespace: str) -> str:
         """Begin a login session with this token, and return the new random id for the browser's cookie. `namespace` is
-        the namespace that the user chose within the token's namespace; empty for none."""
+        the part of the token's namespace (a part of the store with threads of its own) that the user chose; empty for
+        all of it."""
         mine = [key for key, session in self._open.items() if session.token.sha256 == token.sha256]
         for key in mine[: max(0, len(mine) - _MOST + 1)]:
             del self._open[key]

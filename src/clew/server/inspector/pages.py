@@ -80,10 +80,10 @@ async def _forks(store: Checkpointer, thread_id: str) -> list[Head]:
 
 def _position(visit: Visit, reader: TimelineReader) -> int | None:
     """Return the position of the turn that the page's address names; None if it names none. A position counts all turns
-    of a thread from 0, including rewound ones.
+    of a thread from 0, including those that a rewind took back.
 
     The address has the position itself as the parameter `at`, or the number of a turn as the parameter `turn`. Numbers
-    count only turns that were not rewound. Raises `Refused` if there is no turn with that number.
+    count only turns that no rewind took back. Raises `Refused` if there is no turn with that number.
     """
     at, turn = visit.number("at"), visit.number("turn")
     if at is not None:
@@ -98,8 +98,8 @@ def _position(visit: Visit, reader: TimelineReader) -> int | None:
 
 async def turns(visit: Visit) -> Response:
     """Return the turns from the position `start` to before `stop`, both parameters of the request, as HTML without the
-    page around them. Positions count all turns from 0, also rewound ones. The page's script inserts the turns when the
-    user asks for more. Raises `InvalidInput` if these are more than `WINDOW` turns, or none."""
+    page around them. Positions count all turns from 0, also those that a rewind took back. The page's script inserts
+    the turns when the user asks for more. Raises `InvalidInput` if these are more than `WINDOW` turns, or none."""
     start, stop = visit.number("start") or 0, visit.number("stop") or 0
     if not start < stop <= start + WINDOW:
         raise InvalidInput(f"turns are sent {WINDOW} at a time at most, from start up to stop")

@@ -1,4 +1,5 @@
-"""Small pages: the login, an error, and the forms that fork, rewind and describe a thread."""
+"""Small pages: the login, an error, and the forms that continue from a turn of a thread in a new thread (fork) or in
+the same one (rewind), and that change its title and tags."""
 
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ __all__ = ["describe_page", "error_page", "fork_page", "login_page", "rewind_pag
 
 
 def login_page(csrf: str, next_path: str, *, needs_token: bool, wrong: str = "") -> Markup:
-    """Return the page with the login form, which asks for a namespace and, if `needs_token` is set, for a token. After
-    the login the browser goes to `next_path`. `wrong` says why the last try failed; empty at the first try. `csrf` is a
-    text in the form which proves that a page of this service made the form."""
+    """Return the page with the login form, which asks for a namespace (a part of the store with threads of its own)
+    and, if `needs_token` is set, for a token. After the login the browser goes to `next_path`. `wrong` says why the
+    last try failed; empty at the first try. `csrf` is a text in the form which proves that a page of this service made
+    the form."""
     return render(
         "login.html",
         viewer=None,
@@ -52,8 +54,8 @@ def fork_page(viewer: Viewer, thread_id: str, turn: int, suggested: str) -> Mark
 
 
 def rewind_page(viewer: Viewer, thread_id: str, turn: int, turns: int) -> Markup:
-    """Return the page with the form that asks before a thread is rewound to the end of turn number `turn`. `turns` is
-    how many turns the thread has now."""
+    """Return the page with the form that asks before a thread is rewound: before all turns after turn number `turn` are
+    taken back. `turns` is how many turns the thread has now."""
     gone = turns - turn
     many = "turn after it is" if gone == 1 else "turns after it are"
     return _action_page(

@@ -32,8 +32,8 @@ def count(number: int) -> str:
 
 
 def cut_title(title: str) -> str:
-    """Return a thread's title for a page. A title that has the length at which titles are cut is only the beginning of
-    a prompt, so an ellipsis is added to it."""
+    """Return a thread's title for a page, with an ellipsis added if it was cut. A title may be the beginning of a
+    prompt, cut to a certain length; so a title of exactly that length counts as cut."""
     return f"{title.rstrip()}…" if len(title) == TITLE_LENGTH else title
 
 

@@ -86,9 +86,9 @@ def thread_page(
     viewer: Viewer, reader: TimelineReader, head: Head, forks: list[Head], way: Way, position: int | None
 ) -> Markup:
     """Return the page of a thread with its newest turns, or with the turns around `position`; at most `WINDOW` turns. A
-    position counts all turns of the thread from 0, including rewound ones. `reader` has read the thread's log. `forks`
-    are the heads of the thread's forks. `way` says what is needed to go on with the thread, such as an answer or a
-    higher limit."""
+    position counts all turns of the thread from 0, including those that a rewind took back. `reader` has read the
+    thread's log. `forks` are the heads of the thread's forks. `way` says what is needed to go on with the thread, such
+    as an answer or a higher limit."""
     thread_id, abandoned = head.thread_id, is_crashed(head)
     start, stop = _window_at(reader.total, position)
     seen = seen_at(reader.total, position)
@@ -116,7 +116,7 @@ def thread_page(
 
 def window_html(timeline: Timeline, thread_id: str, *, can_write: bool) -> Markup:
     """Return the HTML of the turns in `timeline`, which is a part of the thread's turns, with links to earlier and
-    later turns. `can_write` adds links to fork and rewind."""
+    later turns. `can_write` adds links to continue from a turn, in a new thread (fork) or in this one (rewind)."""
     return part("turns.html", "window", _window(timeline, thread_id, can_write=can_write))
 
 
@@ -134,8 +134,9 @@ def resume_html(viewer: Viewer, way: Way) -> Markup:
 
 
 def setup_html(timeline: Timeline) -> Markup:
-    """Return the HTML of the box that shows the setup: all options with which the command line would make the agent
-    that goes on with the thread. If there are none, the box is hidden."""
+    """Return the HTML of the box that shows a thread's setup: all options, such as the model, with which the command
+    line would make the agent that goes on with the thread. `timeline` has the thread's state, from which they are read.
+    If there are none, the box is hidden."""
     return part("thread_parts.html", "setup_box", _setup(timeline))
 
 

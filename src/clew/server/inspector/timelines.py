@@ -71,8 +71,8 @@ class Readers:
 
     async def read(self, store: Checkpointer, namespace: str, thread_id: str) -> Reading:
         """Return a reader that has read the whole log of a thread, and the thread's head at that moment. It has the
-        thread's newest turns. `namespace` is the namespace of `store`, because two namespaces may have threads with the
-        same id.
+        thread's newest turns. `namespace` is the part of the store to which `store` gives access: two of these parts
+        may have threads with the same id.
 
         If the thread is in the cache, only the frames that are new since the last call are read. Raises
         `ThreadNotFound` if there is no such thread. An error while reading, such as `Corrupt`, is raised too, and
@@ -100,7 +100,8 @@ class Readers:
     async def read_at(self, store: Checkpointer, namespace: str, thread_id: str, start: int, stop: int) -> Reading:
         """Return a reader that has read the whole log of a thread, and the thread's head at that moment. The reader has
         the turns at the positions from `start` up to, but not including, `stop`, counted from 0: at most `_NEWEST`
-        turns. `namespace` is the namespace of `store`.
+        turns. `namespace` is the part of the store to which `store` gives access: two of these parts may have threads
+        with the same id.
 
         If these turns are not in the cache, the whole log is read again, and turns around them are kept too. Raises
         `ThreadNotFound` if there is no such thread, and any error of reading its log, such as `Corrupt`.
@@ -124,8 +125,8 @@ class Readers:
 
 
 async def _read_on(store: Checkpointer, head: Head, reader: TimelineReader) -> None:
-    """Let `reader` read the frames of a log that it has not read yet, up to the head. Long texts are cut before: a page
-    shows only their beginnings, and some threads have gigabytes of them."""
+    """Let `reader` read the frames of a log that it has not read yet, up to the head. Long texts are cut before
+    `reader` gets them, because a page shows only their beginnings and some threads have gigabytes of them."""
     previous = reader.digest if reader.frames else FIRST
     async for _, frame in decoded_frames(store, head, start=reader.frames, previous=previous):
         reader.take(_shortened(frame))

@@ -143,7 +143,8 @@ class _Pending(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A turn in the strip, the row at the top of a thread's page with a small cell for each turn."""
+    """A turn in the strip, the row at the top of a thread's page with a small cell for each turn: the turn's position,
+    its look (`css`), its tooltip (`title`) and its link."""
 
     position: int
     css: str
@@ -152,8 +153,8 @@ class Cell(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A mark, which is an event such as a crash, in the strip: the row at the top of a thread's page with a small cell
-    for each turn."""
+    """A mark (an event such as a crash) as it is shown in the strip, the row at the top of a thread's page with a small
+    cell for each turn: its id, kind, look (`css`) and tooltip (`title`)."""
 
     id: str
     kind: str
@@ -272,7 +273,8 @@ _T = TypeVar("_T")
 
 def _fitting(items: Sequence[_T], room: Room) -> Iterator[_T]:
     """Yield the items of a message, such as its blocks, until `room`, which counts the characters that may still be
-    shown, is used up; at most `_MOST_BLOCKS` items."""
+    shown, is used up; at most `_MOST_BLOCKS` items. Subtracts a fixed number of characters from `room` for each item;
+    the caller subtracts its text."""
     for item in items[:_MOST_BLOCKS]:
         if room.left <= 0:
             room.spend(0, is_short=True)

@@ -57,7 +57,8 @@ _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 
 
 class Viewer(NamedTuple):
-    """What the templates need to know about the person who looks at a page: rights, name and namespace."""
+    """What the templates need to know about the person who looks at a page, such as whether this person may write, and
+    the namespace (the part of the store) that the page shows."""
 
     can_write: bool = False
     has_tokens: bool = False
@@ -168,8 +169,9 @@ responds."""
 
 
 def viewer_of(shared: Shared, request: Request, inner: str) -> Viewer:
-    """Return what the templates need to know about the caller. `inner` is the namespace that the page shows within the
-    token's namespace; empty if it shows the token's namespace itself."""
+    """Return what the templates need to know about the caller of a page. A token's namespace is a part of the store
+    with threads of its own; `inner` is the part of it that the page shows, empty for all of it. `shared` is what all
+    pages of the service share."""
     token = request.token
     tenant = "" if token.namespace == EVERY_NAMESPACE else token.namespace
     return Viewer(

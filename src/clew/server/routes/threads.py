@@ -102,7 +102,8 @@ async def refs(request: Request) -> Response:
 
 
 async def query(request: Request) -> Response:
-    """Return the heads that match the query in the body, as a stream of records in msgpack."""
+    """Return the heads of the threads that match the query in the body (conditions such as status and tags, an order, a
+    limit), as a stream of records in msgpack."""
     return await respond(head_records(request, await decoded(request, HeadQuery, MAX_QUERY_BODY)))
 
 

@@ -37,7 +37,8 @@ _BLOB = re.compile(r"blobs/[0-9a-f]{64}")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `clew.json`, the first member of a `.clew` file: what the file holds, and the thread's head."""
+    """The content of `clew.json`, the first member of a `.clew` file: the thread's id and head, the numbers of frames
+    and blobs in the file, the id of their encryption key, and when the file was made."""
 
     format: int
     thread_id: str

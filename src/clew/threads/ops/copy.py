@@ -72,7 +72,8 @@ async def copy(
     new_id: str | None = None,
     progress: Progress | None = None,
 ) -> Head:
-    """Copy one thread to another store, namespace, key or id, and return the head of the copy.
+    """Copy one thread to another store or another namespace (part) of a store, under another key or id if wanted, and
+    return the head of the copy.
 
     The copy gets the id `new_id`, by default the same id. Its entries and their times do not change.
 
@@ -138,10 +139,10 @@ async def transfer(
 ) -> Transfer:
     """Copy the thread `thread_id` from a store or a `.clew` file to the id `new_id` in the target, and check the copy.
 
-    The copy stays hidden until it is complete. If this is interrupted, the next call continues it. Returns the head of
-    the copy and what was written. If the target has a complete copy of an earlier state of the thread, the copy is
-    brought up to date; with `extend=False`, `Conflict` is raised instead. `progress` is called with the number of
-    frames copied so far and the number of all frames.
+    The copy stays hidden (listings leave it out) until it is complete. If this is interrupted, the next call continues
+    it. Returns the head of the copy and what was written. If the target has a complete copy of an earlier state of the
+    thread, the copy is brought up to date; with `extend=False`, `Conflict` is raised instead. `progress` is called with
+    the number of frames copied so far and the number of all frames.
     """
     head = await source.head(thread_id)
     if head is None or is_part(head):
@@ -177,8 +178,9 @@ async def transfer(
 
 
 async def _discard(target: Checkpointer, new_id: str, log_id: str) -> None:
-    """Delete the thread `new_id` from the target if it is an incomplete copy of the log `log_id`. Used after an error
-    that would come again if the copy were continued."""
+    """Delete the thread `new_id` from the target if it is an incomplete copy of the source's log. `log_id` is the
+    random id of that log, with which an incomplete copy is tagged. Used after an error that would come again if the
+    copy were continued."""
     with suppress(ClewError):  # the error that led here says more
         there = await target.head(new_id)
         if there is not None and there.tags.get(PART) == log_id:
@@ -400,7 +402,8 @@ class _ThreadCopy:
     async def _flush(self) -> None:
         """Append the frames gathered so far to the copy, which is still hidden.
 
-        The copy is tagged with the source's `log_id`, so that a later run recognises it and continues.
+        The copy is tagged with the random id of the source's log (`log_id`), so that a later run recognises it and
+        continues.
         """
         if not self._frames:
             return

@@ -133,8 +133,8 @@ async def import_(
 async def _write(
     checkpointer: Checkpointer, head: Head, out: IO[bytes], plain: bool, folder: Path | None, progress: Progress | None
 ) -> Exported:
-    """Write the members of the `.clew` file to `out`: `clew.json`, then the frames, then the blobs. Returns figures
-    about the file.
+    """Write the members of the `.clew` file to `out`: `clew.json`, then the frames, then the blobs. Returns the numbers
+    of frames and blobs, the file's size, and the id of the key that is needed to read it.
 
     With `plain`, everything is decrypted. The decrypted frames and blobs go to temporary files in `folder` first,
     because `clew.json` comes before them in `out` and holds the digest of the last frame. `progress` is called with the
@@ -355,7 +355,8 @@ class _Scales:
         memory.
 
         For each response of the model, the state holds which messages the model then sees, as ranges of indices in the
-        history. Each rewind or summary may split these into more ranges.
+        history. Each rewind to an earlier turn, and each summary that replaces messages, may split these into more
+        ranges.
         """
         if type(entry) is FoldedState:
             self._ranges = len(entry.state.view) + 1
@@ -367,8 +368,9 @@ class _Scales:
 
 
 def _makes_sense(entry: Logged) -> bool:
-    """Return whether Clew can have written this entry. Only rewinds and folded states (entries that hold the thread's
-    whole state) are examined; for any other entry the result is True.
+    """Return whether Clew can have written this entry. Only rewinds (entries that take the thread back to an earlier
+    turn) and folded states (entries that hold the thread's whole state) are examined; for any other entry the result is
+    True.
 
     The result is False for a rewind to a negative turn or number of messages. It is also False for a folded state whose
     indices do not fit its history, or in which the model sees more messages than the history has: such a state can be

@@ -1,4 +1,5 @@
-"""Purge: erase a thread, or its rewound messages, at once instead of at the next gc."""
+"""Purge: erase a thread, or its messages that a rewind took back, at once instead of at the next gc (garbage
+collection)."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ async def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
 
 
 async def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
-    """Rewrite a thread without the messages that no rewind can bring back, and erase the old log at once.
+    """Rewrite a thread without the messages that the model can no longer see, not even after a rewind to an earlier
+    turn, and erase the old log at once.
 
     The state stays: the messages that the model sees, those at the end of any turn, usage, values and pending calls.
     Every other message goes, and with the old log every earlier version of everything else. If the title came from a
@@ -113,8 +115,8 @@ async def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
 
 
 async def _is_trimmed(checkpointer: Checkpointer, thread_id: str) -> bool:
-    """Return whether a thread's log holds nothing that `purge_rewound` would erase: it has a single frame, and that has
-    no message which no rewind can bring back.
+    """Return whether a thread's log holds nothing that `purge_rewound` would erase: it has a single frame, and none of
+    the messages that the model can no longer see, not even after a rewind to an earlier turn.
 
     `purge_rewound` asks this after it has finished the work of an earlier, interrupted call. The tags of a hidden copy
     alone do not prove that the thread was rewritten, because others than `purge_rewound` can write tags too, and the
@@ -126,9 +128,10 @@ async def _is_trimmed(checkpointer: Checkpointer, thread_id: str) -> bool:
 
 async def _finish(checkpointer: Checkpointer, thread_id: str, copy: Head) -> tuple[int, int]:
     """Do what is left of `purge_rewound` after the old log was deleted, as far as it is not done yet. Write the
-    thread's new log from the hidden copy of the thread, which lacks the messages that no rewind can bring back and
-    whose head is `copy`. Then delete the blobs that no thread needs any more, and the copy. Returns how many blobs were
-    deleted, and how many bytes they took."""
+    thread's new log from the hidden copy of the thread (one that listings leave out), whose head is `copy`. The copy
+    lacks the messages that the model can no longer see, not even after a rewind to an earlier turn. Then delete the
+    blobs that no thread needs any more, and the copy. Returns how many blobs were deleted, and how many bytes they
+    took."""
     await _write_final(checkpointer, thread_id, copy)
     blobs = await below(checkpointer, await checkpointer.refs(copy.thread_id))
     erased = await _erase_blobs(checkpointer, blobs, but=copy.thread_id)
@@ -137,7 +140,7 @@ async def _finish(checkpointer: Checkpointer, thread_id: str, copy: Head) -> tup
 
 
 def _copy_id(thread_id: str) -> str:
-    """Return the id of the hidden copy that `purge_rewound` makes of a thread.
+    """Return the id of the hidden copy (one that listings leave out) that `purge_rewound` makes of a thread.
 
     It is derived from the thread's id and has a fixed length, because that id may be as long as the limit allows.
     """
@@ -145,8 +148,9 @@ def _copy_id(thread_id: str) -> str:
 
 
 async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head, int]:
-    """Take the thread's lease, and write the thread's state, without the messages that no rewind can bring back, as a
-    hidden copy. This is the first step of `purge_rewound`.
+    """Take the thread's lease, and write the thread's state, without the messages that the model can no longer see, not
+    even after a rewind to an earlier turn, as a copy that listings leave out. This is the first step of
+    `purge_rewound`.
 
     Returns the copy's head, and how many messages the copy lacks. Raises `ThreadBusy` if a live process holds the
     thread, and `Conflict` if it is taken over meanwhile.
@@ -168,9 +172,10 @@ async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head,
 
 
 async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -> None:
-    """Write the new log of the thread, unless that is already done. The log is taken from the hidden copy that
-    `purge_rewound` has made of the thread, without the messages that no rewind can bring back; `copy` is the head of
-    this copy. The old log must have been deleted before.
+    """Write the new log of the thread, unless that is already done. The log is taken from the hidden copy (one that
+    listings leave out) that `purge_rewound` has made of the thread, without the messages that the model can no longer
+    see, not even after a rewind to an earlier turn; `copy` is the head of this copy. The old log must have been deleted
+    before.
 
     Raises `Conflict` if there is another thread of this id, and if `copy` is not a copy that `purge_rewound` has made.
     """

@@ -46,20 +46,20 @@ class Rekeyed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
-    """Encrypt again, with the keyring's first key, every thread that has a frame which is plain or encrypted with
-    another key. If only a thread's head has no seal, or that of another key, only the head is written again, with a
-    seal. A seal is a code in the head that only somebody with the key can make; it shows that nobody else has changed
-    the head. Returns which threads were changed.
+    """Encrypt again, with the first key of the checkpointer's keyring, every thread that has a frame which is plain or
+    encrypted with another key. If only a thread's head has no seal, or that of another key, only the head is written
+    again, with a seal. A seal is a code in the head that only somebody with the key can make; it shows that nobody else
+    has changed the head. Returns which threads were changed.
 
     Plain threads and heads without a seal are accepted only if the keyring allows plain data. Otherwise `NotSealed` is
     raised: a seal on what somebody without a key has written would make it look genuine.
 
     A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
-    moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
-    copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. A thread that claims to be such
-    a copy, but has another id or no seal, is left alone. Blobs of the old key are left
-    to gc. Threads that a process works on are left out and reported. `progress` is called with the number of threads
-    looked at so far and the number of all threads. Raises `InvalidInput` if the checkpointer has no key.
+    moment: the thread is copied to an id that listings leave out, its lease is taken, it is deleted and copied back,
+    and then the hidden copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. A thread
+    that claims to be such a copy, but has another id or no seal, is left alone. Blobs of the old key are left to gc.
+    Threads that a process works on are left out and reported. `progress` is called with the number of threads looked at
+    so far and the number of all threads. Raises `InvalidInput` if the checkpointer has no key.
     """
     if checkpointer.keys is None:
         raise InvalidInput("rekey needs a key: open_checkpointer(url, key=[new, old])")
@@ -154,8 +154,8 @@ async def _seal_head(checkpointer: Checkpointer, head: Head) -> bool:
 
 
 async def _finish(checkpointer: Checkpointer, hidden: Head) -> None:
-    """Replace a thread by its complete hidden copy, and delete the copy. `hidden` is the copy's head, whose tags name
-    the thread.
+    """Replace a thread by its complete hidden copy (one that listings leave out), and delete the copy. `hidden` is the
+    copy's head, whose tags name the thread.
 
     `rekey` takes the thread's lease before the thread is replaced. If the lease was not taken yet, or the thread has
     grown since, the thread stays as it is and only the copy is deleted.

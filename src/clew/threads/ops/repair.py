@@ -103,7 +103,7 @@ async def _write(
 class _NewLog:
     """The new log that a repair writes, in parts that each fit into one append.
 
-    The thread is hidden until the last part is written.
+    Listings leave the thread out until the last part is written.
     """
 
     def __init__(self, checkpointer: Checkpointer, new_id: str, old_id: str, created_at: datetime | None) -> None:

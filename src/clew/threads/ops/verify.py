@@ -247,7 +247,7 @@ class _Check:
         await self._check_blobs(refs | used.keys(), used)
 
     async def _check_blobs(self, wanted: Collection[str], used: dict[str, int]) -> None:
-        """Check that these blobs, and all blobs that they point at, exist, are intact and can be unpacked.
+        """Add a problem for each of these blobs, and each blob they point at, that is missing or cannot be unpacked.
 
         `used` gives the number of the frame that refers to a blob, by the blob's digest.
         """

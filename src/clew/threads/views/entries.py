@@ -58,7 +58,8 @@ async def read_lines(source: Source, head: Head, start: int = 0) -> AsyncIterato
 
 
 def lines_of(number: int, frame: Frame) -> list[Line]:
-    """Return the entries of frame `number` as lines."""
+    """Return the entries of a frame, each as a `Line`: with the number of the frame (`number`), the frame's time, and
+    the kind of the entry."""
     at = datetime.fromtimestamp(frame.time / 1e6, UTC)
     return [Line(number, at, _kind(entry), entry) for entry in frame.entries]
 

@@ -19,10 +19,10 @@ JSON_FORMAT = 1
 def to_markdown(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = False) -> str:
     """Return the conversation as Markdown: messages, tool calls with their results, and usage and cost.
 
-    `thread_id` is shown with the rest if given, because a checkpoint does not hold it. `history=True` also shows
-    messages that were rewound or compacted away, where they occurred. Images and files are shown by type and size. Text
-    of the conversation cannot change the layout around it: code fences around it are longer than any in it, and a fence
-    or HTML block that it leaves open is closed at its end.
+    `thread_id` is shown with the rest if given, because a checkpoint does not hold it. `history=True` also shows, where
+    they occurred, messages that the model no longer sees because a rewind took them back or a summary replaced them.
+    Images and files are shown by type and size. Text of the conversation cannot change the layout around it: code
+    fences around it are longer than any in it, and a fence or HTML block that it leaves open is closed at its end.
     """
     parts = [f"# {_inline(checkpoint.title or thread_id or 'Untitled')}", _facts(checkpoint, thread_id)]
     if checkpoint.system_prompt:

@@ -67,9 +67,9 @@ async def search(
     """Yield those threads that the query lists and that contain this text, ignoring case and kinds of white space.
 
     The threads with the text in the title of their head come first, then those that have it only elsewhere; within both
-    groups, the newest first. Rewound messages are searched too. If a thread cannot be read, `unreadable` is called with
-    its head and the error, and the search goes on. `progress` is called with the number of threads searched so far and
-    the number of all threads to search. Raises `InvalidInput` if `text` is blank.
+    groups, the newest first. Messages that a rewind took back are searched too. If a thread cannot be read,
+    `unreadable` is called with its head and the error, and the search goes on. `progress` is called with the number of
+    threads searched so far and the number of all threads to search. Raises `InvalidInput` if `text` is blank.
     """
     pattern = pattern_of(text)
     heads = [head async for head in Thread.list(checkpointer, query)]

@@ -1,7 +1,6 @@
 """Read a thread's log as a timeline for people: its turns with their times, and marks for what happened between them.
 
-Marks say where the thread crashed, was resumed, rewound, compacted or moved. Every display of a thread uses this
-reader.
+Marks say where the thread crashed, was resumed, rewound, compacted or moved. Every thread display uses this module.
 """
 
 from __future__ import annotations
@@ -75,11 +74,12 @@ __all__ = [
 async def read_timeline(
     store: Checkpointer, thread_id: str, *, start: int = 0, stop: int | None = None, head: Head | None = None
 ) -> Timeline:
-    """Return the timeline of a thread, or of its turns at the positions from `start` up to, but not including, `stop`.
+    """Return the timeline of a thread (its turns, and marks for events such as a crash), or only of its turns at the
+    positions from `start` up to, but not including, `stop`.
 
-    Positions count all turns, also rewound ones, from 0. A negative `start` counts from the end. Takes no lease and
-    changes nothing. The log is read from its beginning and checked; all its messages are in memory then. The log is
-    read up to `head`; if that is not given, the thread's head is read from the store first.
+    Positions count all turns from 0, also those that a rewind took back. A negative `start` counts from the end. Takes
+    no lease and changes nothing. The log is read from its beginning and checked; all its messages are in memory then.
+    The log is read up to `head`; if that is not given, the thread's head is read from the store first.
     """
     reader, head = await reader_of(store, thread_id, head=head)
     return reader.timeline(start, stop, abandoned=is_crashed(head))
@@ -88,10 +88,10 @@ async def read_timeline(
 async def reader_of(
     store: Source, thread_id: str, *, head: Head | None = None, reader: TimelineReader | None = None
 ) -> tuple[TimelineReader, Head]:
-    """Return a `TimelineReader` that has read the thread's whole log, and the thread's head at that time.
+    """Return a reader that has made a timeline (turns, and marks for events such as a crash) of the thread's whole log,
+    and the thread's head at that time.
 
-    If `reader` has already read an earlier part of this log, only the rest is read. The log is read up to `head`; if
-    that is not given, the thread's head is read from the store first."""
+    If `reader` has read a part of the log, only the rest is read, up to `head`, by default the current head."""
     head = head or await store.head(thread_id)
     if head is None:
         raise ThreadNotFound(thread_id)
@@ -162,12 +162,12 @@ class TimelineReader:
 
     @property
     def total(self) -> int:
-        """Number of turns so far, including rewound ones."""
+        """Number of turns so far, including those that a rewind took back."""
         return self._turns.total
 
     @property
     def turns(self) -> KeptTurns:
-        """The turns that are kept. Their `len` is the number of all turns, kept or not, that were not rewound."""
+        """The turns that are kept. Their `len` is the number of all turns, kept or not, that no rewind took back."""
         return self._turns
 
     def feed(self, frame: Frame) -> list[TimelineTurn | Mark]:
@@ -276,7 +276,7 @@ class TimelineReader:
             self._touch(turn)
 
     def _results(self, message: Tool) -> None:
-        """Record tool results that came as a message, as those of agents do that write no entries for single calls."""
+        """Record tool results that came as a message, as from agents that write no entries for single calls."""
         if (turn := self._turns.last) is not None:
             match_results([call for call in turn.calls if call.open], message.content, self._now)
             self._touch(turn)
@@ -297,7 +297,7 @@ class TimelineReader:
             call.finish(entry.result, self._now)
 
     def _step(self, entry: StepOutcome) -> None:
-        """Add the mark "answered" if this outcome of a step of a tool call has no intent, as a person's answer has none."""
+        """Add the mark "answered" if no start of this step of a tool call was recorded: then a person answered it."""
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
 

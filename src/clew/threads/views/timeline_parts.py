@@ -78,7 +78,7 @@ class TimelineCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimelineTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """One response of the model and its calls. Rewound turns are kept and have `rewound` set."""
+    """One response of the model and its calls. Turns that a rewind took back are kept and have `rewound` set."""
 
     position: int
     """The turn's index among all turns ever made, also rewound ones, from 0. It never changes."""

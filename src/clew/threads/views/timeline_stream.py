@@ -1,4 +1,5 @@
-"""Reads the timeline of a thread turn by turn, in memory that does not grow with the length of the thread."""
+"""Reads the timeline of a thread (its turns, and events such as a crash) turn by turn, in memory that does not grow
+with the length of the thread."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ async def turns_in_order(
     """Yield the turns at the positions from `start` up to, but not including, `stop`, and the marks between them (such
     as a crash or a rewind), in the order of a timeline.
 
-    `known` is a reader that has read the log up to `head`, and so knows which turns were rewound later. The log is read
-    again here, and one turn at a time is in memory. Turns that change after a newer turn has begun, because of a rewind
-    to them, are read before all others and kept, so that they too are yielded as they are in the end.
+    `known` is a reader that has read the log up to `head`, and so knows which turns a later rewind took back. The log
+    is read again here, and one turn at a time is in memory. Turns that change after a newer turn has begun, because of
+    a rewind to them, are read before all others and kept, so that they too are yielded as they are in the end.
     """
     stop = known.total if stop is None else stop
     late = {position for position in known.turns.changed_late if start <= position < stop}

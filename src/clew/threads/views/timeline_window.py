@@ -17,7 +17,7 @@ __all__ = ["KeptTurns", "Window"]
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """Says which turns of a thread a timeline reader keeps whole: the newest, those at some positions (counted with the
-    rewound turns), or those with some numbers (counted without them).
+    turns that a rewind took back), or those with some numbers (counted without these).
 
     Of each other turn only a few bytes are kept, so that a long thread takes little memory.
     """
@@ -40,7 +40,7 @@ class KeptTurns:
     that happened between turns, such as a crash.
 
     A window says which turns to keep; without one, all turns are kept. Turns that are no longer in the window are
-    dropped, and `on_settled` is called with each of them and the marks after it.
+    dropped, and the function `on_settled`, if given, is called with each of them and the marks after it.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class KeptTurns:
         self._changed_late: set[int] = set()
 
     def __len__(self) -> int:
-        """Return the number of turns that were not rewound."""
+        """Return the number of turns so far, kept or not, without those that a rewind took back."""
         return len(self._line)
 
     @property
@@ -77,24 +77,24 @@ class KeptTurns:
     @property
     def changed_late(self) -> set[int]:
         """Positions of the turns that were changed, or may still be changed, after a newer turn was added. This happens
-        only to a turn to which the thread was rewound, because what is recorded next belongs to that turn again. A turn
-        that was only rewound itself does not count as changed."""
+        only to a turn to the end of which the thread was taken back (rewound), because what is recorded next belongs to
+        that turn again. A turn that was only taken back itself does not count as changed."""
         later = {self._line[-1]} if self._line and self._line[-1] < self.total - 1 else set()
         return self._changed_late | later
 
     def position_of(self, number: int) -> int | None:
         """Return the position of the turn with this number, or None if there is none. Positions count all turns from 0;
-        numbers count only the turns that were not rewound, from 1."""
+        numbers count only the turns that no rewind took back, from 1."""
         return self._line[number - 1] if 1 <= number <= len(self._line) else None
 
     def is_rewound(self, position: int) -> bool:
-        """Return whether the turn at this position was rewound. Positions count all turns from 0."""
+        """Return whether a rewind took back the turn at this position. Positions count all turns from 0."""
         place = bisect_left(self._line, position)
         return not (place < len(self._line) and self._line[place] == position)
 
     def holds(self, start: int, stop: int, *, rewound: bool = True) -> bool:
         """Return whether all turns at the positions from `start` up to, but not including, `stop` are kept. With
-        `rewound=False`, rewound turns among them need not be kept."""
+        `rewound=False`, those among them that a rewind took back need not be kept."""
         return all(
             position in self._kept or (not rewound and self.is_rewound(position)) for position in range(start, stop)
         )
@@ -120,7 +120,8 @@ class KeptTurns:
                     self._drop(other)
 
     def rewind(self, turns: int) -> list[DraftTurn]:
-        """Mark the turns after turn number `turns` as rewound. Return those of them that were kept."""
+        """Mark the turns after turn number `turns` as rewound, because the thread was taken back to the end of that
+        turn. Return those of them that were kept."""
         gone = self._line[turns:]
         if not gone:
             return []
@@ -134,7 +135,7 @@ class KeptTurns:
 
     def changed(self, turn: DraftTurn) -> None:
         """Record that something other than a rewind has changed this turn. If a newer turn was added before, this
-        turn's position is then in `changed_late`."""
+        turn's position is then in `changed_late`, the set of the turns that changed after a newer one was added."""
         if turn.position < self.total - 1:
             self._changed_late.add(turn.position)
 
@@ -146,8 +147,9 @@ class KeptTurns:
             self._marks.setdefault(mark.position, []).append(mark)
 
     def _drop(self, turn: DraftTurn) -> None:
-        """Drop this turn and the marks after it, and call `on_settled` with them. Does nothing if all turns are kept,
-        or if this turn is in the window, which says which turns to keep."""
+        """Drop this turn and the marks after it (events such as a crash), and pass them to the function `on_settled`
+        that was given to the constructor, if any. Does nothing if all turns are kept, or if this turn is in the window,
+        which says which turns to keep."""
         if self._window is None or turn.position not in self._kept or self._window.keeps(turn, self.total):
             return
         marks = self._marks.pop(turn.position + 1, [])
@@ -157,6 +159,6 @@ class KeptTurns:
 
 
 def _empty(position: int, number: int) -> DraftTurn:
-    """Return an empty turn that takes the place of a turn that is not kept. The index of its response is -2, which no
-    message has, so that no entry of the log is taken to belong to this turn."""
+    """Return an empty turn that takes the place of a turn that is not kept, with its position and number. The index of
+    its response is -2, which no message has, so that no entry of the log is taken to belong to this turn."""
     return DraftTurn(position, number, -2, Assistant(()), -1)
