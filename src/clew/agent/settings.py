@@ -130,7 +130,7 @@ def drift_of(state: Checkpoint, now: ThreadStarted) -> dict[str, tuple[Any, Any]
     recorded and its present value. `now` is the entry with the present settings. The dict is empty for a new thread.
 
     The key `tools` is there only if tools were added or removed; its pair has the names of all tools. The key `changed
-    tools` is there if tools kept their name while their description, parameters or effect changed; both values of its
+    tools` is there if tools kept their name while their description, parameters or `effect=` changed; both values of its
     pair are the list of these names.
     """
     if not state.model and not state.history:

@@ -111,7 +111,8 @@ def is_part(head: Head) -> bool:
 
 
 def is_hidden(head: Head) -> bool:
-    """Return whether listings leave this thread out: it is incomplete, or Clew made it for its own use."""
+    """Return whether listings leave this thread out: it is a copy that is not yet complete, or Clew made it for its own
+    use."""
     return is_part(head) or is_reserved(head.thread_id)
 
 

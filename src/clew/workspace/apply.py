@@ -252,12 +252,13 @@ def _remove(folders: Folders, path: bytes, was: Node) -> None:
 def _remove_folder(
     plan: RestorePlan, folders: Folders, path: bytes, was: FolderNode, rules: Node | None
 ) -> list[Skipped]:
-    """Remove a folder, with its `.clewignore` if that is given as `rules`. `was` is the folder as the last snapshot saw
-    it.
+    """Remove an empty folder, the last step of removing a folder whose files are gone already. If `rules` is given, the
+    folder may still have that `.clewignore`, which is then removed too.
 
-    The folder has to stay if it holds files that are in no snapshot, or if something is mounted there. Then its mode is
-    set back to that of `was`, and its `.clewignore` stays too. Returns what had to stay, the folder and its
-    `.clewignore`, with the reasons; an empty list if the folder is gone.
+    The folder has to stay if it holds other files, or if something is mounted there. Then its permissions, which were
+    loosened for the removal, become those of `was` (the folder as the last snapshot saw it), and its `.clewignore`
+    stays too. Returns what had to stay, the folder and its `.clewignore`, with the reasons; an empty list if the folder
+    is gone.
     """
     if rules is not None:
         with suppress(FileNotFoundError):

@@ -87,7 +87,7 @@ class Folders:
 
     def _walk(self, start: int, rest: bytes) -> int:
         """Open a folder and return its descriptor. `rest` is its path relative to the folder that is open as `start`.
-        Closes `start` and all folders in between, but never the root."""
+        Closes `start` and all folders in between, except the top folder of this object, which stays open."""
         fd = start
         self._path, self._fd, self._workable = b"", self._root, False
         try:

@@ -1,4 +1,5 @@
-"""Functions that the tests of stores share: they make heads, times and calls, and append frames and store blobs."""
+"""Functions that the tests of stores share. They make heads and times, append frames, store blobs and read what a store
+has."""
 
 from __future__ import annotations
 
