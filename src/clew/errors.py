@@ -83,7 +83,8 @@ def rebuild(cls: type[ClewError], args: tuple[Any, ...], attributes: dict[str, A
 
 
 class InvalidInput(ClewError, ValueError):
-    """An argument has a value that no store could accept. Nothing was written."""
+    """An argument or another input is invalid, such as a malformed id or URL, a wrong setting, or a number that is out
+    of range. Nothing was written."""
 
 
 class UsageError(ClewError, RuntimeError):

@@ -285,8 +285,8 @@ class WorkerPool:
         return box.pop()
 
     def stop(self) -> None:
-        """Finish the queued jobs and those that were put off, then end the OS threads of the pool. Blocks until they
-        have ended."""
+        """Finish the jobs that are queued or wait to be tried again after a pause, then end the OS threads of the pool.
+        Blocks until they have ended."""
         with self._lock:
             self._is_stopping = True
             for job in self._later:

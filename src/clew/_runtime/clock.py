@@ -33,8 +33,8 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cls(time.time(), time.monotonic())
 
     def age(self) -> float:
-        """Return how many seconds have passed since this moment. If the two clocks disagree, return the larger number:
-        one of them may have stood still.
+        """Return how many seconds have passed since this moment, which two clocks measure: the time of day and a steady
+        clock. If they disagree, return the larger number, because one of them may have stood still.
 
         Return infinity if one of the clocks shows an earlier time now than it did then. That clock was set back or
         started anew, so it cannot be known how much time has passed.

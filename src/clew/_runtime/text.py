@@ -123,8 +123,9 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _is_in_emoji(text: str, at: int) -> bool:
-    """Return whether the character at this position (counted from 0) belongs to an emoji: it joins the emoji before and
-    after it, or asks for the coloured form of the emoji, or of the digit on a key, before it."""
+    """Return whether the invisible character at this position (counted from 0) belongs to an emoji. It does if it joins
+    the emoji before and after it, if it gives the emoji before it its coloured form, or if it is a part of a keycap,
+    the emoji of a key with a digit, # or *."""
     before, after = text[max(0, at - 1) : at], text[at + 1 : at + 2]
     if text[at] == _EMOJI_STYLE:
         return bool(_EMOJI.match(before)) or (before in tuple("0123456789#*") and after == _KEY)

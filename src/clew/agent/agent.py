@@ -360,7 +360,7 @@ class Agent:
 
     @property
     def _folder(self) -> Path:
-        """The folder that the agent's tools work in, or else the current one. Its path is hashed into task ids."""
+        """The folder for the agent's tools, by default the current one. `task_id` hashes it into a thread's id."""
         return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:

@@ -1,4 +1,5 @@
-"""Shorten a conversation that no longer fits the model's context window: by a summary, or by removing the last turn.
+"""Shorten a conversation that no longer fits the model's context window. Either a summary replaces the older messages,
+or the last turn (a response and the results of its tool calls) is removed.
 
 Both methods are recorded as entries, and change only what the model sees. The thread's history keeps every message. If
 the thread is taken back to an earlier turn, the model sees what it saw then.

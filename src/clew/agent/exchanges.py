@@ -70,7 +70,7 @@ class Spent(msgspec.Struct, frozen=True):
 
     def minus(self, other: Spent) -> Spent:
         """Return this amount minus the other. If a token count would be negative, the two amounts are not from the same
-        thread: then `usage` and `cost` of the result are None."""
+        thread: then `usage` and `cost` of the result are None, for unknown. Dollars and seconds are never below 0."""
         usage = None if self.usage is None or other.usage is None else _added(self.usage, other.usage, -1)
         if usage is None or min(msgspec.structs.astuple(usage)) < 0:
             return Spent(None, None, max(0.0, self.seconds - other.seconds))
@@ -78,8 +78,8 @@ class Spent(msgspec.Struct, frozen=True):
         return Spent(usage, cost, max(0.0, self.seconds - other.seconds))
 
     def unless_lost(self, lost: bool) -> Spent:
-        """Return this amount. If `lost` is True and no tokens were counted, usage and cost of the result are None, for
-        unknown.
+        """Return this amount. But if `lost` is True and this amount has no tokens, return it with unknown usage and
+        unknown cost, which are None.
 
         `lost` says that a model call got no response. The vendor may have charged for such a call nevertheless.
         """
@@ -161,8 +161,8 @@ class ExchangeSpan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def up_to_answer(self) -> tuple[Message, ...]:
-        """All messages after the prompt of this exchange, up to the answer. If the next prompt is answered together
-        with it, the messages of that prompt's exchange are included."""
+        """All messages after the prompt of this exchange, up to the answer. If one answer was given to this prompt and
+        the next one together, the messages from the next prompt up to that answer are included."""
         return self.messages + (self.answered_with or ())
 
 
@@ -302,8 +302,8 @@ def _standing(state: Checkpoint, record: _Record, is_last: bool) -> tuple[str, s
 
 
 def _unrecorded(state: Checkpoint, messages: tuple[Message, ...], is_last: bool) -> tuple[str, str]:
-    """Return the status and the reason of an exchange for which the log has only messages, as when a program appended
-    them itself.
+    """Return the status of an exchange and the reason for it, if the log has only the messages of the exchange and no
+    record of the exchange itself, as when a program appended the messages.
 
     The status is `done` if the messages end with an answer. Otherwise it is `interrupted` or, for the thread's last
     exchange (`is_last`), the status of the thread.
@@ -319,12 +319,11 @@ def _is_answer(message: Message) -> bool:
 
 def _spent(state: Checkpoint, record: _Record, place: int) -> Spent:
     """Return what has been spent so far on the last exchange of a thread. `place` is the index of its prompt in the
-    history.
+    history, and `record` holds the amount that had been spent when `record` was written.
 
-    For an exchange that has ended, and for every exchange of a provider, this is the amount in its `record`. For an
-    open exchange of the built-in agent, it is that amount and what the thread has spent since the record was written.
-    Usage and cost are None if other prompts were asked and rewound since the record was written, because what those
-    cost cannot be told apart.
+    For an exchange that has ended, and for every exchange of a provider, that amount is returned. For an open exchange
+    of the built-in agent, what the thread has spent since then is added. If other prompts were asked since then and
+    taken back by a rewind, usage and cost are None, because nothing says how much of them these prompts cost.
     """
     if record.end >= 0 or record.thread is None:
         return record.spent
@@ -453,8 +452,9 @@ class OpenExchange(msgspec.Struct, frozen=True):
         when a later run goes on with the exchange.
 
         The entry holds what was spent on this exchange so far, by this run and by earlier ones. `now` is what this run
-        has spent so far on all exchanges. The entry also holds the totals of the whole thread, of which `thread` is the
-        present state. If the run is killed, they show how much was spent after this entry.
+        has spent so far on all exchanges. The entry also holds the present totals of the whole thread, taken from
+        `thread`. If the run is killed, the thread's later totals minus these are what the exchange has spent after this
+        entry.
         """
         spent = self._spent(now)
         record = _Record(

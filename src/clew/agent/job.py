@@ -60,9 +60,9 @@ class Job(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def turn_of(job: Job, lock: asyncio.Lock) -> AsyncIterator[float]:
-    """Wait until no other run of the same agent works on the job's thread. Then hold `lock`, the agent's lock for that
-    thread, inside this context. Yields the time at which this was called, by `time.perf_counter`, because the job's
-    timeout counts from then. Raises `ThreadBusy` if the wait alone takes longer than that timeout."""
+    """Wait until no other run of the same agent works on the job's thread. Then hold the agent's lock for that thread,
+    which is `lock`, until the context ends. Yields the time at which the wait began, as `time.perf_counter` gives it:
+    the job's timeout counts from then. Raises `ThreadBusy` if the wait alone takes longer than that timeout."""
     called = time.perf_counter()
     try:
         async with asyncio.timeout(job.timeout) as limit:

@@ -93,15 +93,16 @@ class Journal:
         await settle(self.catch_up())
 
     async def record(self, *entries: Logged) -> None:
-        """Record these entries. When this returns depends on the thread's durability. With `async`, entries are stored
-        in the background, unless one of them must be durable before work goes on: then this returns only when it and
-        all earlier entries are stored. With `sync` every entry is waited for, with `exit` none.
+        """Record these entries. The thread's durability decides when this returns. With `sync` that is when the entries
+        are stored, and with `exit` at once: then they are stored when the run ends. With `async` it is at once too,
+        unless one of them must be durable before work goes on: then it is when this one and all earlier entries are
+        stored.
 
         Entries that must be durable are, for example, responses, statuses, and those that say that a tool call, or a
         step of one, is about to run or has ended. A step is a part of a tool's work that the tool runs with `ctx.step`.
 
         If one of the entries says that a tool, a step of it or a model call is about to begin, this also renews the
-        lease if its time is over, and raises `LeaseLost` if another process has taken the thread. So nothing begins
+        lease if it has run out, and raises `LeaseLost` if another process has taken the thread. So nothing begins
         without the lease.
         """
         with self.wait():
@@ -147,8 +148,8 @@ class Journal:
     def _is_too_long(self, began: float, pause: float) -> bool:
         """Return whether to give up a write that failed, instead of trying it again after `pause` seconds. That is so
         if writes would then have failed for more than `PATIENCE` seconds, or for more than half of that when the run is
-        ending. The time is counted from `began`, when this write was first tried, or from an earlier write that
-        failed."""
+        ending. The time is counted from `began`, when this write was first tried, or from when the store became
+        unreachable, if that was earlier."""
         since = self.thread.unreachable_since
         waited = time.monotonic() + pause - (began if since is None else min(began, since))
         return waited > (PATIENCE / 2 if self.ending else PATIENCE)
@@ -215,15 +216,15 @@ class Journal:
             self.hold(self._exchange.begun(self._spent, self.thread.present))
 
     def leave_exchange(self, *, done: bool) -> list[Logged]:
-        """Return the entries that end the current exchange because another prompt is asked. `done` says whether the
-        prompt of the current exchange was answered.
+        """Return the entries that end the current exchange because another prompt is asked; none if its end is on
+        record. `done` says whether its prompt was answered. If so, it is recorded as answered, even if the run was
+        stopped right after the answer.
 
-        If that prompt was not answered but has responses, its exchange is recorded as answered together with the new
-        prompt: the model sees both prompts and the results of all calls. If the user then gives the old prompt again,
-        it is not asked again, because its calls would be repeated. A prompt without any response is recorded as
-        interrupted, and may be asked again.
+        If the prompt has responses but no answer, it is recorded that the answer to the new prompt is to be the answer
+        to both: the model sees both prompts and the results of all calls. If the user then gives the old prompt again,
+        it is not asked again, because its calls would be repeated.
 
-        An exchange that was stopped right after its answer was recorded is recorded as answered too.
+        A prompt without any response is recorded as interrupted, and may be asked again.
         """
         left, self._exchange = self._exchange, None
         stopped_late = left is not None and done and not left.is_done and left.provider == OWN
@@ -238,8 +239,9 @@ class Journal:
         return [left.ended(self.thread.messages, status, reason, self._spent, self._lost)]
 
     def _has_responses(self, worked_on: OpenExchange) -> bool:
-        """Return whether the model has responded to the exchange `worked_on` or to earlier prompts that are answered
-        together with it. Returns False if `worked_on` is not the last exchange on record."""
+        """Return whether the model has responded to the exchange `worked_on`. If earlier prompts were left without an
+        answer, so that one answer is given to all of them, a response to any of these counts too. Returns False if
+        `worked_on` is not the last exchange on record."""
         found = exchanges_in(self.thread.checkpoint)
         if not found or found[-1].place != worked_on.place:
             return False
@@ -283,7 +285,7 @@ class Journal:
         error would reach nobody.
 
         Returns False if the store is unavailable or the lease is lost; the next `record` or `flush` raises that error.
-        With durability `exit` nothing is stored, and True is returned.
+        With durability `exit`, which stores everything only at the end of the run, does nothing and returns True.
         """
         if self._keeps:
             if self.ending and self.thread.unreachable_since is not None:
@@ -308,12 +310,13 @@ class Journal:
             await asyncio.wait(self._behind)
 
     def count_since(self, moment: float) -> None:
-        """Add the time since `moment`, a value of `time.perf_counter`, to the attribute `waited`. It holds the seconds
-        in which the run waited for the store."""
+        """Add the time since `moment`, a value of `time.perf_counter`, to `waited`, the seconds that the run has waited
+        for the store so far."""
         self.waited += time.perf_counter() - moment
 
     async def flush(self) -> None:
-        """Return once everything recorded so far is stored. With durability `exit`, return at once."""
+        """Return once everything recorded so far is stored. With durability `exit`, by which nothing is stored before
+        the run ends, return at once."""
         if self._keeps:
             with self.wait():
                 await self._patiently(self.thread.flush())

@@ -174,10 +174,10 @@ class Loop:
     def _is_known(self, state: Checkpoint, waiting: list[WaitingPrompt], prompt: Asked) -> bool:
         """Return whether this prompt is on record already, so that it must not be recorded again.
 
-        If the prompt has an id that was given, or that was made from its position in the session, it is looked for by
-        that id: among the prompts in `waiting`, and in the last exchange. Raises `InvalidInput` if the id is there with
-        another text. A prompt without such an id is known if the last prompt has the same words and no answer, as when
-        the same program is run again after a crash.
+        A prompt whose id was given, or made from its position in the session, is on record if `waiting` (the prompts
+        that are recorded but not asked yet) or the last exchange has that id. Raises `InvalidInput` if the id is on
+        record with another text. A prompt with any other id is on record if the last prompt has the same words and no
+        answer, as when the same program is run again after a crash.
         """
         thread_id = self._thread.thread_id
         if prompt.is_exact:
@@ -215,8 +215,8 @@ class Loop:
         write with the entries that say that these calls are about to run. `state`, the thread's present state, has the
         calls.
 
-        Calls count only if their tools have effects. Before the first snapshot of the files all calls count, because
-        the files that they read are recorded nowhere else. Does nothing without a workspace.
+        Does nothing without a workspace. After the first snapshot of the files, does nothing either if no tool of these
+        calls has effects. Before it, any call may matter, because the files that it reads are recorded nowhere else.
         """
         if self._settings.workspace is None:
             return
@@ -300,14 +300,16 @@ class Loop:
         return self._settings.window is not None and self._filled >= self._settings.window
 
     def _is_finished(self, state: Present) -> bool:
-        """Return whether the model has ended its work: by a response without calls, or by a call of the finish tool."""
+        """Return whether the model has ended its work: by a response without tool calls, unless it says that it only
+        paused, or by a call of the finish tool, with which the model gives its answer."""
         last = state.messages[-1] if state.messages else None
         fell_silent = type(last) is Assistant and not tool_calls(last) and last.stop != _PAUSED
         return fell_silent or finished_with(state, self._settings.finish) is not None
 
     def read_output(self, state: Present) -> str:
-        """Read the model's answer from `state`, the thread's present state, into the attribute `output`. Returns "". If
-        the answer has the wrong form, sets `output` to None and returns a text that asks the model to correct it."""
+        """Read the model's answer from `state`, the thread's present state, into the attribute `output`. Returns an
+        empty text. But if the answer has the wrong form, sets `output` to None, and returns a text that asks the model
+        to correct it."""
         self.output, correction = read_answer(self._settings, state)
         return correction
 

@@ -23,9 +23,9 @@ async def ask(
     """Ask the model. Return its response and the cost in dollars, which is None if it is unknown.
 
     The events that the model streams before its response go to `emit`. The start of the model call must be on record.
-    If the lease has ended since, it is renewed before the request is sent. Before each further attempt, the store is
-    asked whether this process still holds the thread: it may have been taken over in the pause. Raises `LeaseLost` if
-    another process has taken the thread, because that process asks the model now.
+    If the lease has ended since, it is renewed before the request is sent. Before a failed request is sent again, the
+    store is asked whether this process still holds the thread, because another may have taken it over meanwhile. Raises
+    `LeaseLost` if another process has taken the thread, because that process asks the model now.
     """
     model = settings.model
     request = msgspec.structs.replace(request, before_retry=journal.fence)

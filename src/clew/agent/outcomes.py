@@ -126,8 +126,9 @@ def _worked_on(state: Checkpoint, ending: Ending, prompt: Asked | None) -> tuple
 
 
 async def find_answer(store: Checkpointer, thread_id: str, settings: Settings, prompt: Asked) -> RunResult | None:
-    """Return the recorded answer to a prompt, as the result of a run. Return None if the run has to do work: ask or
-    finish the prompt, or restore the files into an empty folder. Takes no lease."""
+    """Return the recorded answer to a prompt, as the result of a run that cost nothing, or None if a run is needed: the
+    prompt is not answered yet, its id is random, or the thread has files on record and the agent's workspace is empty,
+    so that they have to be restored. Takes no lease."""
     if not prompt.is_exact:
         return None
     try:
@@ -138,12 +139,13 @@ async def find_answer(store: Checkpointer, thread_id: str, settings: Settings, p
 
 
 def answer_in(thread_id: str, state: Checkpoint, settings: Settings, prompt: Asked) -> RunResult | None:
-    """Return the recorded answer to a prompt, as the result of a run that cost nothing. Return None if the prompt has
-    to be asked or finished, or if its id is a random one, by which it cannot be recognized (`is_exact` is False).
+    """Return the recorded answer to a prompt, as the result of a run that cost nothing. Return None if the prompt must
+    still be asked, or its work finished. Also return None if its id is a random one, so that no record of it can be
+    found (`is_exact` is False).
 
-    A program that is run again gives all prompts of its session again. If one of them ended by waiting for a person or
-    by a limit, and the program had gone on with another prompt, the program gets the same result as before. A prompt
-    that failed or was cut off is asked again.
+    A program that is run again gives all prompts of its session again. If a prompt had ended by waiting for a person or
+    by a limit, and the program had then gone on with another prompt, the result is the same as before. A prompt that
+    failed or was cut off is asked again.
 
     Raises `InvalidInput` if the id is on record with another text. Raises it too if the recorded answer no longer fits
     `output=` and other prompts came later, so that the model cannot be asked to correct it.

@@ -37,8 +37,8 @@ class Left(msgspec.Struct, frozen=True):
         return bool(self.prompt or self.in_doubt or self.words)
 
     def with_calls(self, calls: Sequence[ToolCall]) -> Left:
-        """Return a copy of this object with these calls added to `in_doubt`. Leaves out each call for which a call with
-        the same name and arguments is already there."""
+        """Return a copy of this record of unfinished work with these calls added to `in_doubt`, the calls whose outcome
+        is not known. Leaves out each call for which a call with the same name and arguments is already there."""
         known = [(call.name, call.arguments) for call in self.in_doubt]
         more = [call for call in calls if (call.name, call.arguments) not in known]
         return msgspec.structs.replace(self, in_doubt=(*self.in_doubt, *more))
@@ -64,8 +64,9 @@ class Left(msgspec.Struct, frozen=True):
 
 
 def left_over(state: Checkpoint) -> Left:
-    """Return what a stopped prompt left unfinished in a thread. `state` is the thread's state. The result is empty if
-    the last prompt was answered."""
+    """Return what a stopped prompt left unfinished in a thread: tool calls without a result, the text of an answer that
+    was cut off, and the entries that put this on record. `state` is the thread's state. The result is empty if the last
+    prompt was answered."""
     entries: list[Logged] = []
     stopped = _stopped(state)
     doubtful = [call.call for call in state.calls if call.status != "done"]

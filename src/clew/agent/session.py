@@ -48,7 +48,7 @@ class Session(ABC):
 
     @property
     def session_id(self) -> str:
-        """The id of the thread that holds this session, as in `thread_id`."""
+        """The id of the thread that holds this session. The same as `thread_id`."""
         return self.thread_id
 
     @property
@@ -95,7 +95,7 @@ class Session(ABC):
     @abstractmethod
     def _whereabouts(self) -> tuple[str, str]:
         """Return the folder in which the agent works, and the URL of the store. A handle, the string with which any
-        process can continue this session, can hold both as hints."""
+        process can continue this session, can hold both, to help that process to find them."""
 
     @abstractmethod
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
@@ -107,7 +107,8 @@ class Session(ABC):
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
         """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds. With a `prompt_id` the
-        prompt is asked only once on its thread. `run` and `send` are two names for the same method."""
+        prompt is asked only once: if the id is given again, the session goes on with that prompt or returns its answer.
+        `run` and `send` are two names for the same method."""
         return self.send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     @abstractmethod
@@ -120,8 +121,9 @@ class Session(ABC):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with work that was stopped. `answer` answers the question that the work waits for; for several
-        questions, give a dict by question id. A `prompt`, if given, is asked too; with a `prompt_id`, only once.
+        """Go on with work that was stopped, and then ask the `prompt`, if given. `answer` answers the question that the
+        work waits for; for several questions, give a dict by question id. A prompt whose `prompt_id` is on record
+        already is not asked again: the session goes on with it or returns its answer.
 
         `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted. A
         provider's session refuses `answer` and `max_turns`.

@@ -204,8 +204,9 @@ def read_setup(kept: Any) -> Setup | None:
 def setup_of(state: Checkpoint) -> Setup:
     """Return the setup of a thread: the options with which the command line makes an agent to go on with it.
 
-    It is the recorded one. If none is recorded, it is made from other records of the thread. If the thread has since
-    moved to another provider, provider and model of the result are those that worked on the thread last.
+    It is the recorded one. If none is recorded, it is made from the settings that every agent records; of the tools it
+    then has only Clew's own. If the thread has since moved to another provider or to the built-in agent, the result
+    names what it moved to, and the model there.
     """
     kept = kept_setup(state)
     found = _guessed(state) if kept is None else kept
@@ -238,7 +239,8 @@ def setup_at(setup: Setup, provider: str, *, model: str = "", folder: str = "", 
 def _guessed(state: Checkpoint) -> Setup:
     """Make a `Setup`, the options with which the command line makes a thread's agent, for a thread on which none is
     recorded. It is made from the settings that every agent records. These settings do not say in which Python modules
-    the tools are, so only Clew's own tools are included. Raises `Corrupt` if a recorded limit is not a limit."""
+    the tools are, so only Clew's own tools are included. Raises `Corrupt` if a recorded limit, such as `max_turns`, has
+    a value that no agent could have had."""
     limits = state.limits
     provider = str(limits.get("provider") or "")
     max_turns, budget = _recorded_limits(limits)
@@ -257,8 +259,8 @@ def _guessed(state: Checkpoint) -> Setup:
 
 
 def _recorded_limits(limits: Mapping[str, Any]) -> tuple[int | None, Budget]:
-    """Return the limit of turns, or None if there is none, and the budget from the limits that an agent recorded.
-    Raises `Corrupt` if one of them is not a limit that an agent could have had."""
+    """Return the limit of turns (None if there is none) and the budget from `limits`, in which an agent recorded them.
+    Raises `Corrupt` if one has an impossible value, such as a text as the limit of turns."""
     spend = {name: limits[name] for name in ("usd", "tokens", "seconds") if limits.get(name) is not None}
     max_turns = limits.get("max_turns")
     try:

@@ -57,7 +57,7 @@ async def answers_within(timeout: float | None, thread_id: str) -> AsyncIterator
 
 
 class Ran(NamedTuple, Generic[S]):
-    """The thread that an agent ran, with the store and the settings that the agent had then."""
+    """The thread that an agent worked on last, the store that holds it, and the agent's settings at that time."""
 
     thread_id: str
     store: Store
@@ -146,7 +146,7 @@ class Store:
 
     @property
     def is_inherited(self) -> bool:
-        """True in a forked child process if the agent was used before in the parent process."""
+        """True if the agent was used before this process was forked from its parent, so that it cannot be used here."""
         return self._guard is not None and self._guard.is_inherited
 
     def open(self) -> Checkpointer:
@@ -176,9 +176,9 @@ class Store:
         `ThreadBusy` or `Unavailable`. `durability` says when entries are stored, and `redact` removes secrets from
         them.
 
-        If the store is unavailable at the end of the context, the lease cannot be given back. Then the cancellation or
-        the `Unavailable` that stopped the work inside the context is raised again; without one, `Unavailable` is raised
-        for the lease.
+        If the store cannot be reached at the end of the context, the lease stays until it expires. Then, if a
+        cancellation or an `Unavailable` stopped the work inside the context, that error is raised; otherwise an
+        `Unavailable` is raised, because the lease could not be given back.
         """
         opening = Thread.open(
             self.open(), thread_id, takeover=takeover, durability=durability, redact=redact, wait=timeout

@@ -84,9 +84,9 @@ class _Settlement:
         self._last_ended = time.perf_counter()
 
     async def all_ended(self, calls: int) -> None:
-        """Wait until this number of tool calls has ended. A call that an earlier wait has counted is not counted again.
-        The outcome of the last one may not be stored yet when this returns. The model can be asked nevertheless, but
-        the next tool with effects waits until that outcome is stored."""
+        """Wait until `calls` of the tool calls that this object runs have ended. Each call counts for one wait only.
+        The outcome of the call that ends last may not be stored yet when this returns. The model can be asked
+        nevertheless, but the next tool with effects waits until that outcome is stored."""
         for _ in range(calls):
             await self._ended.acquire()
         self._journal.count_since(self._last_ended)
@@ -160,10 +160,13 @@ class _Settlement:
         return result
 
     async def _decide(self, tool: AnyTool, call: Call) -> ToolResult | None:
-        """Decide what to do with a call in doubt: one that was begun, and whose outcome is not on record. It is run
-        again if a person has said so, if the tool may run twice, or if the tool's function `reconcile` says that it
-        took no effect. Return None if it is to be run again, and otherwise its result. Raises `_Ask` if a person has to
-        decide."""
+        """Decide what to do with a call in doubt: one that was begun, and whose outcome is not on record.
+
+        Return None if it is to be run again: if a person has said so, if the tool may run twice, or if the tool's
+        function `reconcile` says that the call took no effect. Otherwise return the result for the model: what the
+        person or `reconcile` said instead, or, if the tool's `in_doubt` is "tell", that the outcome is unknown. Raises
+        `_Ask` if a person has to decide.
+        """
         question = _doubt(call, call.attempt)
         if question.key in call.steps:
             answer = call.steps[question.key]

@@ -139,9 +139,10 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def program_budget(self) -> dict[str, Any] | None:
-        """The larger budget that a Python program must give its agent, because the recorded one is used up: a dict from
-        the name of a limit, such as `usd`, to a total that includes what was already spent. None if no larger budget is
-        needed, or if the command line can go on with the thread."""
+        """The larger budget to give to the agent in the Python program that made the thread, because the recorded one
+        is used up: a dict from the name of a limit, such as `usd`, to a total that includes what was already spent.
+        None if the budget is not used up, or if the command line can go on with the thread, so that the program is not
+        needed."""
         return self.budget.limits if self.is_program and self.budget is not None else None
 
     def _budget_words(self) -> tuple[str, ...]:
@@ -191,8 +192,8 @@ def at_provider(way: Way, provider: str, model: str) -> Way:
     """Return a copy of `way` whose command goes on with the thread through `provider`, an outside coding program, with
     this model. A `Way` says what a user has to give to go on with a thread.
 
-    This is for a thread that was to move to the provider, and on which the provider has done nothing yet. The copy asks
-    neither for a higher `max_turns` nor for tools of the Python program that made the thread.
+    Use it if the user wanted to move the thread to this provider, and the run ended before the thread was moved. The
+    copy has no `max_turns` and no tools, because a provider counts no turns and has tools of its own.
     """
     return msgspec.structs.replace(way, provider=provider, model=model, max_turns=None, is_program=False, tools=())
 
@@ -203,8 +204,8 @@ def shown_prompt(prompt: str) -> str:
 
 
 def program_tools(state: Checkpoint) -> tuple[str, ...]:
-    """Return the names of the recorded tools that the command line cannot supply: only the program that made the thread
-    has them."""
+    """Return the names of tools that the log records for the thread, and that the command line cannot give to an agent:
+    only the program that made the thread has their code."""
     kept = kept_setup(state)
     known = {name.rpartition(":")[2] for name in setup_of(state).tools} if kept is None else {*kept.supplies}
     return tuple(sorted(state.tools.keys() - known))
@@ -221,7 +222,7 @@ def _is_of_program(state: Checkpoint) -> bool:
 
 
 def _names_agent(state: Checkpoint) -> bool:
-    """Return whether the record names a model or a provider for the thread."""
+    """Return whether the log of the thread with this state says which model or which provider works on the thread."""
     setup = setup_of(state)
     return bool(state.limits.get("provider") or state.model or setup.model or setup.provider)
 

@@ -52,9 +52,9 @@ class Files:
     """
 
     def __init__(self, journal: Journal, workspace: Workspace | None, emit: Emit, *, every: int = 1) -> None:
-        """A snapshot is taken each time that `every` more turns with tool calls have ended. `journal` writes the
-        entries about files to the thread's log, and `emit` is called with each event. Without a `workspace`, the object
-        does nothing."""
+        """A snapshot of the files in `workspace` is taken after every `every` turns with tool calls. `journal` writes
+        entries, such as those that record snapshots, to the thread's log, and `emit` is called with each event. Without
+        a `workspace`, the object does nothing."""
         self._journal = journal
         self._thread = journal.thread
         self._workspace = workspace
@@ -67,8 +67,8 @@ class Files:
             when_killed(lambda: unkept(journal.thread.present))
 
     async def bring(self, *, always: bool = False) -> dict[str, tuple[Any, Any]]:
-        """Restore the files on record if the folder is empty, as on another machine, or if `always` is set. Return a
-        dict that says what differs from the record; it is empty if nothing does.
+        """Restore the files that the thread has on record into the workspace, the agent's folder, if that is empty, as
+        on another machine, or if `always` is set. Return a dict of what differs from the record; empty if nothing does.
 
         A folder that is not empty is restored only if `always` is set or an earlier restore into it was killed half
         way. Otherwise it stays as it is, and a snapshot of it is taken. If the snapshot differs from the recorded one,
@@ -146,8 +146,9 @@ class Files:
                 taken.result()
 
     async def keep(self) -> None:
-        """Record a snapshot of the present files if they may have changed. Nothing may change them meanwhile: the
-        caller must end all tools first."""
+        """Take and record a snapshot of the workspace, if its files may have changed since the last snapshot. Waits
+        first for a snapshot that is being taken. The caller must end all tools before, so that nothing changes the
+        files meanwhile."""
         if self._taking is not None:
             with self._journal.wait():
                 await asyncio.wait([self._taking])
@@ -212,7 +213,8 @@ def _name_of(folder: Path) -> str:
 
 
 def lacks_files(folder: Path | None, state: Checkpoint) -> bool:
-    """Return whether the thread has files on record and this folder is empty, as on another machine."""
+    """Return whether the thread has files on record, but `folder`, in which it is to go on, is empty, for example
+    because this is another machine. Returns False if `folder` is None."""
     has_files = state.workspace is not None and state.workspace.files > 0
     return has_files and folder is not None and bool(_empty_folder(folder))
 
@@ -251,8 +253,9 @@ def _told(state: Checkpoint) -> str:
 
 
 def _calls_since(state: Checkpoint) -> Sequence[ToolCall]:
-    """Return the calls of the turns after the last recorded snapshot of the files: the newest ones, at most
-    `_MOST_CALLS` in all. Turns that a summary has replaced for the model are left out."""
+    """Return the tool calls of the turns after the last recorded snapshot of the files, but only the newest
+    `_MOST_CALLS` of them. Calls that the model no longer sees, because a summary stands for their turns, are left
+    out."""
     turns = state.turns - state.files_turn
     if turns <= 0:
         return ()

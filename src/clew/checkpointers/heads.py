@@ -54,9 +54,9 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The right to append to a thread, held by one process. After `expires_at` another process may take over the lease,
-    which appends to the thread's log. The former holder is not told. But its next append is at a position that the log
-    has already passed, and so raises `Conflict`."""
+    """The right to append to a thread, held by one process. After `expires_at` another process may take it over, by
+    appending to the thread's log. The former holder is not told. But its next append is meant for a position at which
+    the log no longer ends, and so raises `Conflict`."""
 
     owner: Owner
     token: str

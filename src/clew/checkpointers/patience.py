@@ -152,7 +152,7 @@ class Patience:
         return waiting
 
     def leave(self, waiting: Waiting) -> None:
-        """Stop watching a call. Does nothing if the call was already ended."""
+        """Stop watching this call, because it has ended. Does nothing if the call is not watched any more."""
         self._waiting.pop(waiting, None)
 
     def moved(self) -> None:
@@ -190,16 +190,17 @@ class Patience:
 
     def _arm(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         """Set the timer for the next check whether calls still make progress. The check is made at the time `due` of
-        the event loop's clock. If there is a `sign`, a function whose result changes while bytes move, the check is
-        made after at most a quarter of `seconds`: only checks call `sign`, so it has to be called often."""
+        the event loop's clock. If this object has a function `sign`, whose result changes while bytes move, the check
+        is made after at most a quarter of `seconds` (how long a call may make no progress): only checks call `sign`, so
+        it has to be called often."""
         now = loop.time()
         self._due = due if self._sign is None else min(due, now + self.seconds / 4)
         self._timer = loop.call_later(self._due - now, self._check)
 
     def _check(self) -> None:
         """End the calls that have made no progress for `seconds`, the time that this object was made with, and set the
-        timer for the next check. If the check itself runs late, because this process was held up, repeats it a little
-        later instead."""
+        timer for the next check. If the check itself runs late, because this process was held up, ends no calls and
+        checks again a little later, because answers may have come that are not read yet."""
         self._timer = None
         if not self._waiting:
             return

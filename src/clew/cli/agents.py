@@ -198,11 +198,11 @@ def importing_from(folder: str) -> None:
 
 
 def find_tools(where: str, folder: str = "") -> list[Any]:
-    """Import the object that `where` names, written `module:function`. Returns it as a list with one element; it may be
-    a function, a tool or an agent. If the object is itself a list or a tuple of these, returns its elements. `folder`
-    is the folder that errors name as the place where modules are looked for, besides the installed packages.
+    """Import the object that `where` names, written `module:function`, and return it as a list with one element. The
+    object may be a function, a tool or an agent. If it is a list or a tuple of these, return its elements instead.
 
-    Raises `InvalidInput` with the reason if the object cannot be imported.
+    Raises `InvalidInput` with the reason if the object cannot be imported. For a missing module the reason names
+    `folder`, by default the current folder, as the place where it was not found.
     """
     module, colon, name = where.partition(":")
     if not colon or not module or not name or module.endswith(".py"):

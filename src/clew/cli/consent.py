@@ -79,8 +79,8 @@ async def review_of(store: Checkpointer, head: Head, state: Checkpoint, setup: S
     thread's present state.
 
     Returns None if there is nothing to agree to. That is so in three cases: this user made `setup` or agreed to it on
-    this machine; or did so with the setup in the record, and nothing in that would now run in another folder; or the
-    record has neither a setup nor an unfinished tool call.
+    this machine; or the user made or agreed to the setup in the record, and `setup` runs nothing of it in another
+    folder; or the record has neither a setup nor an unfinished tool call.
     """
     recorded = agent_settings.setup_of(state)
     calls = tuple((call.call.name, json_text(call.call.arguments)) for call in state.calls if call.result is None)
@@ -160,9 +160,10 @@ async def keep_trust(store: Checkpointer, thread_id: str, *setups: Setup) -> Non
 
 
 def keep_carried(made: Sequence[tuple[Head, Head]]) -> None:
-    """Record on this machine that this user made forks or copies of threads. A resume of a fork or copy then asks for
-    consent only if a resume of the original would. `made` has a pair of heads for each: the original's, and that of its
-    fork or copy. If this cannot be recorded, nothing is raised, and a resume will ask."""
+    """Record on this machine that this user made forks or copies of threads. A resume of a fork or copy then asks the
+    user to agree to the tools, commands and permissions in its record only if a resume of the original would. `made`
+    has a pair of heads for each: the original's, and that of its fork or copy. If this cannot be recorded, nothing is
+    raised, and a resume will ask."""
     with suppress(OSError, UsageError):
         agent_trust.carry_trust((source.log_id, copy.log_id) for source, copy in made)
 

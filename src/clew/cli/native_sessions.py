@@ -1,5 +1,5 @@
-"""Find the sessions that the programs of coding agents keep on this machine, by what the user wrote on the command
-line."""
+"""Finds a session that a coding agent's program keeps on this machine, for commands whose user names it by its id, the
+beginning of its id, or its file."""
 
 from __future__ import annotations
 

@@ -171,8 +171,8 @@ class _Watched:
         return await running
 
     def stopped(self, thread_id: str) -> str:
-        """Return the command that resumes the thread after a signal. It repeats the prompt if that was not stored yet.
-        Also ends the line that is being streamed."""
+        """Return the shell command that resumes the thread, after a signal has stopped the run. The command contains
+        the prompt if the prompt was not stored yet. Also ends the line on which the view was printing text."""
         self._view.pause()
         way = Way(thread_id=thread_id)
         if self._job.prompt is not None and not self._has_begun:

@@ -50,8 +50,8 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """How the run of the demo that was killed and resumed compares with the run that was not disturbed, and how much
-    time the writing to disk cost."""
+    """The result of the demo, which does the same work in two runs: one is not disturbed, the other is killed and
+    resumed. Says what the second run lost or did twice, and how long the first run waited for the disk."""
 
     rows: tuple[Row, ...]
     extra_model_calls: int
@@ -81,8 +81,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def look(places: Places) -> Seen:
-    """Read what the run of the demo at these paths has left: in its store, and in the ledger, which is the bank's list
-    of payments."""
+    """Read what one run of the demo has left at these paths: the thread and its files from the store, and the payments
+    from the ledger, the file in which the demo's bank lists them."""
     async with SQLiteCheckpointer(places.store) as store:
         state = await Thread.load(store, THREAD)
         files: list[str] = []

@@ -132,7 +132,7 @@ def _paid(invoice: str, cents: int) -> str:
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked"):
-    """Event that the demo prints: the model is asked for the response of this turn."""
+    """Event that the demo prints when its model is asked for the response of the turn number `turn`."""
 
     turn: int
 

@@ -1,4 +1,5 @@
-"""Run the demo: three processes, and a comparison of what they left behind."""
+"""Run the demo: one process works undisturbed; a second does the same work and is killed, and a third resumes it. Then
+compare the results of the undisturbed and the resumed work."""
 
 from __future__ import annotations
 

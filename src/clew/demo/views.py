@@ -22,8 +22,8 @@ HEADINGS = ("", "undisturbed", "before kill", "after", "lost", "repeated")
 
 
 class View(Protocol):
-    """Shows the demo to the user. `open` is called at the start, `began`, `heard` and `ended` as the processes of the
-    demo run, then `close`, and at the end `show` with the report."""
+    """Shows the demo to the user. `open` is called at the start. `began`, `heard` and `ended` are called when a process
+    of the demo starts, prints an event, and ends. Then `close` is called, and at the end `show` with the report."""
 
     def open(self) -> None: ...
     def began(self, role: Role, pid: int) -> None: ...
@@ -95,8 +95,8 @@ def cells(report: Report) -> list[tuple[str, ...]]:
 
 
 def costs(report: Report) -> list[tuple[str, str]]:
-    """Return what the kill and the writing to disk cost, as pairs of a label and a value: extra model calls, the time
-    waited for the disk, the time to resume, and the size of the store."""
+    """Return what it cost that the demo's agent was killed and that its work is written to disk, as pairs of a label
+    and a value: extra model calls, the time waited for the disk, the time to resume, and the size of the store."""
     each, share = report.waited / report.turns, report.waited / report.seconds
     return [
         ("extra model calls", str(report.extra_model_calls)),

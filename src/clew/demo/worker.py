@@ -19,7 +19,8 @@ __all__ = ["main"]
 
 async def work(places: Places, slow_at: int, effect: Effect) -> None:
     """Run or resume the thread of the demo, and print its events as lines of JSON. In the turn number `slow_at` the
-    bank answers late; with 0, it never does. `effect` is what the payment tool declares about running twice."""
+    bank takes the money at once but answers late; with 0, it is never late. `effect` is what the payment tool declares
+    about running twice."""
     async with make_agent(places, slow_at=slow_at, effect=effect) as agent:
         began = time.perf_counter()
         run = agent.run(PROMPT, thread_id=THREAD)

@@ -97,9 +97,10 @@ def tree_refs(packed: bytes) -> tuple[list[str], list[str]]:
 
 
 def _tree_end(packed: bytes) -> int:
-    """Return the offset at which the digests in a tree (a blob that points at others) end and its value begins.
+    """Return the offset at which the digests in a tree end and its value begins. A tree is a blob with the digests of
+    other blobs in front of a value of its own.
 
-    Returns 0 if the blob is not a tree. Raises `Corrupt` if it is shorter than its digests.
+    Returns 0 if the blob is not a tree. Raises `Corrupt` if it ends before its last digest.
     """
     if not is_tree(packed):
         return 0

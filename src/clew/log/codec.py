@@ -88,8 +88,8 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def entries(self) -> bytes:
-        """The entries in msgpack, one after the other: the encoded body without its time and without the bytes that
-        begin its arrays."""
+        """The entries in msgpack, one after the other: the encoded body without what precedes the first entry, namely
+        its time and the headers of its two arrays."""
         return self.body[1 + weights.NUMBERS.get(self.body[1], 1) + len(_array_header(self.count)) :]
 
 
@@ -467,7 +467,8 @@ def _decode_any_block(raw: msgspec.Raw) -> Block:
 
 
 def _replaced(whole: memoryview, parts: _Parts, content: bytes) -> bytes:
-    """Return the msgpack bytes of an entry or a message with its second field replaced by `content`. `whole` is the
-    bytes before the replacement, and `parts` are the first two fields in them."""
+    """Return the msgpack bytes of an entry or a message with its second field replaced by `content`, also msgpack.
+    `whole` is the bytes before that, and `parts` holds copies of the first two fields, by whose lengths the second is
+    found."""
     start = {0xDC: 3, 0xDD: 5}.get(whole[0], 1) + len(memoryview(parts.kind))
     return b"".join([whole[:start], content, whole[start + len(memoryview(parts.content)) :]])

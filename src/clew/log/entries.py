@@ -274,7 +274,8 @@ class Described(_Entry, tag="described", frozen=True):
 
 
 class Spend(_Entry, tag="spend", frozen=True):
-    """Adds to the thread's totals: tokens and money that belong to no recorded message, and seconds of work."""
+    """An entry that adds to the thread's totals: tokens and money that belong to no recorded message, and seconds of
+    work."""
 
     usage: Usage = Usage()
     cost_usd: float | None = None

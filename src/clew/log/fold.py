@@ -63,7 +63,7 @@ def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> C
 
 
 class Fold:
-    """The state of a thread, to which entries can be added. That takes equally long however long the log is."""
+    """The state of a thread, to which log entries can be added. Adding takes no longer if the log is long."""
 
     __slots__ = (  # faster than a dictionary for this many attributes
         "_cache_read",
@@ -105,8 +105,8 @@ class Fold:
     _view_end: int
 
     def __init__(self, start: Checkpoint = EMPTY, outline: NewOutline | None = None) -> None:
-        """Begin with the state `start`. To save memory, give as `outline` a class such as `MessageOutline`: a list that
-        keeps an empty message in place of each. The states that `checkpoint` returns then have these too."""
+        """Begin with the state `start`. To save memory, give as `outline` a class such as `MessageOutline`, a list that
+        holds empty messages instead of the real ones. The states that `checkpoint` returns have the empty ones too."""
         self._new_history = outline
         self._reset(start)
 
@@ -172,15 +172,15 @@ class Fold:
         return self._checkpoint(tuple(self._history), tuple(self._marked()), self._facts.all())
 
     def outline(self) -> tuple[Checkpoint, bytes]:
-        """Return the state with empty fields `history`, `marks` and `facts`, and a digest of what belongs into these
-        fields. Works only if `outline` was `MessageOutline` when this object was made."""
+        """Return the state with the fields `history`, `marks` and `facts` left empty, and a digest of what these three
+        hold. Works only on a `Fold` that was made with the argument `outline=MessageOutline`."""
         parts: list[Any] = [self._history, self._marked(), self._facts]
         return self._checkpoint((), (), ()), b"".join(part.digest() for part in parts)
 
     def sketch(self, *, all_facts: bool = False) -> Checkpoint:
         """Return the current state in little memory: with empty messages, and with `marks` (what the model saw at the
-        end of each turn) that can only be counted and read one by one. Without `all_facts`, facts (values that hold
-        from a turn on) are left out if they hold no more. Returns the complete state if `Fold` got no `outline`."""
+        end of each turn) that can only be counted and read one by one. Leaves out facts (values that hold from a turn
+        on) that hold no more, unless `all_facts`. Without the memory-saving `outline`, returns the complete state."""
         marks, facts = self._marked(), self._facts
         if isinstance(marks, list) or isinstance(facts, Facts):
             return self.checkpoint()
@@ -314,8 +314,8 @@ class Fold:
                 known.clear()
 
     def _answer(self, message: Tool) -> None:
-        """Add a tool message, the results of tool calls. If it answers every open call, or none is open, it becomes part
-        of the conversation unchanged. Otherwise each result is recorded for the open call that has the same id."""
+        """Add a message with results of tool calls. If no call waits for a result, or the message answers all calls of
+        the response at once, it is added unchanged. Otherwise each result goes to the waiting call with its id."""
         if self._open < 0:
             self._add(message)
             self._turn_grows = True
@@ -342,7 +342,7 @@ class Fold:
             self._close_turn()
 
     def _close_turn(self) -> None:
-        """If a turn has open calls, close them: join the results so far, if any, to one message of the history."""
+        """End the wait for tool results of a turn. Those recorded so far become one message of the history."""
         if self._open < 0:
             return
         if self._results:

@@ -49,8 +49,8 @@ class MessageRoles(list[Message]):
     """A thread's history in little memory: a list that holds, in place of each message, an empty message of the same
     role.
 
-    The newest response is kept whole, because its calls may still be open. The constructor can be given a function
-    `keep`: a message for which it returns True is kept whole too.
+    Two kinds of messages are kept whole: the newest response, because its tool calls may not all have results yet, and
+    each message for which `keep`, a function that can be given to the constructor, returns True.
     """
 
     __slots__ = ("_keep", "_open")
@@ -89,8 +89,8 @@ class MessageOutline(MessageRoles):
         super().append(message)
 
     def digest(self) -> bytes:
-        """Return a digest of all messages of the history, in order. It is of the real messages, not of the empty ones
-        that this object keeps."""
+        """Return a digest of all messages of the history, in order. It is computed from the real messages, although
+        this object keeps empty messages in place of most of them."""
         return self._hash.digest()
 
 
@@ -255,6 +255,6 @@ class FactOutline:
         return tuple(self._at(place) for place in sorted(self._newest.values()))
 
     def digest(self) -> bytes:
-        """Return a digest of all facts of the thread, in order. A fact is a value in the thread's state that holds from
-        a turn on."""
+        """Return a digest of all facts that this object holds, in order. A fact is a value in the thread's state that
+        holds from a turn on, such as a snapshot of the files. Two states with the same digest have the same facts."""
         return blake3(self._data).digest()

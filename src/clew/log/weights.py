@@ -100,7 +100,8 @@ def lacking(body: bytes, stored: int) -> int:
 
 
 def missing(weight: int, stored: int) -> int:
-    """Return how many bytes of padding must be added to data of `stored` bytes, so that readers accept it.
+    """Return how many bytes of padding must be added to data of `stored` bytes, so that readers accept it. They refuse
+    data that takes far more memory when decoded than its stored size.
 
     `weight` is the number of bytes of memory that the data takes when decoded.
     """
@@ -201,9 +202,9 @@ def _weigh_map(items: int) -> int:
 
 
 def _beside_tokens(body: bytes) -> int:
-    """Return the bytes of memory that a frame's body (its entries in msgpack) takes when decoded, beside the memory of
-    the single values in it. That is the memory of the Python object that each entry becomes, and of the fields of each
-    folded state (an entry that holds the thread's whole state)."""
+    """Return the bytes of memory that Clew's own objects in a decoded frame take: one for each of its entries, and the
+    fields of each folded state (an entry that holds the thread's whole state). The single values in them, such as texts
+    and numbers, are not counted. `body` is the frame's entries in msgpack."""
     return ENTRY * _count_entries(body) + _STATE * body.count(b"folded")
 
 

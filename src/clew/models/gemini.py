@@ -378,9 +378,9 @@ class _Builder:
         return told
 
     def _add(self, part: dict[str, Any]) -> None:
-        """Add a streamed part to the response. A text is joined to the text before it. If the last piece of a text has
-        a signature, the signature is kept in a separate part with an empty text after the joined text, as the vendor
-        sometimes sends it too: the signature is for the whole text, and the text must stay one part."""
+        """Add a streamed part to the response. A text is joined to the text before it, so that the text stays one part.
+        If the last piece of a text has a signature, which is for the whole text, its words are joined too, and the
+        signature is put into a part of its own with an empty text, as the vendor sometimes sends it."""
         last = self._parts[-1] if self._parts else {}
         if part.keys() == {"text", "thoughtSignature"} and part["text"] and last.keys() == {"text"}:
             last["text"] += part["text"]

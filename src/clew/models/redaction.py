@@ -44,9 +44,9 @@ def shown(message: str, request: ModelRequest, secrets: Iterable[str] = ()) -> s
 
 
 def _unescaped(escape: re.Match[str]) -> str:
-    """Return the character that an escape sequence such as `\\u0041` in an error message stands for; a space if it has
-    no hexadecimal code. Vendors often escape what they quote from the conversation. A quotation has to be decoded so
-    that it can be found and removed."""
+    """Return the character that an escape sequence such as `\\u0041` in an error message stands for; a space for one
+    without a hexadecimal code, such as `\\n`. Vendors often escape what they quote from the conversation. A quotation
+    has to be decoded so that it can be found and removed."""
     code = escape[1] or escape[2]
     return chr(int(code, 16)) if code else " "
 

@@ -272,8 +272,8 @@ class Failure(NamedTuple):
 
 
 def read_failure(error: Exception) -> Failure | None:
-    """Find out what an error means that an attempt at a model call raised. Returns None if the call did not fail: the
-    error then comes from a mistake in the code, and has to be raised as it is."""
+    """Return what `error`, raised by an attempt at a model call, means: for example, whether to try again. Returns None
+    if the error comes from a mistake in the code and not from the call; the caller then has to raise it as it is."""
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if isinstance(error, StreamBroken):
         return Failure("unavailable", str(error), again=True)
@@ -297,8 +297,8 @@ def _is_http(error: Exception) -> bool:
 
 
 def _read_sdk(error: Exception) -> Failure:
-    """Return what an error means that the vendor's SDK raised without sending a request. Such an error is about the
-    SDK's settings, mostly a missing key."""
+    """Explain an error that the vendor's SDK raised without sending a request, as a `Failure`. The cause of such an
+    error is in the SDK's settings, mostly a missing key."""
     said = f"{[cls.__name__ for cls in type(error).__mro__]} {error}".lower()
     about_keys = any(word in said for word in ("credential", "api_key", "authentication"))
     what = "no credentials were found" if about_keys else "the SDK did not make the request"
@@ -311,8 +311,8 @@ def _is_keyless(error: Exception) -> bool:
 
 
 def _read_said(error: Exception) -> Failure:
-    """Return what an error means that the vendor reported, either in place of a response or inside the stream of a
-    response."""
+    """Return a `Failure` for an error that the vendor reported, in place of a response or inside its stream: what it
+    means, whether to try again, and whether the attempt was free."""
     body: Any = getattr(error, "body", None)
     body = getattr(error, "details", None) if body is None else body
     codes, message = _said(body)

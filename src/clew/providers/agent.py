@@ -396,9 +396,9 @@ class ProviderAgent(Agent):
             raise error
 
     async def adopt_origin(self, journal: Journal, name: str, origin: Handle | None) -> None:
-        """If `origin` names another provider than `name`, and the thread that `journal` writes to is still empty, copy
-        that provider's conversation from this machine into the thread. Otherwise do nothing. `origin` is the handle (a
-        string that names a session, here parsed) that the session was resumed from; None for a new session."""
+        """If the session was resumed from a handle of another provider than `name`, the one to go on with, and the
+        thread of `journal` is still empty, copy that provider's conversation from this machine into the thread.
+        Otherwise do nothing. `origin` is the parsed handle (it names a session), or None."""
         state = journal.thread.checkpoint
         if origin is None or state.history or state.providers or provider_name(origin.provider) in ("", name):
             return
@@ -466,8 +466,8 @@ class ProviderAgent(Agent):
         return agent
 
     async def moved_home(self, thread_id: str, settings: dict[str, Any]) -> Session:
-        """Return a session of the built-in agent on the thread with this id, in this agent's store. `settings` are
-        arguments of `Agent`, which must hold a `model`; otherwise raises `InvalidInput`."""
+        """Return a session of the built-in agent that goes on with this thread, in this agent's store. `settings` are
+        arguments of `Agent`; without a `model` among them, raises `InvalidInput`."""
         if not settings.get("model"):
             raise InvalidInput("the built-in agent needs a model: move_to('clew', model='anthropic:…')")
         await self.check_thread(thread_id)
@@ -488,9 +488,9 @@ class ProviderAgent(Agent):
             return names[0]
 
     def _trusting(self, handle: Handle) -> ProviderAgent:
-        """Return a copy of this agent that uses the store and the working folder that `handle` names. A handle is a
-        string that names a session, here parsed; call this only for one that the user trusts. The store is used if this
-        agent was given none, and the folder if it exists and this agent has no workspace."""
+        """Return a copy of this agent that uses the store and the working folder that a session's handle names.
+        `handle` is the parsed handle; call this only for one that the user trusts. The store of the handle is used if
+        this agent was given none, and its folder if it exists and this agent has no workspace."""
         agent = copy.copy(self)
         if handle.store and self._store.is_default:
             agent._store = self._trusted.setdefault(handle.store, Store(handle.store))

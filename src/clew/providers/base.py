@@ -145,7 +145,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> bool:
-        """Whether the program is there and can be run, and nothing is known that would prevent its use."""
+        """Whether the program is there, can be run and is not outdated, and neither a missing login nor a test prompt
+        without an answer is known. A usage limit that is used up makes no difference."""
         works = self.program is not None and not self.program.problem and not self.outdated
         return works and self.logged_in is not False and self.answers is not False
 
@@ -182,8 +183,8 @@ class Provider(ABC):
 
     @abstractmethod
     def program(self) -> Program | None:
-        """Return the installed program, looked up on the PATH of this provider's environment (`place`); None if it
-        is not there. If it is there but cannot be run, its `problem` says why."""
+        """Find this provider's program on the PATH of its environment (`place.env`), and return it; None if it is not
+        there. If it is there but cannot be run, the field `problem` of the result says why."""
 
     @abstractmethod
     def new_key(self) -> str:

@@ -48,7 +48,7 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result of a tool call that the program ran."""
+    """A tool call that the outside program (such as Claude Code) ran has ended, with this `result`."""
 
     result: ToolResult
     child: str = ""

@@ -28,8 +28,8 @@ def _prctl(option: int, value: int) -> None:
 
 def _start(argv: list[str], lifeline: int) -> int:
     """Start the program in a child process and return the process id of the child. `argv` is the program with its
-    arguments. On Linux the kernel kills the child if this process dies. The child does not get the file descriptor
-    `lifeline`."""
+    arguments. On Linux the kernel kills the child if this process dies. The child closes `lifeline`, the pipe from
+    Clew's process to this script."""
     pid = os.fork()
     if pid:
         return pid

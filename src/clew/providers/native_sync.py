@@ -80,10 +80,10 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
 
 
 async def take_in_thread(store: Checkpointer, thread_id: str, place: Place) -> bool:
-    """Open the thread with this id in `store`, and append the messages that it lacks but that the provider's session on
-    this machine has. The provider is the one that did the thread's last turns. Returns whether there were such
-    messages. It is called before an agent that does not know providers, such as the built-in one, continues the thread.
-    `place` says where the provider keeps its sessions."""
+    """Append to the thread with this id in `store` the messages that the provider's session on this machine has and the
+    thread lacks, for example because the user went on in the provider's program. Returns whether there were any. The
+    provider is the one that did the thread's last turns; if the built-in agent did them, nothing is appended. Call this
+    before the built-in agent continues a thread. `place` says where the provider keeps its sessions."""
     async with Thread.open(store, thread_id) as thread, Journal(thread) as journal:
         return await take_in(journal, store, place)
 
@@ -102,10 +102,10 @@ def beyond(
     `then` are the messages that the session held when a copy of it was last stored, and `now` are those that it holds
     now. `asked` are the prompts that were recorded in the thread between these two moments.
 
-    The result is `now` without the messages that are also at the beginning of `then`, and without the exchanges that
-    the thread has already. The thread has an exchange already if the words of its prompt are those of a prompt in
-    `asked`, or of a prompt in the rest of `then`. If the session has only grown, nothing of `then` is left over; a rest
-    means that the program has compacted or rewound the session.
+    The messages with which both `then` and `now` begin are not returned. Of the rest of `now`, an exchange is not
+    returned if the thread has it already: if the words of its prompt are those of a prompt in `asked`, or of a prompt
+    in the rest of `then`. There is a rest of `then` only if the program has compacted or rewound the session, and did
+    not just add to it.
 
     With `is_answered=False` the thread has no answer to the last prompt in `asked`. Then the messages that follow this
     prompt in its exchange are returned too.

@@ -119,12 +119,12 @@ class Placement:
             return await asyncio.to_thread(provider.standing, known.key, kept)
 
     def _marked(self, folder: Path, known: ProviderKey) -> tuple[()] | tuple[str, int, int]:
-        """Return what was noted when the session, of which `folder` is Clew's copy, was last stored: the id of the
-        thread's log, how many messages of the thread the session covered, and how many messages the session itself
-        held.
+        """Return three values that were written into a file beside `folder`, Clew's copy of a session of the program,
+        when the copy was last stored: the id of the thread's log, how many messages of the thread the session covered,
+        and how many messages the session itself held.
 
-        The tuple is empty if nothing was noted. It is also empty if `known`, the thread's record of the session, names
-        no log. Such a record comes from an import, and then the note was made for another thread.
+        The tuple is empty if there is no such file or it is damaged. It is also empty if `known`, the thread's record
+        of the session, names no log: such a record comes from an import, and the file was written for another thread.
         """
         return _marked(folder) if known.thread else ()
 
@@ -132,9 +132,9 @@ class Placement:
         """Return two tuples of messages: those that the program's session held when it was last stored, and those that
         it holds on this machine now. `state` is the thread's state.
 
-        Both are empty if they cannot be compared: the provider has no stored session of this thread, the thread was
+        Both are empty if they cannot be compared: the thread has no session of this provider on record, the thread was
         rewound or forked since, the session was changed otherwise than by adding to it, or it is no longer known how
-        many messages the session held. Both may also be empty if nothing was added to the session.
+        many messages the session held. Both are also empty if the session equals the copy of it in the store.
         """
         known = state.providers.get(self._provider.name)
         if known is None or not _in_line(known, state, self._log_id):
@@ -191,10 +191,10 @@ class Placement:
         )
 
     async def unsettled(self, key: str) -> tuple[ToolCall, ...]:
-        """Return the tool calls in the last exchange of the program's session of this key that have no result. They may
-        have been stopped before they were recorded, since some programs report a call only when it has ended. The
-        result is empty if the session is not on this machine or cannot be read. No error is raised for a damaged
-        session, because the program itself reports the damage."""
+        """Return the tool calls that have no result in the last exchange of the program's session with this key. The
+        thread may not know them: some programs report a call only when it has ended, and these calls may have been
+        stopped before. The result is empty if the session is not on this machine or cannot be read. No error is raised
+        for a damaged session, because the program itself reports the damage."""
         folder = staging_folder(self._provider, key)
         try:
             if not await asyncio.to_thread(self._provider.export, key, folder):
@@ -210,9 +210,9 @@ class Placement:
 
     async def has_kept(self, state: Checkpoint, key: str, prompt: str, answer: str) -> bool:
         """Return whether the program's session of this key holds the prompt and its answer. Some programs do not write
-        prompts and answers into the session: outdated versions write them elsewhere, and others write nothing if the
-        disk is full. A damaged session counts as holding them, because the program itself reports the damage. `state`
-        is the thread's state."""
+        them into it: outdated versions write them elsewhere, and others write nothing if the disk is full. A damaged
+        session counts as holding them, because the program itself reports the damage. `state`, the thread's state,
+        shows whether the session has grown since Clew last copied it; if not, returns False."""
         folder = staging_folder(self._provider, key)
         known = state.providers.get(self._provider.name)
         try:
@@ -316,8 +316,8 @@ def _ends_with(messages: Sequence[Message], prompt: str, answer: str) -> bool:
     """Return whether `messages`, which are those of a session, hold this prompt and after it this answer. The message
     with the prompt may begin with a note that Clew put there.
 
-    White space is ignored. Programs may also strip invisible characters from a prompt or summarise it. So if the prompt
-    is not found, the last user message counts as the prompt.
+    White space is ignored. A program may store a prompt in another form: without invisible characters, or as a summary.
+    So if the prompt is not found, the last user message counts as the prompt.
     """
     asked = [place for place, message in enumerate(messages) if type(message) is User]
     if not asked:

@@ -165,8 +165,8 @@ async def _let_go(
 
 
 async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
-    """Write `data` to the program's standard input and close it. A program that does not read all of it raises no error
-    here, because it reports the reason in its own way."""
+    """Write `data` to the program's standard input and close it. Raises no error if the program ends, or closes its
+    input, before it has read all of it: the caller sees from its output and exit status why it did so."""
     stdin = process.stdin
     assert stdin is not None  # noqa: S101 - a pipe was asked for
     with suppress(BrokenPipeError, ConnectionResetError):

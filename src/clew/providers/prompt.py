@@ -268,10 +268,10 @@ class PromptSender:
         standing: tuple[Any, str],
         problem: BaseException | None,
     ) -> RunResult:
-        """Record that the exchange ended after `seconds`, with the status and reason in `standing`, and return its
-        result. First its cost is recorded, then a copy of the program's session, `placed`, the files, and the thread's
-        status. `recorder` has recorded the events. An error of recording is raised, but if the prompt itself failed
-        before, with `problem`, the error is only added to `problem` as a note."""
+        """Record how the exchange ended, and return its result. `standing` is its status and the reason, `seconds` its
+        time, and `recorder` has recorded its events. Recorded one after the other: the exchange's cost and end, a copy
+        of the program's session (its key is in `placed`), the files, and the thread's status. An error of recording is
+        raised, but if the prompt itself failed, with `problem`, it is only added to that as a note."""
         status, reason = standing
         try:
             await recorder.settle()
@@ -311,9 +311,9 @@ class PromptSender:
         )
 
     def _spent(self, recorder: Recorder, result: RunResult) -> list[Logged]:
-        """Return the log entries for what the prompt used and cost by `result`, and for a refusal that `recorder`
-        shows. If the use is unknown, the log must keep an open model call, which the next prompt counts as one of
-        unknown cost: so an entry that begins a call is returned, or none if the log has an open call already."""
+        """Return the log entries for the cost of the prompt: what `result` says, and a refusal if `recorder` shows one.
+        If the cost is unknown, the log must end with an unanswered model call, so that the next prompt counts a call of
+        unknown cost: return the entry that begins such a call, or nothing if the log has one."""
         if result.usage is not None:
             refused = [ModelCallRefused(result.reason)] if self._cost_nothing(recorder) else []
             return [Spend(result.usage, result.cost), *refused]
@@ -358,8 +358,8 @@ class PromptSender:
         return ""
 
     async def _has_kept(self, ending: Finished, prompt: str, key: str) -> bool:
-        """Return whether the session `key` of the provider's program holds this prompt and its answer in `ending`.
-        Always True for a prompt such as `/compact`: it is a command, which the program keeps in another form."""
+        """Return whether the provider's session with the key `key` holds this prompt and the answer `ending.text`.
+        Always True for a command such as `/compact`, because the program keeps commands in another form."""
         return prompt.lstrip().startswith("/") or await self._placement.has_kept(
             self._thread.checkpoint, key, prompt, ending.text
         )
@@ -403,8 +403,8 @@ class PromptSender:
 
 
 def _joined(told: User | None, waiting: str) -> User | None:
-    """Return the note to put before the prompt: `told`, which says what was stopped, followed by `waiting`, a note that
-    was recorded earlier for the next prompt. Returns None if there is neither."""
+    """Return the note to put before a prompt: `told`, which says what a stopped prompt left unfinished, and then
+    `waiting`, a recorded note that the model has not been given yet. Returns None if there is neither."""
     if not waiting:
         return told
     return note(waiting) if told is None else user(f"{plain_text(told)} {waiting}")
@@ -467,9 +467,9 @@ _EVERY = 0.05
 async def watched(
     watch: Watch | None, take: Callable[[bytes], None], stop: asyncio.Future[None]
 ) -> AsyncIterator[None]:
-    """While the context lasts, pass each line that `watch` finds to `take`. The lines tell of tool calls that the
-    program has begun but not printed yet. `watch` looks once more when the context ends, even after an error. An error
-    that `take` raises before the end is set on the future `stop`. Does nothing if `watch` is None."""
+    """During the `with` block, keep asking `watch` for tool calls that the program has begun but not printed yet, and
+    pass each line that it returns to `take`. Asks once more when the block ends, even after an error. An error that
+    `take` raises before then is set on the future `stop`. Does nothing if `watch` is None."""
     if watch is None:
         yield
         return

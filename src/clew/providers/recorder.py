@@ -109,8 +109,8 @@ class Recorder:
             self._tell(block)
 
     def _tell(self, block: Block) -> None:
-        """Record and emit a complete block. If a part of its text or thinking was streamed before, only the rest is
-        recorded and emitted."""
+        """Record a block of a response, now that it is complete, and emit the event for it if its kind has one. Of a
+        text, or of thinking, only what was not streamed before is recorded and emitted."""
         event: Event | None = None
         if isinstance(block, Text):
             known, self._said = self._said, ""

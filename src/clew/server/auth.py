@@ -110,8 +110,8 @@ def make_token(
 
 
 def check_token(token: Token) -> None:
-    """Raise `InvalidInput` if a token that was read from a file has no scopes (rights, such as `read`), an unknown one,
-    or a namespace (a part of the store) whose name is not allowed."""
+    """Check a token that was read from a file. Raises `InvalidInput` if it has no scopes (rights, such as `read`), an
+    unknown scope, or a namespace (a part of the store) that is neither `*`, for all, nor a valid name."""
     _check_namespace(token.namespace)
     _check_scopes(token.scopes)
 

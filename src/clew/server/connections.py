@@ -93,9 +93,10 @@ class Connections:
             self._end(entry)
 
     def admit(self, accepted: socket.socket, peer: Any) -> bool:
-        """Count a connection that was just accepted from the address `peer`, and return True. If a limit is reached,
-        the oldest connection on which no token was shown is ended to make room. If there is still no room, counts
-        nothing and returns False."""
+        """Count a connection that was just accepted from the address `peer`, and return True. If the address has as
+        many connections without a token as it may, the oldest of them is ended. If the service has as many connections
+        as it may, the oldest on which no token was shown is ended; if there is none, counts nothing and returns
+        False."""
         address = _network(peer)
         if self._strangers[address] >= self.settings.max_connections_per_address:
             self._push_out(address)

@@ -33,8 +33,8 @@ def is_local_header(host: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Return whether only this machine can reach a service that listens on this host. Raises `InvalidInput` if the host
-    is not known."""
+    """Return whether only this machine can reach a service that listens on `host`, a name or an address. Returns False
+    for an empty host. Raises `InvalidInput` if this machine finds no address for the name."""
     if not host:
         return False
     try:

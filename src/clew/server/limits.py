@@ -29,7 +29,7 @@ class Bodies:
 
     @property
     def held(self) -> int:
-        """The bytes of all bodies that are in memory now."""
+        """The bytes that are counted now: all request bodies and large responses in memory."""
         return self._total
 
     def take(self, token: Token, size: int) -> None:
@@ -65,7 +65,8 @@ class Room:
         self._size = 0
 
     def take(self, token: Token, size: int) -> None:
-        """Count `size` more bytes for the caller with this token. Raises `Refused` if there is no room for them."""
+        """Count `size` more bytes of memory for this request, which has this access token. Raises `Refused`, and counts
+        nothing, if that exceeds what the service or the caller may use."""
         self._bodies.take(token, size)
         self._token = token
         self._size += size
@@ -76,14 +77,14 @@ class Room:
         self._size -= size
 
     def leave(self) -> None:
-        """Stop counting all bytes of this request, because it has ended."""
+        """Stop counting the memory that this request takes, because the request has ended."""
         if self._size:
             self._bodies.give_back(self._token, self._size)
             self._size = 0
 
 
 class Streams:
-    """Counts the responses of each token that are being sent as a stream."""
+    """Counts the responses that are being sent as a stream now, for each access token, and limits their number."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -257,9 +257,9 @@ class _Revoked(Exception):
 
 
 def _counted_response(request: Request, response: Response, size: int) -> Response:
-    """Count the `size` bytes of a large response as memory of the request until it is sent, and return the response. If
-    there is no room for them, return a refusal instead: a client that asks for many blobs and receives none could
-    otherwise fill the memory."""
+    """Count the `size` bytes of a large response as memory in use until it is sent, and return the response. If the
+    service's limit on this memory would be exceeded, return an error response instead: a client that asks for many
+    blobs and does not read the answers could otherwise fill the memory."""
     try:
         if request.room is not None:
             request.room.take(request.token, size)

@@ -39,7 +39,8 @@ _BUSY = 5000
 
 
 class _Coming:
-    """The numbers of threads and bytes that a tenant's writes in progress will add to the tenant's counts."""
+    """How many threads and bytes the unfinished writes of a tenant (a client of the service, with threads of its own)
+    will add to what the tenant keeps."""
 
     __slots__ = ("size", "threads")
 
@@ -53,8 +54,8 @@ class Ledger:
     may have; None is no limit. A power failure may lose the last counts, but never what is stored."""
 
     def __init__(self, path: Path, threads: int | None, size: int | None) -> None:
-        """Open the SQLite file at `path`, which is made if it does not exist. Raises `InvalidInput` if it cannot be
-        opened."""
+        """Open the SQLite file at `path`, which is made if it does not exist. `threads` and `size` are the most threads
+        and bytes that a tenant may have; None is no limit. Raises `InvalidInput` if the file cannot be opened."""
         self._threads = threads
         self._size = size
         self._coming: dict[str, _Coming] = {}
@@ -102,8 +103,8 @@ class Ledger:
         return self._locks[f"{tenant}\0{namespace}\0{name}"]
 
     def frames(self, tenant: str, namespace: str, name: str) -> int | None:
-        """Return how many frames of a thread in this namespace (part of the tenant's store) were counted; None if the
-        thread was not counted yet. `name` is the thread's key, a hash of its id."""
+        """Return how many frames this ledger counts for a thread in this namespace (part of the tenant's store), or
+        None if it does not count the thread yet. `name` is the thread's key, a hash of its id."""
         found = self._db.execute(
             "SELECT frames FROM kept WHERE tenant = ? AND namespace = ? AND kind = 'thread' AND name = ?",
             (tenant, namespace, name),

@@ -100,8 +100,8 @@ class Request:
         return self._stores.locks[f"{self.namespace}\0{thread_id}"]
 
     def readable_store(self) -> Use:
-        """Return a context manager that gives the part of the store that the request uses, with the service's
-        encryption keys. It is for pages, which show what is in a thread."""
+        """Return a context manager that gives the part of the store that the request uses. With the service's
+        encryption keys, which it has, pages can show what is in a thread. `store` is the same without keys."""
         return self._stores.use(self.namespace, self._tenant)
 
     @property

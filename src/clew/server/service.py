@@ -164,7 +164,8 @@ def serve(settings: Settings, listening: Callable[[str, str], None] | None = Non
 
 
 def with_made_token(settings: Settings) -> Settings:
-    """Return these settings with a new token that allows everything, for one run of a service."""
+    """Return these settings with one token only: a new one, which allows everything. The token is in no file, so it is
+    valid only until the service ends. Its secret is in `made_token` of the result."""
     secret, token = make_token(EVERY_NAMESPACE, SCOPES, "made at the start")
     return msgspec.structs.replace(settings, tokens=(token,), made_token=secret)
 

@@ -27,7 +27,8 @@ class _Open:
 
 
 class Use:
-    """A context manager that gives a checkpointer, and keeps it open until the block ends."""
+    """A context manager that gives the checkpointer of a namespace, a part of the store with threads of its own, and
+    keeps it open until the block ends."""
 
     __slots__ = ("_entry", "_given", "_stores")
 

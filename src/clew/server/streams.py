@@ -49,8 +49,8 @@ async def respond(parts: Stream) -> Response:
 
 
 async def _rest(first: bytes, second: bytes, chunks: Stream) -> Stream:
-    """Yield all chunks of a stream: `first`, `second`, then the others. If an error occurs while the others are made,
-    it is yielded as a last record, because the status code has been sent already."""
+    """Yield the body of a streamed response: `first` and `second`, which are ready, the other chunks, and a record that
+    marks the end. If making a chunk fails, yield a record with the error, as the status code was sent already."""
     async with aclosing(chunks):
         yield first
         yield second

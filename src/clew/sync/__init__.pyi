@@ -793,8 +793,9 @@ class Session:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
-        """Go on with work that was stopped. `answer` answers the question that the work waits for; for several
-        questions, give a dict by question id. A `prompt`, if given, is asked too; with a `prompt_id`, only once.
+        """Go on with work that was stopped, and then ask the `prompt`, if given. `answer` answers the question that the
+        work waits for; for several questions, give a dict by question id. A prompt whose `prompt_id` is on record
+        already is not asked again: the session goes on with it or returns its answer.
 
         `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted. A
         provider's session refuses `answer` and `max_turns`."""
@@ -809,7 +810,8 @@ class Session:
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> RunResult:
         """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds. With a `prompt_id` the
-        prompt is asked only once on its thread. `run` and `send` are two names for the same method."""
+        prompt is asked only once: if the id is given again, the session goes on with that prompt or returns its answer.
+        `run` and `send` are two names for the same method."""
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> RunResult:
         """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds.
@@ -819,7 +821,7 @@ class Session:
 
     @property
     def session_id(self) -> str:
-        """The id of the thread that holds this session, as in `thread_id`."""
+        """The id of the thread that holds this session. The same as `thread_id`."""
 
     def stream(
         self,
@@ -894,19 +896,19 @@ class Thread:
         new_id: str | None = None,
         progress: Progress | None = None,
     ) -> Head:
-        """Copy one thread to another store or another namespace (part) of a store, under another key or id if wanted, and
-        return the head of the copy.
+        """Copy one thread to another store, to another namespace (part) of a store, or to another id, and return the head
+        of the copy.
 
         The copy gets the id `new_id`, by default the same id. Its entries and their times do not change.
 
-        - **Hidden until complete.** The copy is written in parts; its last frame makes it visible. Of two copies with the same
-          id that are written at once, at most one is completed; the other raises `Conflict`.
+        - **Hidden until complete.** The copy is written in parts; its last frame makes it visible. Of two copies with the
+          same id that are written at once, at most one is completed; the other raises `Conflict`.
         - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
           copy whose source has grown since is brought up to date. Any other thread of that id raises `Conflict`.
-        - **Verified.** Before the copy becomes visible it is read back, all but its last frame, and its entries must add up
-          to the same state as those of the source. The last frame is read back afterwards.
-        - **Encrypted again** if the target has another key: reading the copy does not need the old key, and a target with a
-          key holds no plain frame.
+        - **Verified.** Before the copy becomes visible it is read back, all but its last frame, and its entries must give
+          the same state as those of the source. The last frame is read back afterwards.
+        - **Encrypted again** if the target has another encryption key: reading the copy does not need the source's key. In
+          a target with a key, no frame is left unencrypted.
 
         A thread that is being worked on is copied as it was when the copy began. Leases are never copied: a running thread
         is interrupted in the copy. `progress` is called with the number of frames copied so far and the number of all

@@ -70,9 +70,9 @@ def blocking(value: Any) -> Any:
 
 
 def is_turned(value: Any) -> bool:
-    """Return whether a value of `clew` needs a blocking form. That is so for the classes whose objects can be used
-    only on an event loop (`ASYNC_CLASSES`) and their subclasses, for an async function, and for a function that returns
-    an object of one of these classes."""
+    """Return whether `clew.sync` needs a blocking form (one that is used without `await`) of a value of `clew`. That is
+    so for an async function, for the classes whose objects can be used only on an event loop (`ASYNC_CLASSES`) and
+    their subclasses, and for a function that returns an object of one of these classes."""
     if isinstance(value, type):
         return issubclass(value, ASYNC_CLASSES)
     if not inspect.isroutine(value):

@@ -85,8 +85,8 @@ class _Operation:
         self._error: BaseException | None = None
 
     def start(self, portal: _Portal) -> None:
-        """Begin to run the function, in an asyncio task of its own on the event loop of `portal`. Must be called in the
-        OS thread of that event loop."""
+        """Begin to run the function that this object was made for, in an asyncio task of its own on the event loop of
+        `portal`. Must be called in the OS thread of that event loop."""
         self._task = portal.loop.create_task(self._run(), context=self._context)
         portal.running.add(self._task)
         self._task.add_done_callback(functools.partial(self._settle, portal))

@@ -66,10 +66,10 @@ def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]
 
 
 def _check_places(thread_id: str, new: Checkpoint) -> None:
-    """Raise `InvalidInput` if the state `new` refers to messages by places (indices in its history) that the history
-    lacks.
+    """Raise `InvalidInput` if the state `new` names messages by indices that its history does not have: as messages
+    that the model sees or has seen, or as the response of the open turn.
 
-    A state made by hand may do so.
+    A state that was put together by hand, and not by `fold`, may do so.
     """
     ranges = [*new.view, *(part for mark in new.marks for part in mark)]
     if not new.marks or new.open_message >= len(new.history) or any(stop > len(new.history) for _, stop in ranges):
@@ -80,7 +80,8 @@ def _check_places(thread_id: str, new: Checkpoint) -> None:
 
 
 class _Draft:
-    """The entries that `difference` has found so far, and the state that they lead to."""
+    """Collects entries that turn the state `start` of a thread into another state. Also computes the state to which the
+    entries so far lead."""
 
     def __init__(self, start: Checkpoint) -> None:
         self.entries: list[Logged] = []
@@ -109,8 +110,8 @@ def _start(old: Checkpoint, new: Checkpoint) -> list[Logged]:
 
 
 def _conversation(draft: _Draft, old: Checkpoint, new: Checkpoint) -> None:
-    """Add entries to the draft for the messages and facts that are new in `new`. A fact is a value that holds from a
-    turn on.
+    """Add entries for the messages and facts that are new in `new` to `draft`, which collects the entries that lead
+    from the state `old` to the state `new`. A fact is a value that holds from a turn on.
 
     If `old` has messages that `new` lacks, an entry that takes the thread back (a rewind) comes first. A turn's facts
     are added before the next turn begins, so that a later rewind undoes them together with their turn.
@@ -156,10 +157,10 @@ def _id(fact: Fact) -> tuple[int, Kind, str]:
 
 
 def _facts(draft: _Draft, coming: list[Fact]) -> list[Fact]:
-    """Add entries to the draft for those facts in `coming` that belong to the draft's last turn, and return the other
-    facts.
+    """Add entries to the draft, the list of entries to be saved, for those facts in `coming` that belong to the last
+    turn that the draft has reached. Return the facts of other turns.
 
-    A fact is a value that holds from a turn on. `coming` are the facts that have not been added yet.
+    A fact is a value that holds from a turn on. `coming` are the facts that the draft does not have yet.
     """
     turn = draft.turns
     draft.add(*(_setting(fact) for fact in coming if fact.turn == turn))
@@ -181,8 +182,8 @@ def _setting(fact: Fact) -> Logged:
 
 
 def _calls(draft: _Draft, new: Checkpoint) -> None:
-    """Add entries to the draft for what `new` has and the draft lacks: intents (records that a call or a step is about
-    to run), outcomes of steps, and results of tool calls.
+    """Add to the draft, the list of entries that are to lead to the state `new`, the entries about tool calls that it
+    still lacks: intents (records that a call or a step is about to run), outcomes of steps, and results of calls.
 
     A step is a section of a tool's code whose outcome is recorded by itself. Only the last turn is looked at, and only
     while its calls are not all done.
@@ -225,9 +226,9 @@ def _spend(old: Checkpoint, new: Checkpoint) -> list[Logged]:
 
 
 def _lost(kept: Checkpoint, new: Checkpoint) -> Iterator[str]:
-    """Yield the name of each field of `new` that would be lost, because `kept`, the state after saving, has another
-    value in that field. Some names come with a reason. It does not count as lost if `kept` has more messages in its
-    history or more spend."""
+    """Yield the name of each field of `new`, a state to be saved, that saving would not keep, because `kept`, the state
+    after saving, has another value in that field. Some names come with a reason. That `kept` has more messages in its
+    history, or larger amounts spent, is no loss."""
     if not new.messages and new.history and not _is_part(new.history, kept.history):
         yield "history, as view= says that the model sees nothing of it (view=((0, len(history)),) is all of it)"
     elif not _same(kept.messages, new.messages):

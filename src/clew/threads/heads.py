@@ -100,7 +100,7 @@ _OWN = "clew:"
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether a thread id or the name of a tag is reserved for Clew's own use."""
+    """Return whether a thread id or the name of a tag begins with `clew:`, which is reserved for Clew's own use."""
     return name.startswith(_OWN)
 
 
@@ -157,9 +157,9 @@ async def listed(checkpointer: Checkpointer, query: HeadQuery = HeadQuery()) -> 
 
 
 async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[Head]:
-    """Yield all heads that match the query, read from the store page by page. The query's `limit` does not end the
-    listing, because the caller skips some heads and stops when it has enough. A `limit` larger than `_PAGE` is used as
-    the size of a page."""
+    """Yield all heads that match the query. If the query has a `limit`, they are read from the store in pages of that
+    size, but at least `_PAGE`. The `limit` does not end the listing, because the caller skips some heads and stops when
+    it has enough."""
     if query.limit is not None:
         query = msgspec.structs.replace(query, limit=max(query.limit, _PAGE))
     while True:

@@ -226,8 +226,8 @@ def provably_dead(owner: Owner) -> bool:
     """Return True only if it is certain that the process `owner` no longer runs.
 
     That can be certain only if the process was started in this machine's current boot, in the same pid namespace. For
-    any other process the result is False. So it is if a process with the same pid runs and the start time in `owner`
-    is empty, because the operating system did not tell it.
+    any other process the result is False. It is False too if a process with the same pid runs, and the operating system
+    did not tell the start time of one of the two.
     """
     if not owner.boot or owner.boot != boot():
         return False

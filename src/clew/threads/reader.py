@@ -58,8 +58,8 @@ __all__ = [
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A thread as it is in the store: its head, its state, and the sizes that decide when its whole state is next
-    written to its log."""
+    """A thread as it is in the store: its head, its state, and sizes of its log. By the sizes a writer decides when to
+    write the whole state to the log again, so that readers can start there."""
 
     head: Head
     state: Checkpoint = EMPTY
@@ -117,8 +117,8 @@ async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
 async def catch_up(checkpointer: Checkpointer, loaded: Loaded) -> Loaded:
     """Read what was appended to a thread after it was loaded, and return the thread as it is now.
 
-    Reads only the new frames. Reads the thread anew if it was deleted and made again, or if its whole state was written
-    to its log since (a folded state), because then reading can start there.
+    Usually reads only the new frames. Reads the thread anew if it was deleted and made again, or if one of the new
+    frames holds the thread's whole state (a folded state), because reading can then start at that frame.
     """
     thread_id = loaded.head.thread_id
     head = await checkpointer.head(thread_id)
@@ -192,8 +192,8 @@ class _Replay:
         """Decode the next frames, which are given as bytes, and add their entries to the state. Empties the list
         `data`.
 
-        Once a frame lacks blobs, all following frames wait for it, so that the blobs of all of them are fetched
-        together.
+        If a frame refers to blobs that must be fetched first, it and all frames after it in `data` are added only at
+        the end, so that the blobs of all of them are fetched together.
         """
         lacking: list[IncompleteFrame] = []
         waiting: list[list[Logged]] = []
@@ -249,7 +249,8 @@ blobs (such as file snapshots) have in another store."""
 
 
 class _Start(TypedDict):
-    """Where to start to read a log: the number of the frame, and the digest of the one before it if it is known."""
+    """Where to start to read a log: `start` is the number of the first frame to read, and `previous` the digest of the
+    frame before it, or None if that digest is not known."""
 
     start: int
     previous: bytes | None

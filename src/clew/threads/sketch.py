@@ -37,9 +37,10 @@ async def sketch_of(source: Source, thread_id: str) -> tuple[Checkpoint, Head]:
 
 
 async def state_up_to(source: Source, head: Head, sketch: Checkpoint, turn: int) -> Checkpoint:
-    """Return the state of the thread with this head, with all messages that the model saw up to the end of this turn.
-    All later messages are empty ones, so that an early turn of a long thread takes little memory. `sketch` is the state
-    of the thread with all messages empty, as `sketch_at` returns it."""
+    """Return the state of the thread with this head, with the messages in its history up to the last one that the model
+    saw by the end of turn `turn`. The messages after that one are replaced by empty ones, so that an early turn of a
+    long thread takes little memory. `sketch` is the state of the thread with all messages empty, as `sketch_at` returns
+    it."""
     at = fold([Rewound(turn=turn)], sketch)
     reached = max((stop for ranges in (at.view, *at.marks) for _, stop in ranges), default=0)
     found = [message async for _, message in messages_at(source, head, ((0, reached),))]
@@ -93,8 +94,8 @@ def without(ranges: Ranges, others: Ranges) -> Ranges:
 
 
 def _ascending(ranges: Ranges) -> list[list[tuple[int, int]]]:
-    """Split these ranges, in their order, into groups in which each range begins where the one before it ends, or
-    later."""
+    """Split these ranges (start, stop) of message indices into groups, without changing their order. A new group begins
+    at each range that starts before the end of the range in front of it."""
     groups: list[list[tuple[int, int]]] = []
     for one in ranges:
         if groups and one[0] >= groups[-1][-1][1]:
@@ -105,8 +106,8 @@ def _ascending(ranges: Ranges) -> list[list[tuple[int, int]]]:
 
 
 class _Places(MessageRoles):
-    """A thread's history for which nothing but the roles of the messages is kept. Each message that is added to it is
-    also put into the list `found`, with its index in the history, for a caller that needs only some messages."""
+    """A list of a thread's messages that saves memory: it keeps only the role of each. Each message that is added is
+    also put, whole and with its index, into the list `found`, from which the caller takes those that it needs."""
 
     __slots__ = ("_found",)
 

@@ -55,8 +55,8 @@ class Predecessor(msgspec.Struct, frozen=True):
 
     @classmethod
     def recorded(cls, thread_id: str, state: Checkpoint) -> Predecessor | None:
-        """Return the process from which an earlier holder took the thread over, if it may still be at work according to
-        the thread's state; otherwise None.
+        """Return the predecessor that the thread's state names, or None if it names none. It is a process from which an
+        earlier holder took the thread over, and which may still be at work.
 
         Nobody here knows how much of the lease of that process is left, because clocks of other machines are not
         trusted. So its lease is assumed to end a whole `LEASE_TIME` (30 seconds) from now.
@@ -83,7 +83,8 @@ class Predecessor(msgspec.Struct, frozen=True):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the lease of this predecessor, the process from which the thread was taken over, must have ended."""
+        """Whether, by this machine's clock, the lease of this predecessor, the process from which the thread was taken
+        over, must have ended by now."""
         return time.monotonic() >= self.ends
 
     async def outwait(self) -> bool:
@@ -103,8 +104,9 @@ class Predecessor(msgspec.Struct, frozen=True):
 
 
 class _Held(Protocol):
-    """The part of an open `Thread` that `until_lost` needs, to stop its block once another process has taken the thread
-    over: whether that is known (`lost`), and functions to call as soon as it is (`on_lost`)."""
+    """The part of an open `Thread` that `until_lost` needs, to stop the code in its `with` block once another process
+    has taken the thread over. From then on `lost` is the error; the functions in `on_lost` are called at that
+    moment."""
 
     @property
     def lost(self) -> LeaseLost | None: ...
@@ -116,8 +118,9 @@ class _Held(Protocol):
 
 
 class _Leased(Protocol):
-    """The part of an open `Thread` that `until_cut_off` needs, to stop its block once the lease has ended because the
-    store was unreachable: how long the lease lasts, and since when the store has been unreachable."""
+    """What the function `until_cut_off` needs of an open `Thread`. That function stops a block of code once the lease
+    has ended because the store could not be reached. So it has to know how long the lease lasts, and since when the
+    store has been unreachable."""
 
     @property
     def thread_id(self) -> str: ...

@@ -484,8 +484,8 @@ class Thread:
 
 
 def _is_barrier(entry: Logged) -> bool:
-    """Return whether this entry must be durable before the next action starts, such as the record that a tool is about
-    to run before the tool runs."""
+    """Return whether the next action has to wait until this entry is durable. For example, a tool runs only once the
+    record that it is about to run is durable."""
     if isinstance(entry, MessageAdded):
         return isinstance(entry.message, Assistant)
     return isinstance(

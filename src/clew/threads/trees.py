@@ -1,7 +1,7 @@
 """Keep trees of blobs, such as file snapshots, from gc until a thread names them, and copy them to another store.
 
-A tree is a blob that points at other blobs. To touch a blob is to renew the time in the store after which gc may delete
-it.
+A tree is a blob that points at other blobs. gc deletes only blobs that were not used for some time. To touch a blob is
+to set the time of its last use, which the store keeps, to now.
 """
 
 from __future__ import annotations

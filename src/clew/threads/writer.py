@@ -152,10 +152,11 @@ class LogWriter:
                 raise cancelled
 
     async def _write(self) -> None:
-        """Make one append of all accepted entries, or, if an earlier append is unconfirmed, send that one again.
+        """Append all entries that `accept` has taken in and that are not written yet. If it is not known whether the
+        append before took effect, send that one again instead.
 
-        Without entries, append the head alone. Does nothing if the entries are dropped before it starts. Raises
-        `LeaseLost` if another process has taken over.
+        Without entries, append the head alone. Writes nothing if `drop` discards the entries before they are sent.
+        Raises `LeaseLost` if another process has taken over.
         """
         cancelled: asyncio.CancelledError | None = None
         began = time.monotonic()
@@ -206,7 +207,8 @@ class LogWriter:
                 raise cancelled
 
     def drop(self) -> None:
-        """Discard all entries that were accepted and are not being sent yet. Nothing more is written by this writer."""
+        """Discard all entries that were accepted and are not in an append that is already under way. After that append,
+        this writer writes nothing more."""
         self._buffer = []
         self._unsettled = None
         self._dropped = True
@@ -393,7 +395,8 @@ class Round:
         return turn
 
     def _work_through(self) -> None:
-        """Run all functions collected so far, and finish the future of each.
+        """Run all functions that were given to `join` since the last time, and finish the future that it returned for
+        each: with None, or with the error that the function raised.
 
         A signal may cancel a future while its function runs. Then the result is dropped, and the other functions still
         run.
@@ -445,8 +448,8 @@ Every reader reads so few bytes quickly.
 
 
 class LogSize(msgspec.Struct, frozen=True, gc=False):
-    """Sizes in bytes that decide when to write a thread's whole state (the folded state) to its log, so that readers
-    can start there."""
+    """Sizes in bytes of a thread's log and of its whole state, by which `may_pay` and `pays` decide when to write that
+    state (the folded state) to the log, so that readers can start there."""
 
     since: int = 0
     """Bytes of the frames after the newest folded state in the log."""
@@ -461,19 +464,20 @@ class LogSize(msgspec.Struct, frozen=True, gc=False):
     def grown(self, size: int, kept: float) -> LogSize:
         """Return the sizes of the log and its state after one more frame of `size` bytes.
 
-        `kept` is the share of the frame, from 0 to 1, whose content stays in the state.
+        `kept` is how much of the frame adds to the thread's state: 1 if all of its content does, 0 if nothing does.
         """
         return LogSize(self.since + size, self.snapshot, self.kept + size * kept)
 
     def may_pay(self) -> bool:
-        """Return whether writing the thread's whole state to the log now may be worth its size, because readers can
-        start there.
+        """Return whether it may be worth writing the thread's whole state to the log now. The state takes space there,
+        but readers can start at it and skip all frames before it.
 
-        This is a cheap guess, because encoding a large state to find out is expensive.
+        This is a cheap guess, because encoding a large state to learn its size is expensive. When it is encoded, `pays`
+        decides.
         """
         return self.since > LEAST and self.pays(max(self.snapshot, self.kept / 2))
 
     def pays(self, snapshot: float) -> bool:
-        """Return whether writing the thread's whole state to the log is worth it, if the state has `snapshot` bytes
-        when it is encoded."""
+        """Return whether to write the thread's whole state, `snapshot` bytes when encoded, to the log: whether readers
+        who start there can skip more than 4 times its size in frames, or 32 times if it has more than 4 MiB."""
         return self.since > snapshot * (RATIO if snapshot <= LARGE else LARGE_RATIO)

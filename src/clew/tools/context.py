@@ -85,8 +85,8 @@ class ToolContext:
         return self._stop.is_set() or (self._above is not None and self._above.cancelled)
 
     def cancel(self) -> None:
-        """Set `cancelled` to True: the call was given up. From then on, `step` raises `OutcomeUnknown` instead of
-        running a new step, and `interrupt` instead of asking a new question."""
+        """Set `cancelled` to True: the call was given up. From then on, `step` runs no new step and `interrupt` asks no
+        new question; both raise `OutcomeUnknown`."""
         self._stop.set()
 
     @property
@@ -422,7 +422,8 @@ class MemoryJournal:
     lasting record."""
 
     def __init__(self, answers: Sequence[Any] = ()) -> None:
-        """`answers` are the answers to the questions that the tool will ask, in order."""
+        """`answers` are the answers to the questions that the tool will ask a person (`ctx.interrupt`), in the order of
+        the questions."""
         self.outcomes: dict[str, Any] = {answer_key(number): answer for number, answer in enumerate(answers)}
         self.intents: list[str] = []
 

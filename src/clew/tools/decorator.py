@@ -89,8 +89,8 @@ class Tool(Generic[P, R]):
 
     @property
     def digest(self) -> str:
-        """The blake3 hash of the tool's name, description, schema and effect. It is recorded, so that a resumed thread
-        notices when a tool has changed."""
+        """The blake3 hash of the tool's name, description, schema and `effect` (what may happen if a call is run
+        again). It is recorded, so that a resumed thread notices when a tool has changed."""
         told = [self.name, self.description, self.schema, self.effect]
         return blake3(msgspec.json.encode(told, order="deterministic")).hexdigest()
 
@@ -188,7 +188,7 @@ _OPTIONS = frozenset(
 
 def as_tool(fn: AnyTool | Callable[..., Any]) -> AnyTool:
     """Return a tool unchanged, or make a tool of a function. `Agent(tools=[…])` does this with each element. Raises
-    `InvalidInput` if that is not possible."""
+    `InvalidInput` if no tool can be made of it, and for a tool that is a method without its instance."""
     if not isinstance(fn, Tool):
         return _make(fn, _callers_names())
     if fn.unbound:

@@ -41,8 +41,8 @@ class _Parameter(msgspec.Struct, frozen=True):
 
 
 class Parameters:
-    """The parameters of a tool. `schema` is the JSON schema of an object with all of them; `decode` converts a model's
-    arguments."""
+    """The parameters of a tool. `schema` is the JSON schema of an object with all of them. `decode` checks the
+    arguments that a model gave, and converts them to the types that the tool's function declares."""
 
     def __init__(
         self,
@@ -105,8 +105,9 @@ class Parameters:
         return {**left_out, **values}
 
     def bind(self, values: Mapping[str, Any], ctx: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and the keyword arguments with which to call the function. `values` are the arguments
-        as `decode` returned them. `ctx` is passed if the function takes a context."""
+        """Return the positional and the keyword arguments with which to call the tool's function. `values` are the
+        model's arguments, as `decode` returned them. `ctx` is the tool context (the object by which a tool reaches its
+        run), and is passed only if the function has a parameter for it."""
         args: list[Any] = [ctx] if self._context_positional else []
         kwargs = dict(values)
         for name, parameter in self._known.items():

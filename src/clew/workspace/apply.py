@@ -97,9 +97,9 @@ class _Restorer:
         return await self.pool.run(work, self._loop)
 
     async def _load(self, batch: Sequence[FileWork]) -> Sequence[Sequence[bytes]]:
-        """Fetch and unpack the data of each file of a batch. Returns a list of pieces (bytes) for each file, in the
-        order of the batch. A large file is alone in its batch and is fetched while it is written: for it, returns an
-        empty sequence."""
+        """Fetch and unpack the data of a batch of files. Returns for each file, in the order of the batch, its data as
+        a list of pieces (bytes). A large file is alone in its batch and is fetched while it is written: for it, returns
+        an empty sequence."""
         if not batch or _is_large(batch[0]):
             return ()
         packed = await fetch(self._checkpointer, {digest for work in batch for digest in work.item.leaves})

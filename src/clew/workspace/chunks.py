@@ -54,9 +54,10 @@ machine code, and in 30 to 150 KiB of prose, source code and numbers."""
 
 
 def chunks(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
-    """Cut the data of a file into chunks and yield them in order. `size` is the number of bytes of data. `read(count)`
-    returns the next bytes of data: exactly `count`, or fewer at the end. At most one chunk and the bytes that may
-    belong to the next one are in memory."""
+    """Cut the data of a file into chunks and yield them in order. Up to 1 MiB is one chunk; in a larger file the
+    content decides where to cut. `size` is the number of bytes of data. `read(count)` returns the next bytes of data:
+    exactly `count`, or fewer at the end. At most one chunk and the bytes that may belong to the next one are in
+    memory."""
     if size <= ONE_CHUNK:
         if data := read(size):
             yield data

@@ -46,7 +46,8 @@ class Folders:
     """Opens folders below one root folder, and keeps one of them open at a time. It must be used by one OS thread only."""
 
     def __init__(self, root: int) -> None:
-        """`root` is a descriptor of the root folder. It stays open until the caller closes it."""
+        """`root` is a descriptor of the folder to which all paths are relative. This object never closes it: the caller
+        does, when this object is not used any more."""
         self._root = root
         self._path = b""
         self._fd = root

@@ -75,10 +75,10 @@ class Rules:
 def read_rules(above: Rules | None, place: str, folder: bytes, fd: int) -> Rules | None:
     """Read the `.clewignore` of a folder. Returns the folder's rules, which include `above`, the rules of the folders
     above it. Returns `above` alone if the file is empty or cannot be used. `place` is the full path of the folder,
-    `folder` its path from the root, and `fd` its descriptor, negative if it is not open.
+    `folder` its path relative to the workspace, and `fd` its descriptor, negative if it is not open.
 
     A `.clewignore` that is not a regular file or has more than 1 MiB is not used. As in git, a line that is not a
-    pattern is skipped. So are all lines after the first 5,000 patterns. Each of these cases logs a warning.
+    pattern is skipped. All lines after the first 5,000 patterns are skipped too. Each of these cases logs a warning.
     """
     text = _read(place, fd)
     if not text:

@@ -89,8 +89,8 @@ class Outbox:
         self._wait()
 
     def cancel(self) -> None:
-        """End the wait of the OS thread that fills this outbox, if it is waiting for a batch to be stored: the wait
-        raises `Stopped`. The event loop calls this after a failure or a cancellation."""
+        """If an OS thread that adds blobs to this outbox waits for a batch of blobs to be stored, end its wait: it gets
+        the error `Stopped`. The event loop calls this after a failure or a cancellation."""
         if self._under_way is not None:
             self._under_way.cancel()
 
@@ -149,9 +149,10 @@ class Reader:
         return Content(node, "", self._fact(seen, facts, began))
 
     def _read_file(self, path: bytes, seen: Fact, dev: int, outbox: Outbox) -> Content:
-        """Read a file once, and put its chunks (parts of the file) into the outbox to be stored. `seen` are the facts
-        that the walk over the workspace saw, such as name, size and times, and `dev` is the device on which the file
-        was. If the file changed since it was opened, the result names the problem: the text `CHANGED`."""
+        """Read a file once, and put its chunks (parts of the file) into the outbox to be stored. Returns how the
+        snapshot lists the file. `seen` are the facts that the walk over the workspace saw, such as name, size and
+        times, and `dev` is the device on which the file was. The result has a `problem` if the file changed while it
+        was read, is too large, or is no longer a regular file; in the last two cases the snapshot leaves it out."""
         began = time.time_ns()
         fd = self._root.open(path, _FILE)
         try:
@@ -190,8 +191,8 @@ class Reader:
     ) -> tuple[bytes, list[str], int]:
         """Read a file's data and put its chunks (parts of the file) into the outbox to be stored. `size` is the size of
         the file, `data_size` the size without holes, and `extents` says where the data lies, or is None for a file
-        without holes. Returns the bytes to keep inline (empty for a file that has chunks), the digests of the chunks,
-        and how many bytes were read."""
+        without holes. Returns the content of a file of at most 512 bytes (`INLINE`), which has no chunks, or no bytes
+        for a larger one; the digests of the chunks; and how many bytes were read."""
         if size <= INLINE:
             inline = _read_all(fd, size)
             return inline, [], len(inline)
@@ -302,9 +303,9 @@ class Threads:
         """Run these functions at the same time, each on an OS thread, and return their results in order. Meanwhile
         `tick`, if given, is called about every tenth of a second.
 
-        After a failure or a cancellation, the method `go_on` raises `Stopped` in each function that calls it, and
-        `let_go` is called to release functions that wait for something else. Once all functions have ended, the failure
-        or the cancellation is raised.
+        If one function fails, or the caller is cancelled, the others are ended early: the method `go_on`, which they
+        call from time to time, raises `Stopped` in them, and `let_go` is called to wake those that wait for something
+        else. Once all have ended, the failure or the cancellation is raised.
         """
         loop = asyncio.get_running_loop()
         self.stop.clear()

@@ -285,10 +285,10 @@ class _Planner:
             self._pairs.append(_Pair(path, was.tree, "", was.node, replaced))
 
     def _look_for_names(self, pairs: list[_Pair], packed: dict[str, bytes]) -> None:
-        """Find the files with several names (hard links) in folders that do not differ between now and the snapshot to
-        restore. Remembers the first name and the further names of each. If the restore writes such a file anew because
-        of another folder, its further names have to be made again. `packed` has the blobs that list the folders, by
-        digest."""
+        """Find the files with several names (hard links) in the folders of `pairs`, which are the same now as in the
+        snapshot to restore. Remembers the first name and the further names of each. If the restore writes such a file
+        anew under its first name, its further names in these folders have to be made again. `packed` has the blobs that
+        list the folders, by digest."""
         for pair in pairs:
             found = self._items(pair.target, packed)
             self._count(pair.path, len(found))
@@ -402,8 +402,9 @@ def _upwards(path: bytes) -> list[bytes]:
 
 
 def _spare_shared_files(folders: Folders, plan: RestorePlan) -> None:
-    """Change the plan: files that have several names on the disk are written anew, instead of having their mode and
-    time set in place. So their other names keep the old mode and time."""
+    """Change the plan of a restore for files that were to get only a new mode and time, but have other names on the
+    disk too (hard links). Each is written anew, as a file of its own, so that the other names keep the old mode and
+    time."""
     touches = []
     for work in plan.touches:
         folder, name = split(work.path)

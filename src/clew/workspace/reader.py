@@ -70,8 +70,8 @@ class Bounds:
         self._names = 0
 
     def count(self, folder: bytes, names: int) -> None:
-        """Add `names`, the number of names in the folder with the path `folder`, to the sum. Raises `InvalidInput` if
-        the snapshot now has more names than the limit, or if the folder is too deep."""
+        """Count the `names` names that the snapshot has in the folder with the path `folder`. Raises `InvalidInput` if
+        this and all earlier calls have counted more names than the limit, or if the folder is too deep."""
         self._names += names
         if self._names > self._limits.names:
             raise InvalidInput(
@@ -84,7 +84,7 @@ class Bounds:
 
 
 class Item(NamedTuple):
-    """One name in a folder of a snapshot, with the digests of the blobs that hold its content."""
+    """A file, link or folder in a snapshot, with the digests of the blobs that hold its content."""
 
     node: Node
     tree: str = ""
@@ -182,9 +182,10 @@ def same_content(a: Item, b: Item) -> bool:
 
 
 def unpack_file(path: bytes, item: Item, packed: Mapping[str, bytes], keys: Keyring | None) -> list[bytes]:
-    """Return the data of a file, without holes, as a list of pieces. `packed` has the blobs of the file by digest, as
-    stored: not yet decompressed or decrypted. `keys` are the encryption keys of the store, None if it has none. Raises
-    `Corrupt` if the data does not have the length that the file's folder says. `path` names the file in the error."""
+    """Return the data of a file as a list of pieces, without the holes of a sparse file (ranges of zeros that are not
+    stored). `packed` has the blobs of the file by digest, as stored: not yet decompressed or decrypted. `keys` are the
+    encryption keys of the store, None if it has none. Raises `Corrupt` if the data does not have the length that the
+    file's folder says. `path` names the file in the error."""
     node = item.node
     assert isinstance(node, FileNode)  # noqa: S101 - for the type alone
     pieces = [unpack_blob(digest, packed[digest], keys) for digest in item.leaves] if item.leaves else [node.inline]
@@ -193,7 +194,8 @@ def unpack_file(path: bytes, item: Item, packed: Mapping[str, bytes], keys: Keyr
 
 
 def check_length(path: bytes, node: FileNode, length: int) -> None:
-    """Raise `Corrupt` unless `length` is the number of bytes of data that the file should have, as its folder says."""
+    """Raise `Corrupt` unless as much data is stored for the file at `path` as `node`, its description in the snapshot,
+    says. `length` is the number of bytes stored."""
     if length != data_size(node):
         raise Corrupt(
             f"{shown(path)!r} should have {data_size(node)} bytes of data by its folder, but {length} are stored. "
@@ -218,17 +220,18 @@ async def read_file(checkpointer: Checkpointer, path: bytes, item: Item) -> byte
 
 
 class Places:
-    """Finds the offsets in a sparse file at which its data belongs. `extents` are the parts of the file that hold data,
-    as offsets and lengths. Pass the data to `take` in pieces of any size, in order."""
+    """Finds the offsets in a sparse file (a file with holes) at which its data belongs. `extents` are the parts of the
+    file that hold data, as offsets and lengths. Pass the data to `take` in pieces of any size, in order: it yields each
+    part of a piece with its offset."""
 
     def __init__(self, extents: Iterable[tuple[int, int]]) -> None:
         self._extents = iter(extents)
         self._offset = self._room = 0
 
     def take(self, piece: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Take the next piece of data, and yield it as pairs of an offset in the file and the bytes that belong there.
-        There are several pairs if the piece goes on after a hole. Raises `Corrupt` if there is more data than the file
-        has room for."""
+        """Take the next piece of a sparse file's data, and yield it as pairs of an offset in the file and the bytes
+        that belong there. There are several pairs if the piece goes on after a hole, a stretch of the file that is not
+        stored. Raises `Corrupt` if there is more data than the file has room for."""
         left = memoryview(piece)
         while left:
             if not self._room:

@@ -112,9 +112,9 @@ async def _restore(place: Workspace, ref: Ref, progress: Progress | None, setuid
 
 
 def _elsewhere(workspace: Workspace, into: Path) -> Workspace:
-    """Return the folder `into` as a workspace of its own, with the same store, patterns and limits. Returns `workspace`
-    if it is the same folder. Raises `InvalidInput` if one folder lies in the other, or `into` lies in the store's own
-    files."""
+    """Return the folder `into` as a workspace of its own, with the same store, ignore patterns and limits. Returns
+    `workspace` if it is the same folder. Raises `InvalidInput` if one folder lies in the other, or `into` lies in the
+    store's own files."""
     there, here = os.path.realpath(into), os.path.realpath(workspace.path)
     if there == here:
         return workspace

@@ -79,10 +79,11 @@ class Root:
         return os.open(path, flags, dir_fd=self._fd) if len(path) < _LONGEST else self.open_strictly(path, flags)
 
     def open_strictly(self, path: bytes, flags: int) -> int:
-        """Open a path below the root one folder at a time, and return its descriptor. No folder on the way may be a
-        link; `flags`, which are as for `os.open`, say whether the path itself may be one. On a system that cannot open
-        a path relative to an open folder, such as Windows, links among the folders are followed. This is slower than
-        the method `open`. It is for paths that are too long for one step, and for files that may have been replaced."""
+        """Open a file or folder by its path in the workspace, one folder after the other, and return its descriptor. No
+        folder on the way may be a link; `flags`, as for `os.open`, say whether the last name may be one. On a system
+        such as Windows, which cannot open a path relative to an open folder, links among the folders are followed. This
+        is slower than the method `open`. It is for paths that are too long for one call of the system, and for files
+        that may have been replaced."""
         if not _BY_FD:
             return os.open(self.full(path), flags)
         with self._above(path) as (above, name):
@@ -117,7 +118,8 @@ class Root:
 
 
 class Folder:
-    """One folder that a walk over the workspace found, with its content."""
+    """A folder that a walk over the workspace found: its path, its ignore rules, facts such as the size of everything
+    in it, and those folders in it that the walk enters."""
 
     __slots__ = ("above", "dev", "facts", "folders", "ino", "name", "path", "rules")
 
@@ -134,7 +136,7 @@ class Folder:
         """The folders in this folder that are part of the walk, sorted by name."""
 
     def at(self, name: bytes) -> bytes:
-        """Return the path, from the root, of a name in this folder."""
+        """Return the path of the file or folder `name` in this folder, relative to the root of the workspace."""
         return self.path + b"/" + name if self.above is not None else name
 
 
@@ -385,8 +387,8 @@ def _drop(found: Scan, folder: Folder, reason: str | None) -> None:
 
 
 def _join_links(found: Scan) -> None:
-    """For each file that has several names (hard links), write the path of its first name into the facts (such as size
-    and times) that the walk noted for each of its names."""
+    """Note for each file with several names (hard links) that these are one file: write the path of its first name into
+    the facts (tuples with name, size, times and so on) that the walk over the workspace noted for all its names."""
     found.links = {key: names for key, names in found.links.items() if len(names) > 1}
     firsts: dict[Folder, dict[bytes, bytes]] = {}
     for names in found.links.values():

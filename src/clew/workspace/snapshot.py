@@ -289,7 +289,8 @@ def _is_another(content: Content, seen: Fact) -> bool:
 
 
 def _renamed(content: Content, name: bytes) -> Content:
-    """Return a copy of the result of reading a file, for another name (hard link) of the same file."""
+    """Return a copy of `content`, the result of reading a file, with `name` in place of the file's name. Used for a
+    further name (hard link) of the same file, so that the file is not read again."""
     if content.node is None or content.fact is None:
         return content
     return Content(msgspec.structs.replace(content.node, name=name), content.leaves, (name, *content.fact[1:]))
@@ -389,9 +390,9 @@ class SnapshotPlan:
         return self.records[self.found.folders[0]]
 
     def waiting(self) -> deque[list[tuple[Draft, Fact]]]:
-        """Return the files and links that have to be read. Each is a list of its names: mostly one, but a file may have
-        several (hard links). A name is given as the changed folder that it is in, and the facts (such as size and
-        times) that the walk over the workspace saw."""
+        """Return the files and links that have to be read. Each is a list with a pair for each of its names: mostly
+        one, but a file may have several (hard links). A pair is the changed folder that holds the name, and the facts
+        (name, size, times and so on) that the walk over the workspace saw."""
         groups: deque[list[tuple[Draft, Fact]]] = deque()
         linked: dict[bytes, list[tuple[Draft, Fact]]] = {}
         for draft in reversed(self.drafts):
@@ -460,9 +461,10 @@ def _known(last: Record) -> dict[Fact, Content]:
 
 
 def _without_content(node: Node) -> Node:
-    """Return a node (a name in a folder) without inline content or link target. The cache of an encrypted store holds
-    such nodes, because content must not lie outside the store unencrypted. These small files and links are read again
-    by the next snapshot."""
+    """Return a copy of a node (the entry of a file, link or folder in a snapshot) without the content of a small file
+    or the target of a link, which otherwise stand in the node itself. An encrypted store's cache of the last snapshot
+    holds such copies, because content must not lie unencrypted outside the store. The next snapshot reads these files
+    and links again."""
     if isinstance(node, LinkNode):
         return msgspec.structs.replace(node, target=b"")
     return msgspec.structs.replace(node, inline=b"") if isinstance(node, FileNode) and node.inline else node

@@ -85,9 +85,9 @@ class StatCache(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    """A workspace's cache (what its last snapshot saw) as it is saved in a file. `boot` identifies the run of the
-    machine, from start to shutdown, for which the cache is valid. `whose` names the folder, the store and the
-    encryption key that the cache belongs to."""
+    """The content of the file in which a workspace's cache is saved. `cache` says what the last snapshot saw of each
+    file, so that unchanged files are not read again. `boot` identifies the run of the machine, from start to shutdown,
+    for which it is valid. `whose` identifies the folder, the store and the encryption key that it belongs to."""
 
     boot: str
     whose: bytes
@@ -160,9 +160,9 @@ def load(root: str, checkpointer: Checkpointer) -> StatCache:
 
 
 def save(root: str, checkpointer: Checkpointer, cache: StatCache) -> None:
-    """Save `cache`, which says what the last snapshot of a workspace saw, for the next process, whole or not at all.
-    `root` is the workspace's folder, and `checkpointer` the store of the snapshot. If that fails, no error is raised:
-    the next snapshot only has to read more files."""
+    """Save `cache`, which says what the last snapshot of a workspace saw, in a file for the next process. `root` is the
+    workspace's folder, and `checkpointer` the store that has the snapshot. The file is written whole or not at all. A
+    failure raises no error: the next snapshot then only has to read more files."""
     path = _path(root, checkpointer)
     if path is None or not boot():
         return

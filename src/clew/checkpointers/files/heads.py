@@ -124,9 +124,9 @@ class HeadFiles:
         return {}
 
     def _keep(self, known: dict[str, _Known], learned: int) -> None:
-        """Write `known`, the remembered heads, to the cache file if it is worth it. That is if, since the file was last
-        written, at least 32 heads and at least a sixteenth of all heads in `known` had to be read from threads' own
-        files. `learned` is how many this listing has read from there. Errors of the file system are ignored."""
+        """Write `known`, the remembered heads, to the cache file, unless too little is new: since the file was last
+        written, fewer than 32 heads, or less than a sixteenth of those in `known`, were read from threads' own files.
+        `learned` is how many of them the current call of `all` has read. Errors of the file system are ignored."""
         self._learned += learned
         if self._learned < max(_WORTH_KEEPING, len(known) // 16):
             return

@@ -30,11 +30,12 @@ class Call:
 
 
 class FileLocks:
-    """Locks files for the calls of one store, each for at most `seconds` without progress.
+    """Locks files for the calls of one store. A call that waits for a lock fails after `seconds` without progress.
 
-    The time counts from when a call was made, so that a call that waited in a queue has less of it left, and calls that
-    wait for the same lock end together. A file that was written to lately shows progress: whoever holds its lock is
-    alive. So a call ends when `seconds` have passed both since it was made and since the file was written to.
+    The time counts from when the call was made, so that a call that waited in a queue has less of it left, and calls
+    that wait for the same lock fail together. A file that was written to lately shows progress: whoever holds its lock
+    is alive. So a call raises `Unavailable` when `seconds` have passed both since it was made and since the file was
+    written to.
 
     A call waits for a few milliseconds on its OS thread. After that it raises `PutOff`, which means that the call is to
     be tried again later. Meanwhile the OS thread is free for calls that need no lock, or a lock on another file.

@@ -106,8 +106,8 @@ class Log:
         return _decode_head(self._head) if self.end else None
 
     def refresh(self, fd: int) -> int:
-        """Find the records (one for each append) that were added to the file since the last call. Returns the size of
-        the file in bytes. Raises `Corrupt` if the file is damaged.
+        """Look for records (one for each append) that were added to the thread's file since the last call, and remember
+        where they are. Returns the size of the file in bytes. Raises `Corrupt` if the file is damaged.
 
         The caller holds the file's lock. An incomplete record at the end, left by a crash, is not changed, and counts
         in the size.
@@ -452,8 +452,8 @@ def _has_gaps(data: bytes, offset: int, header: Header | None) -> bool:
 
 
 def _places(data: bytes) -> Iterator[int]:
-    """Yield each offset in these bytes at which the magic bytes are found with which every record (one append in a
-    thread's file) begins."""
+    """Yield each offset in `data` at which a record (one append in a thread's file) may begin: where the magic bytes
+    are with which every record begins."""
     place = data.find(envelope.MAGIC)
     while place >= 0:
         yield place

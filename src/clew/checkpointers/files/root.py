@@ -1,14 +1,14 @@
-"""Creates and checks the folder of a file store, and the folders of its namespaces in it, so that they survive a power cut.
-This is what the folder holds (a blake3 is a hash in hex, `ab` are its first two letters):
+"""Creates and checks the folder of a file store, and the folders of its namespaces in it, so that they survive a power
+cut. This is what the folder holds (a blake3 is a hash in hex, `ab` are its first two letters):
 
 clew-store              "clew-store 1": marks the folder as a store, and names its format
-clew-store.reserve      takes up room, which a deletion on a full disk may use
+clew-store.reserve      keeps some disk space, which is freed if a thread is to be deleted on a full disk
 <blake3 of namespace>/
     namespace           the name of the namespace, for people
-    threads/ab/<blake3 of id>
-    blobs/ab/<digest>
-    blobs.lock
-    heads.cache
+    threads/ab/<blake3 of id>   the log of a thread, with its head
+    blobs/ab/<digest>   a blob
+    blobs.lock          locked while a blob is put in place, touched or deleted
+    heads.cache         heads of threads from the last listing, to make the next one faster
 """
 
 from __future__ import annotations

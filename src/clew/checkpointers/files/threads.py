@@ -114,8 +114,8 @@ class ThreadFiles:
             return log.refs(fd)
 
     def delete(self, thread_id: str, ask: Callable[[], bool] | None = None) -> None:
-        """Delete a thread. `ask` returns whether nobody waits for the deletion any more; if so, this deletes nothing
-        and raises `Unavailable`."""
+        """Delete a thread; do nothing if it does not exist. If `ask` is given and returns True, the caller has stopped
+        waiting for the deletion: then nothing is deleted, and `Unavailable` is raised."""
         key = thread_key(thread_id)
         path = self.path(key)
         with self.opened(key, shared=False) as fd:
@@ -183,10 +183,10 @@ class ThreadFiles:
 
 
 def _holds_already(fd: int, log: Log, thread_id: str, frames: Sequence[bytes], at: int, head: Head) -> bool:
-    """Return True if the log already holds the frames of this append at position `at`, and False if they must be
-    written now. `fd` is the open file of the log. Raises `Conflict` if the log has another `log_id` than `head`, or
-    does not have exactly `at` frames. If the thread does not exist, raises `Conflict` unless `at` is 0 and there are
-    frames."""
+    """Return True if the log already holds exactly these frames from position `at` on, because the same append was made
+    before. Return False if they must be written now: the log has `at` frames, or the thread does not exist, `at` is 0
+    and there are frames. Otherwise, or if the log has another `log_id` than `head`, raises `Conflict`. `fd` is the open
+    file of the log."""
     if not log.end:
         if at > 0 or not frames:
             raise Conflict(thread_id, NO_THREAD)

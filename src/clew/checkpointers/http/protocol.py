@@ -209,8 +209,9 @@ class RecordReader:
         self._failing = False
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the stream. Raises `Broken` if the stream is malformed, or if the server reports a
-        failure in it."""
+        """Take the next piece of the stream, and add the records that it completes to `records`. Sets `ended` at the
+        end of the stream. Raises `Broken` if the stream is malformed or has too many or too large records, or if the
+        server reports a failure in it."""
         buffer = self._buffer
         buffer += data
         start = 0
@@ -237,8 +238,8 @@ class RecordReader:
         del buffer[:start]
 
     def finish(self) -> list[bytes]:
-        """Return all records of the stream. Call it after the last piece. Raises `Broken` if the end of the stream is
-        missing."""
+        """Return all records of the stream. Call it when the whole stream was passed to `feed`. Raises `Broken` if the
+        stream was cut off before its end."""
         if not self.ended:
             raise Broken("it was cut")
         return self.records

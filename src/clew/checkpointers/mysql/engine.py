@@ -184,8 +184,8 @@ class Engine:
                         self._idle.append(connection)
 
     def _lose(self) -> None:
-        """Close all idle connections after one connection broke, because they usually broke with it. Also note the time
-        at which the server was lost."""
+        """Close all idle connections after one connection broke, because they usually broke with it. Also note the
+        present time as the one at which the server was lost, unless such a time is noted already."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()

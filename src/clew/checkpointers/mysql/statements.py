@@ -265,8 +265,9 @@ async def _write_slowly(connection: Connection, prefix: bytes, append: Append) -
 
 
 async def _is_there(connection: Connection, prefix: bytes, thread: int, append: Append) -> bool:
-    """Return whether the thread's log already holds exactly the frames of this append, at the append's position. The
-    server sends digests of its frames to compare, and no whole frame."""
+    """Return whether the thread's log already holds exactly the frames of this append, at the append's position: then
+    it was written before. False for an append without frames. `prefix` begins the names of the tables, and `thread` is
+    the id of the thread's row. The server sends only digests of its frames, to compare."""
     if not append.frames:
         return False
     ask = b"SELECT SHA2(data, 256) FROM %bframes WHERE thread = %d AND number >= %d AND number < %d ORDER BY number"

@@ -62,7 +62,7 @@ class _Cursor(Cursor):
 
 
 class Connection:
-    """An open connection. It runs one call of `run` at a time."""
+    """An open connection to a MySQL server. Call its method `run` only when the call before it has ended."""
 
     def __init__(self, connection: Any, patience: Patience) -> None:
         self._connection = connection

@@ -130,7 +130,7 @@ class ObjectBlobs:
 
     def is_owned(self, data: bytes) -> bool:
         """Return whether `data` is a dead record (the object in place of a deleted blob or thread) that a process may
-        be deleting. For a minute after that process began, nobody else may replace or delete the record."""
+        still be deleting. For a minute after that process has begun, nobody else may replace or delete this object."""
         state = read_record(data)
         return isinstance(state, Dead) and self.clock.now() < state.since + OWNED
 
@@ -225,8 +225,8 @@ class ObjectBlobs:
         return None
 
     async def _touch(self, digest: str, asked: int, *, check_data: bool = False) -> bool:
-        """Set a blob's time of last use to now. `asked` is when the caller was asked to do so, in microseconds since
-        1970. Does nothing if the recorded time is `asked` or later.
+        """Set a blob's time of last use to now, unless that time is `asked` or later. `asked` is when the store was
+        called, in microseconds since 1970.
 
         Returns whether the blob exists. With `check_data`, a large blob whose bytes are gone counts as absent, so that
         putting it again repairs it.
@@ -296,13 +296,13 @@ class ObjectBlobs:
         return True
 
     async def _finish(self, keys: Sequence[str], elapsed: Callable[[], float]) -> None:
-        """Delete the objects with these keys, which are dead records (objects in place of deleted blobs or threads)
-        that this process owns. `elapsed` returns how many seconds have passed since a moment just before this process
-        became their owner.
+        """Delete the objects with these keys. They are dead records: objects in place of deleted blobs or threads. This
+        process has become their owner, so that no other deletes them for a minute. `elapsed` returns how many seconds
+        ago that began, or slightly more.
 
-        Only one request is sent, and none after 20 of these seconds (`IN_TIME`). As soon as a dead record is deleted,
-        others may put the blob again, and a second request would delete the object that they wrote. If the request
-        fails, a later cleanup deletes the records.
+        Only one request is sent, and none if more than 20 seconds (`IN_TIME`) have passed. As soon as a dead record is
+        deleted, others may put the blob again, and a second request would delete the object that they wrote. If the
+        request fails, a later cleanup deletes the records.
         """
         await self._bucket.delete_once(keys, lambda: elapsed() <= IN_TIME)
 

@@ -144,8 +144,9 @@ class PatientBucket:
             await self._ask(lambda: self._bucket.delete(keys))
 
     async def delete_once(self, keys: Sequence[str], while_true: Callable[[], bool]) -> None:
-        """Send one request that deletes these objects, whose names may be used again. Sends nothing if `while_true`
-        returns False right before. If the request fails, objects may be left."""
+        """Send one request that deletes these objects, without retries: a retry could delete an object that somebody
+        has meanwhile written under the same name. Sends nothing if `while_true` returns False right before. If the
+        request fails, objects may be left."""
 
         async def attempt() -> None:
             async with self._room:

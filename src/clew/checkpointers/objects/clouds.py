@@ -117,9 +117,8 @@ async def _settled(future: Awaitable[T]) -> T:
 
 
 async def _each(stream: AsyncIterable[T]) -> AsyncIterator[T]:
-    """Yield the items of a stream of obstore, the library that makes the requests. The future of each item is
-    remembered for as long as obstore holds it: the process must not end before that, because an OS thread of obstore
-    still needs the interpreter."""
+    """Yield the items of a stream of obstore, the library that makes the requests. Each pending item is remembered, so
+    that a process that ends first waits, at most two seconds, until no OS thread of obstore needs the interpreter."""
     items = aiter(stream)
     while True:
         try:
@@ -140,8 +139,8 @@ def _check_process(where: str) -> None:
 
 
 def _leave() -> None:
-    """Wait until no OS thread of obstore needs the interpreter any more, at most two seconds. Called when the process
-    ends."""
+    """Wait until no OS thread of obstore, the package that talks to the clouds, needs the Python interpreter any more,
+    but at most two seconds. Otherwise the process could be aborted. Called when the process ends."""
     if _threads_of != forks.generation:
         return
     from obstore.store import MemoryStore

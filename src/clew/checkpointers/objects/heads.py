@@ -70,9 +70,10 @@ class ObjectHeads:
         return select(heads, query), damaged
 
     async def _head(self, listed: Listed) -> tuple[str, Head | Corrupt | None]:
-        """Return the tag and the head of a thread's object, which is given as found in a listing. The object is read
-        only if its tag has changed since it was last read. In place of the head this returns None if the thread was
-        deleted, and a `Corrupt` error if the object is damaged."""
+        """Return the tag and the head of a thread's object, which is given as found in a listing. The tag is a text
+        that the bucket changes with every write. The object is read only if its tag has changed since it was last read.
+        In place of the head this returns None if the thread was deleted, and a `Corrupt` error if the object is
+        damaged."""
         known = self._cache.get(_name(listed)) if self._cache else None
         if known is not None and listed.etag and known[0] == listed.etag:
             return known

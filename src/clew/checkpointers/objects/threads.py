@@ -272,10 +272,11 @@ def is_deleted(data: bytes, name: str, where: str) -> bool:
 
 
 def read_parts(data: bytes, name: str, where: str) -> ThreadParts | None:
-    """Decode the first parts of a thread's object: the head and the index, which lists the thread's packs (stored
-    groups of older frames). `data` is the object or only the start of it. Returns None if `data` ends within the head.
-    Raises `Corrupt` if the object is damaged or of another thread, and `NewerFormat` if it has a later format version.
-    `name` is the object's name, and `where` names the bucket in errors."""
+    """Decode the first parts of a thread's object: the head, and after it the index, which lists the thread's packs
+    (stored groups of older frames). `data` is the object or only the start of it. If `data` ends within the head,
+    returns None; if it ends within the index, the index in the result is None. Raises `Corrupt` if the object is
+    damaged or of another thread, and `NewerFormat` if it has a later format version. `name` is the object's name, and
+    `where` names the bucket in errors."""
     with _explained(name, where):
         parts, _ = thread_parts(data)
     if parts is not None and thread_key(parts.head.thread_id) != name.rpartition("/")[2]:

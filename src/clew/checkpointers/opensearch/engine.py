@@ -435,7 +435,7 @@ def parse_url(url: str) -> tuple[Address, Options]:
 
 def check_options(address: Address, options: Options) -> None:
     """Raise `InvalidInput` if an option has a value that cannot work, or if a password would go over a network without
-    TLS and `tls` is not set to False."""
+    TLS. An explicit `tls=False` permits that."""
     if not _PREFIX.fullmatch(options.prefix):
         raise InvalidInput(
             f"{options.prefix[:120]!r} cannot be a prefix of index names. Use up to 100 lower-case letters, digits "

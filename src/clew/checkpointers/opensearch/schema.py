@@ -73,7 +73,8 @@ _DATA = {
 
 
 class Indices:
-    """The names of the three indices of an OpenSearch store, and the clock of the cluster."""
+    """The three indices of an OpenSearch store: holds their names, and creates or checks them in `open`. `clock` gives
+    the time by the cluster's clock, which may differ from this machine's."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

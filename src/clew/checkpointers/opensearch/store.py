@@ -267,9 +267,9 @@ async def sweep(engine: Engine, indices: Indices, ns: str, threads: Threads, blo
 
 
 async def _named(hits: list[Answer], threads: Threads, blobs: Blobs) -> set[str]:
-    """Return the names of packs (groups of older frames) and of blobs' bytes that a cleanup must not delete, because a
-    thread or a blob still refers to them. `hits` are the documents that the cleanup has found. If a thread or blob is
-    damaged, all names that `hits` has for it are returned."""
+    """Return the names that a cleanup must not delete: those of packs (groups of older frames) to which a thread still
+    refers, and those under which the bytes of a blob that still exists are stored. `hits` are the documents that the
+    cleanup has found. If a thread or blob is damaged, all names that `hits` has for it are returned."""
     names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for hit in hits:
         source = hit["_source"]

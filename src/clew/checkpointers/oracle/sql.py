@@ -263,7 +263,8 @@ class Statements:
         return f"{self._heads} {_places(count)}"
 
     def blobs(self, count: int) -> str:
-        """Return the query for `count` blobs. The caller binds their digests as `b_k0`, `b_k1` and so on."""
+        """Return the query that reads the digests and bytes of `count` blobs. The caller binds their digests as `b_k0`,
+        `b_k1` and so on."""
         return f"{self._blobs} {_places(count)}"
 
     def listed_keys(self, space: bytes, query: HeadQuery) -> tuple[str, dict[str, object]]:

@@ -75,8 +75,8 @@ class Tail(NamedTuple):
 
 
 class Log(NamedTuple, Generic[S]):
-    """The content of a thread's record (its one object or document in the store), without the head. `state` changes
-    with every write of the record, and `frames` is the number of all frames of the thread."""
+    """The content of a thread's record (its one object or document in the store), without the head. `state` is the
+    version of the record, which changes with every write, and `frames` is the number of all frames of the thread."""
 
     state: S
     log_id: str

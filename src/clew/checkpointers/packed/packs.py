@@ -3,8 +3,8 @@
 
     pack        for each frame its length and its CRC-32 (4 bytes each), the refs (32 bytes each), the frames
 
-Integers are unsigned and little-endian. The thread's record lists its packs, each with a sum of everything before the
-frames. A sum is the first 16 bytes of a blake3.
+Integers are unsigned and little-endian. The thread's record lists its packs. For each it has a checksum of the pack's
+bytes before the frames: the first 16 bytes of their blake3 hash.
 """
 
 from __future__ import annotations

@@ -69,9 +69,9 @@ class Listing:
             raise unlisted(list(self._broken.values()))
 
     async def _first(self, limit: int) -> list[Head]:
-        """Return the newest heads that match the query, at most `limit`. First reads the heads at a few places
-        (positions in the listing). If fewer than `limit` match and there are more places, starts again with more of
-        them."""
+        """Return the newest heads that match the query, at most `limit`. The store lists its threads by time. First
+        reads the heads of a few of the newest threads in this list. If fewer than `limit` of them match and the list
+        has more threads, starts again with more of them."""
         size = limit // 16 + (4 if _decided_by_place(self._query) else _LEAST)
         found: list[Head] = []
         complete_to: bytes | None = None

@@ -312,8 +312,9 @@ class RedisCheckpointer(Checkpointer):
         )
 
     def _about_blobs(self, script: scripts.Script, digests: Sequence[str], datas: Sequence[bytes] = ()) -> Call:
-        """Return a call of `script` for these blobs. All must be in one shard (a part of the namespace). `datas` are
-        the bytes of the blobs in the same order, for a script that stores them."""
+        """Return a `Call` of the Lua script `script` for these blobs, which is not sent to the server yet. All blobs
+        must be in one shard (a part of the namespace). `datas` are the bytes of the blobs in the same order, for a
+        script that stores them."""
         listing = self._layout.tags[self._layout.shard(digests[0])] + b"blobs"
         keys = [listing, *map(self._layout.blob, digests)]
         return Call(script, keys, [*map(bytes.fromhex, digests), *datas])

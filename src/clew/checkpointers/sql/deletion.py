@@ -1,4 +1,4 @@
-"""Deletes a thread from a store on an SQL server, although an answer may be lost or a statement may arrive late."""
+"""Deletes a thread from a store on an SQL server. A statement that is sent twice or runs late deletes nothing newer."""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ class Engines(Generic[A, E]):
         return engine
 
     async def close(self, engine: E) -> None:
-        """Release an engine, and count one user less. If no user is left, forget the engine and close its connections."""
+        """Release an engine (the shared connections to one store) that `open` returned. When its last user releases it,
+        forget the engine and close its connections."""
         engine.users -= 1
         if not engine.users:
             self._open.pop((engine.loop, forks.generation, engine.address), None)

@@ -180,7 +180,8 @@ class Listing:
         self._damaged: list[Corrupt] = []
 
     def sound(self, rows: Iterable[Sequence[object]]) -> Iterator[Head]:
-        """Yield the heads of these rows that are not damaged. Each row is a stored head and its thread id."""
+        """Yield the heads of these rows, and skip the damaged ones, for which `end` raises an error later. Each row is
+        a stored head and its thread id."""
         for data, thread_id in rows:
             try:
                 yield decode_head(data, _text(thread_id), self._where)

@@ -35,7 +35,7 @@ class StepLimit:
         return self._taken > _ALWAYS and self._taken > _ALWAYS + _FOR_A_BYTE * self._size()
 
     def _size(self) -> int:
-        """Return the bytes of the database and of its write-ahead log."""
+        """Return the bytes that the database file and its write-ahead log take together. A missing file counts as 0."""
         total = 0
         for name in (self._path, f"{self._path}-wal"):
             try:

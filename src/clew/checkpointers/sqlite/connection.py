@@ -248,8 +248,8 @@ def check_writable(connection: apsw.Connection, wait: LockWait) -> None:
 
     If SQLite once fails to open a file beside the database for writing, it opens that file read-only and does not try
     again. This affects the one connection, or all connections of the process to this database until the last of them is
-    closed. So the first connection is checked, and the connection that writes. This check does not wait for a lock.
-    `wait` decides how long the connection's later statements wait for one; it is set again at the end.
+    closed. So this is called for the first connection of a process, and for each that is opened for writing. The check
+    does not wait for a lock. At its end `wait` is set, which decides how long later statements wait for one.
     """
     connection.set_busy_handler(None)
     try:

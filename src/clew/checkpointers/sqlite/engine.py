@@ -1,4 +1,5 @@
-"""One SQLite file as this process uses it. Commits requests in groups through one writer, and reads on OS threads."""
+"""The engine of a SQLite store: the connections of this process to one database file. Writes the requests of many
+callers in one transaction, through one connection, and reads on OS threads."""
 
 from __future__ import annotations
 
@@ -249,8 +250,9 @@ class Engine:
                     self._checkpoint(self._connection)
 
     def _with_time_left(self, batch: list[Job]) -> tuple[list[Job], list[Job]]:
-        """Divide requests that found the database locked into two lists: those whose time is over, and those that are
-        to be tried again, whose error is removed. If there is no memory for this, all are in the first list."""
+        """Divide requests that found the database locked into two lists: those that have waited as long as they may,
+        and those that are to be tried again. The error is cleared from the second ones. If there is no memory for this,
+        all are in the first list."""
         over: list[Job] = []
         left: list[Job] = []
         try:
@@ -382,9 +384,9 @@ class Engine:
         self._pages = 0
 
     def _connect_writer(self, batch: list[Job]) -> apsw.Connection:
-        """Open the connection that writes. Opening it may wait for other processes as long as the oldest of these
-        requests may. Once the connection is open, a statement on it fails at once if another process has locked the
-        database, unless it is run in a `with` block of `LockWait.allowed`."""
+        """Open the connection that writes, for the requests in `batch`. If other processes have locked the database,
+        wait only until the time of the oldest request is up. Once the connection is open, a statement on it fails at
+        once if another process has locked the database, unless it is run in a `with` block of `LockWait.allowed`."""
         with self._wait.allowed(_earliest(batch)):
             connection = self._file.connect_writer(self._wait)
         with self._file.explained(), closed_on_error(connection):
@@ -405,8 +407,8 @@ def _pages_left(db: apsw.Cursor, pages: int) -> int:
     """Return how many pages of the WAL (SQLite's write-ahead log) are still to be moved to the database. `pages` is the
     writer's own estimate of this number.
 
-    Called after a commit at which SQLite moves all pages by itself if there are `CHECKPOINT_AT_MOST` or more. If at
-    least that many are still there, SQLite could not move them, and this returns their exact number. Otherwise this
+    Called after a commit in which SQLite itself tried to move the pages if there were `CHECKPOINT_AT_MOST` or more. If
+    at least that many are still there, SQLite could not move them, and their exact number is returned. Otherwise this
     returns `pages`.
     """
     left = pages_in_wal(db)

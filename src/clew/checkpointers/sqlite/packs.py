@@ -123,8 +123,8 @@ def pack_frames(db: apsw.Cursor, log: int, least: int) -> int:
 
 
 def trim(connection: apsw.Connection) -> None:
-    """Make the database file smaller by the pages that packing has left free in it, if they are few. Many free pages
-    stay: it would take long to remove them, and appends will use them. Errors of SQLite are ignored."""
+    """Remove the free pages that packing has left in the database file, unless there are more than 256 (`_FEW_PAGES`).
+    That many stay: removing them would take long, and appends will use them. Errors of SQLite are ignored."""
     with suppress(apsw.Error):
         if 0 < connection.execute("PRAGMA freelist_count").get <= _FEW_PAGES:
             connection.execute(f"PRAGMA incremental_vacuum({_FEW_PAGES})").fetchall()

@@ -69,12 +69,14 @@ class Deletion(ABC):
         self._is_given_up: bool | None = None
 
     def check_wanted(self) -> None:
-        """Raise `Unavailable` if nothing was deleted because nobody waited for the deletion any more."""
+        """Raise `Unavailable` if this deletion was given up before it began, and so deleted nothing, because its caller
+        had stopped waiting for it."""
         if self._is_given_up:
             raise Unavailable(GIVEN_UP)
 
     def __call__(self, db: apsw.Cursor) -> None:
-        """Delete the whole thread, or all of the blobs. Called inside a transaction."""
+        """Delete at once all that this object was made for, a thread or some blobs. Does nothing if nobody waits for
+        the deletion any more. Called inside a transaction."""
         if not self._gives_up():
             self._delete_all(db)
 
@@ -271,8 +273,8 @@ def _in_transaction(connection: apsw.Connection, work: Callable[[apsw.Cursor], b
 
 def give_back(connection: apsw.Connection, reserve: Reserve) -> None:
     """Make the database file smaller by the pages that are free in it, and empty the WAL (SQLite's write-ahead log).
-    Does so only as far as the disk has room for it and no other process prevents it. Then create the reserve file
-    again."""
+    Does so only as far as the disk has room for it and no other process prevents it. Then create the reserve again, a
+    file that keeps some disk space for later deletions."""
     try:
         free = connection.execute("PRAGMA freelist_count").get
         while free:

@@ -180,8 +180,8 @@ def _definitions() -> set[str]:
 
 def _plain_sql(sql: object) -> str:
     """Return an SQL definition without comments, in lower case and with single spaces. Definitions are compared in this
-    form, because two versions of Clew may write the definition of the same table with other comments, letters or
-    spaces."""
+    form, because two versions of Clew may write the definition of the same table with other comments, capital letters
+    or spaces."""
     return " ".join(_COMMENT.sub(" ", str(sql)).lower().split())
 
 

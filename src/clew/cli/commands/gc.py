@@ -1,4 +1,4 @@
-"""`clew gc`: delete the stored values that no thread refers to."""
+"""`clew gc`: delete the blobs (large values and files) that no thread refers to any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clew import`: bring a thread back from a file, or bring the conversations of another system."""
+"""`clew import`: put a thread from a `.clew` file into a store, or the conversations of another system."""
 
 from __future__ import annotations
 

@@ -122,7 +122,8 @@ class _Listed(NamedTuple):
     """The error that names the threads whose heads are damaged; None if there are none."""
 
     def end(self) -> None:
-        """Raise the error in `damage`, if there is one. Call this after the heads have been printed."""
+        """Raise `damage`, the error about damaged heads, if there is one. Call this after the sound heads were
+        printed."""
         if self.damage is not None:
             raise self.damage
 

@@ -56,9 +56,10 @@ def rekey(
 
 
 async def _rekey(store: Checkpointer) -> Rekeyed:
-    """Encrypt every thread of the store again with the first key, and return which threads were encrypted. This gives a
-    thread a new log. If it is recorded for the old log that this user made or agreed to the thread's setup (the options
-    for its agent), this is then recorded for the new log too, so that a resume does not ask again."""
+    """Encrypt the threads of the store again with its first key, unless they have that key already, and return which
+    threads were changed. A thread may get a new log by that. If it is on record that this user made or agreed to the
+    setup (the options for the thread's agent) in the old log, record the same for the new log, so that a resume does
+    not ask again."""
     before = {head.thread_id: head async for head in store.heads()}
     with working("Sealing") as tick:
         done = await clew.Thread.rekey(store, tick)

@@ -252,9 +252,9 @@ async def _unnamed(store: Checkpointer) -> str:
 
 
 def _by_handle(given: str, asked: Asked) -> Job | None:
-    """Return the job of resuming a provider's session that is not in the store. `given` is the session's handle, the
-    text by which it can be resumed, and `asked` has the options that the user gave for the agent. Returns None if
-    `given` is not the handle of a provider's session."""
+    """Return the job (the options for the agent, and the session) that resumes a provider's session which is not in the
+    store. `given` is the text that the user named the session by, and `asked` has the options that the user gave.
+    Returns None if `given` is not the handle of a provider's session, the string by which any process can resume it."""
     from clew.cli.work import Job
 
     handle = handles.read_handle(given)

@@ -127,8 +127,8 @@ class _Shown:
 
 def _window(wanted: tuple[int, int | None] | None) -> Any:
     """Return a `Window`, which says which turns to keep in memory while the log is read: the turns to show if they are
-    few, else only some of the newest. `wanted` has the numbers of the first and the last turn to show; None shows
-    everything."""
+    few, else only some of the newest, and the others are read again later, one by one. `wanted` has the numbers of the
+    first and the last turn to show, with None for the newest turn; if `wanted` is None, everything is shown."""
     if wanted is None:
         return timelines.Window(newest=_FEW)
     first, last = wanted

@@ -155,7 +155,7 @@ class Pen:
                 self.text(text, style)
 
     def asked(self, call: TimelineCall) -> None:
-        """Print a tool call that the model has asked for, without a result."""
+        """Print the name and arguments of a tool call that the model has asked for, but not its result."""
         self.line(f"→ {call_text(call.call)}", "cyan", 2)
 
     def call(self, call: TimelineCall, style: str = "") -> None:

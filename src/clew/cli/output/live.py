@@ -253,8 +253,9 @@ def question_text(question: Question) -> str:
 
 
 def _drift(drift: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each difference between this run and the thread's record: files or tools that changed, and
-    new tools. `drift` maps the name of what differs, such as `tools`, to a pair of its recorded and its present value.
+    """Yield a sentence for each thing that has changed since the thread was last worked on: the files, the turn that
+    the files belong to, changed tools, and new tools. `drift` maps the name of what changed, such as `tools`, to a pair
+    of its recorded and its present value.
 
     Options that changed and tools that are missing are left out, because the user has read about them before the run.
     """

@@ -138,8 +138,9 @@ class Agent:
         return None if self._data_dir is None else SessionFile(self._data_dir, session_id)
 
     def _goes_on(self, handle: Handle, file: SessionFile | None) -> list[str]:
-        """Return the names of the providers that can go on with a session, in the order in which they are tried: those
-        that this agent names or, if it names none, the one that the handle or the session's file names."""
+        """Return the names of the providers that can go on with a session, in the order in which they are tried. These
+        are the ones that this agent was given. If it was given none, it is the one in `handle`, a reference to the
+        session, or else in the session's file; if neither names one, they are this agent's default ones."""
         if self._is_pinned:
             return self._providers
         known = handle.provider or (file.text("agent") if file else "")

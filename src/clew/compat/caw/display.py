@@ -85,7 +85,8 @@ class Display:
         self._say("limit", str(error), "result")
 
     def ended(self, turns: int, usage: UsageStats) -> None:
-        """Print how many turns the session had, and the tokens and cost of all of them together."""
+        """Print how many turns the session had, and their tokens and cost together. In caw a turn is a prompt with
+        everything up to its answer."""
         self._say("session", f"{plural(turns, 'turn')} · {_spent(usage)}", "result")
 
     def _flush(self) -> None:

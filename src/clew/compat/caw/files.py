@@ -86,9 +86,9 @@ class SessionFile:
 
 
 def _joined(written: Sequence[Any], turns: Sequence[Turn]) -> list[Any]:
-    """Return the list of turns to write into the file: `written`, the turns that the file has already, unchanged, and
-    between and after them the turns of `turns` that it lacks. Two turns are taken for the same if their prompts are the
-    same, because caw may have added turns to the file too."""
+    """Return the list of turns to write into a session's file: `written`, the turns that the file has already,
+    unchanged, and between and after them the turns of `turns` that it lacks. Turns with the same prompt count as the
+    same turn. caw, the library whose file format this is, may have written turns to the file too."""
     found: list[Any] = []
     left = list(written)
     for place, turn in enumerate(turns):

@@ -34,9 +34,9 @@ class Session:
 
     def __init__(self, settings: dict[str, Any], file: SessionFile | None, session_id: str, handle: str = "") -> None:
         """Begin a new session with the id `session_id` or, if `handle` is given, go on with the session that the handle
-        stands for. `settings` are the arguments for `clew.sync.Agent`, without a store; if they have no `system_prompt`,
-        a session goes on with the one on record. `file` is the file that shows the session in the agent's data_dir; if
-        it is None, nothing is kept beyond this object."""
+        names. `settings` are the arguments for `clew.sync.Agent`, without a store. If they have no `system_prompt`, a
+        session that goes on keeps its own. `file` is the session's file in the agent's data_dir, and names the
+        session's store; if it is None, the session is kept only in this object."""
         self._session_id = session_id
         self._file = file
         self._display = Display()

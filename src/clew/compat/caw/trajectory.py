@@ -93,12 +93,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool_calls(self) -> list[ToolUse]:
-        """The tool calls in `output`."""
+        """The tool calls that the agent made for this prompt, in order: the blocks of this type in `output`."""
         return [block for block in self.output if isinstance(block, ToolUse)]
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a session: all its turns."""
+    """The record of a session. Each of its turns is a prompt and all up to its answer; Clew calls that an exchange."""
 
     agent: str
     """The provider that has the session now, such as `claude_code`."""
@@ -114,7 +114,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_turns(self) -> int:
-        """How many prompts the session has had. Responses of the model that only call tools do not count."""
+        """How many prompts the session has had: the number of its turns. A turn of caw is a prompt with all the work
+        for it."""
         return len(self.turns)
 
     @property

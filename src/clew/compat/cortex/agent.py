@@ -110,7 +110,7 @@ class GenericAgent:
     ) -> AgentResponse:
         """Ask a prompt with Clew's built-in agent, which calls a model's API, and return the answer. `session_id` is
         the id of the thread to go on with; None begins a new thread. `timeout` is in seconds. Raises
-        `NotImplementedError` if the session cannot be resumed because nothing has stored it."""
+        `NotImplementedError` if the config has no store and `session_id` is not the last session of this object."""
         config = self.config
         if session_id is not None and config.checkpointer is None and session_id != self._last_session_id:
             raise NotImplementedError(
@@ -172,9 +172,9 @@ class GenericAgent:
             return _response(result, self._key(store, session))
 
     def _session(self, agent: Agent, store: Checkpointer, session_id: str) -> Session:
-        """Return the session with the provider's own id `session_id`, to be gone on with by `agent`. If the store has
-        no thread of this session, made by an agent or by `clew import --from native`, it is the session that the
-        provider's program keeps on this machine."""
+        """Return the session with the provider's own id `session_id`, which `agent` is to continue. If the store has a
+        thread of this session, made by an agent or by `clew import --from native`, that thread is continued. Otherwise
+        the session that the provider's program keeps on this machine is continued."""
         provider = self.config.provider
         found = list(Thread.list(store, HeadQuery(tags={f"{_TAG}{session_id}": provider})))
         if not found:
@@ -242,8 +242,8 @@ def _discard_if_empty(store: Checkpointer, thread_id: str) -> bool:
 
 
 def _head(store: Checkpointer, thread_id: str) -> Head | None:
-    """Return the head of a thread; None if there is no such thread. `store` may also be a store of `clew`, whose
-    methods are async."""
+    """Return the head of a thread; None if there is no such thread. `store` may be a store of `clew.sync`, or one of
+    `clew`, whose methods are async."""
     found = Thread.list(store, HeadQuery(prefix=thread_id))
     return next((head for head in found if head.thread_id == thread_id), None)
 

@@ -135,8 +135,8 @@ class _Amounts(msgspec.Struct, frozen=True):
         )
 
     def since(self, before: _Amounts) -> _Amounts | None:
-        """Return these running totals of tokens minus the earlier ones in `before`, with the cost unchanged. Returns
-        None if a total is smaller than before, because these are then not totals that go on from `before`."""
+        """Return these running totals of tokens minus the earlier ones in `before`. The result has the cost of this
+        object. Returns None if a total is smaller than in `before`: then they do not continue those in `before`."""
         counts = (
             self.input_tokens - before.input_tokens,
             self.output_tokens - before.output_tokens,

@@ -58,11 +58,11 @@ _LEFT_ALONE = "so the thread is left alone. Import the conversation under anothe
 async def extend(scratch: Checkpointer, store: Checkpointer, thread_id: str, version: str) -> bool:
     """Bring the thread `thread_id` in `store` up to date, in one step. The temporary store `scratch` has a thread of
     the same id, made from the conversation as it is now. Returns whether the thread in `store` has gained anything: a
-    message, a title, a value, an amount spent or another snapshot of its files.
+    message, a title, a value in its state, an amount spent or another snapshot of its files.
 
-    `version` is the version of the conversation that the thread was last imported from. Raises `InvalidInput`, and
-    changes nothing in `store`, if the new thread does not begin with all that happened in the old one, and either
-    somebody worked on the old one since that import or they differ before the old one's last prompt.
+    If the new thread begins with all that happened in the old one, the rest is appended. If they differ only after the
+    old one's last prompt, and nobody worked on the old one since the import of the conversation's version `version`,
+    the old one is first rewound to what both share. Otherwise raises `InvalidInput`, and changes nothing in `store`.
     """
     await Thread.copy(store, scratch, thread_id, new_id=_EXTENDED)
     there, now = await _entries(scratch, _EXTENDED), await _entries(scratch, thread_id)
@@ -86,9 +86,10 @@ async def extend(scratch: Checkpointer, store: Checkpointer, thread_id: str, ver
 
 
 def _rest(there: Sequence[Logged], now: Sequence[Logged], before: Checkpoint, after: Checkpoint) -> list[Logged]:
-    """Return the entries to append to a thread so that it gets the state `after`, except its title, tags and status.
-    The thread has the entries `there` and the state `before`. `now` are the entries of another thread, which lead to
-    `after` and begin with all that happened in this one."""
+    """Return the entries to append to an imported thread whose conversation has grown at its source. `there` are the
+    thread's entries, and `before` is its state. `now` are the entries of a new import of the whole conversation, and
+    `after` is the state they lead to: the new entries lead there too, except for title, tags and status. The events
+    (such as messages) in `there` must be the first ones in `now`."""
     rest = _after(now, sum(map(_is_event, there)))
     started = _last(now, ThreadStarted)
     if started is not None and started != _last(there, ThreadStarted) and started not in rest:
@@ -97,18 +98,18 @@ def _rest(there: Sequence[Logged], now: Sequence[Logged], before: Checkpoint, af
 
 
 def _is_new(entry: Logged, before: Checkpoint) -> bool:
-    """Return whether an entry that is to be appended to a thread counts as news: something that happened, such as a
-    message, or a value, something spent, or another snapshot of the files than in `before`, the thread's state. Other
-    entries, such as the note that a tool call may have begun, do not count."""
+    """Return whether `entry`, which is to be appended to a thread, gives the thread something new: a message or another
+    event, a named value, an amount spent, or a snapshot of the files that differs from the one in `before`, the
+    thread's state. Other entries, such as the note that a tool call may have begun, do not."""
     if isinstance(entry, WorkspaceSnapshot):
         return entry != before.workspace
     return _is_event(entry) or isinstance(entry, StateSet | Spend)
 
 
 def _after(entries: Sequence[Logged], events: int) -> list[Logged]:
-    """Return the entries that come after the first `events` events; an event is an entry of something that happened,
-    such as a message. Titles, tags and statuses, entries about spending, summaries of the thread's state and notes of
-    which process writes are left out."""
+    """Return the entries that come after the first `events` events. An event is an entry that records something that
+    happened, such as a message. Of the other entries, those of these kinds are left out: title and tags, status,
+    spending, the thread's whole state, and which process holds the lease."""
     rest: list[Logged] = []
     left_out = Described | FoldedState | LeaseTaken | Spend | StatusChanged
     for entry in entries:
@@ -119,8 +120,8 @@ def _after(entries: Sequence[Logged], events: int) -> list[Logged]:
 
 
 def _totals(before: Checkpoint, after: Checkpoint) -> list[Logged]:
-    """Return the entries that change the values, tokens, cost and time of a thread from those in the state `before` to
-    those in the state `after`."""
+    """Return the entries that change a thread's named values, its tokens, cost and time from those in the state
+    `before` to those in the state `after`. Tokens, cost and time never become less."""
     values = _values_beside(before, after) | after.state
     changed = {key: value for key, value in values.items() if before.state.get(key) != value}
     found: list[Logged] = [StateSet(key, value) for key, value in changed.items()]
@@ -134,8 +135,9 @@ def _totals(before: Checkpoint, after: Checkpoint) -> list[Logged]:
 
 
 def _values_beside(before: Checkpoint, after: Checkpoint) -> dict[str, Any]:
-    """Return the named values that the state `before` has and `after` does not set, by name. The list of what an
-    earlier import could not carry over becomes None, so that it is removed; the other values stay."""
+    """Return those named values of a thread (keys of its `state`) that it has before the import, and that the imported
+    state `after` lacks: they stay as they are. Only the list of what an earlier import could not carry over becomes
+    None, which removes it."""
     kept = {key: value for key, value in before.state.items() if key not in after.state}
     return {key: None if key == LOSSES else value for key, value in kept.items()}
 
@@ -145,13 +147,14 @@ def _counts(state: Checkpoint) -> tuple[int, ...]:
 
 
 def _with_new_end(thread_id: str, before: Checkpoint, after: Checkpoint) -> Checkpoint:
-    """Return the state `after`, made from a conversation as it is now, changed so that `Thread.save` can save it in the
-    thread `thread_id`, which has the state `before`. Title and tags are those of `before`.
+    """Return the state with which `Thread.save` brings an imported thread up to date. `before` is the state of the
+    thread, and `after` the state made from its conversation as it is now. The result is `after` with the title and tags
+    of `before`.
 
-    Raises `InvalidInput` if the messages of the two states differ before the end of the last prompt in `before`, if
+    Only what follows the last prompt in `before` may differ. Raises `InvalidInput` if the messages differ earlier, if
     `before` has no prompt, or if messages of `after` were rewound. If a message differs only in which tool results are
     marked as errors, that of `before` is kept. Some facts (values that hold from a turn on) name a message by its index
-    in the history. In the result, that is the index which the message will have in the history of the thread.
+    in the history: they get its index in the thread. `thread_id` is for the error.
     """
     mine, theirs = before.messages, after.messages
     pairs = enumerate(zip(mine, theirs, strict=False))
@@ -180,10 +183,10 @@ def _with_new_end(thread_id: str, before: Checkpoint, after: Checkpoint) -> Chec
 def _facts(
     base: Checkpoint, after: Checkpoint, place_of: Callable[[int], int], values: Mapping[str, Any]
 ) -> Iterator[Fact]:
-    """Yield the facts (values that hold from a turn on) that a thread with the state `base` will have once those of the
-    state `after` are added. `place_of` takes the index of a message in the history of `after`, and returns the index
-    that the message will have in the thread's history. `values` are set in addition, from the last turn of `after`
-    on."""
+    """Yield the facts (values that hold from a turn on) that a thread with the state `base` will have after an import
+    has added to it. `after` is the state made from the imported conversation. `place_of` takes the index of a message
+    in the history of `after`, and returns the index that the message will have in the thread's history. `values`, by
+    name, hold from the last turn of `after` on."""
     come = {(fact.turn, fact.kind, fact.key): fact for fact in _moved(after, place_of)}
     yield from (fact for fact in base.facts if (fact.turn, fact.kind, fact.key) not in come)
     held = {(fact.kind, fact.key): fact.value for fact in base.facts}
@@ -223,9 +226,10 @@ def _is_named_here(entries: Sequence[Logged]) -> bool:
 
 
 def _imported(entries: Sequence[Logged], version: str) -> int:
-    """Return how many of the `entries`, which are all entries of a thread, were there once the version `version` of its
-    conversation had been imported: those up to the entry that set the tag of this version. Later entries come from
-    agents or users of Clew, except for the thread's status. Returns the number of all entries if none set the tag."""
+    """Return how many of `entries`, all entries of a thread, belong to imports up to that of `version`, a version of
+    its conversation: those up to the entry in which that import set its tag. What follows was added by agents or users
+    of Clew, except that an import may add an entry with the thread's status after its tag. Returns the number of all
+    entries if none set the tag."""
     tag, found = "", len(entries)
     for number, entry in enumerate(entries, 1):
         if isinstance(entry, Described) and entry.tags is not None:
@@ -254,8 +258,9 @@ def _is_event(entry: Logged) -> bool:
 
 
 def _key_of(entry: Logged) -> bytes:
-    """Return an entry encoded as bytes. Equal entries give equal bytes, so that entries can be compared. Whether a tool's
-    result is marked as an error makes no difference: Locus, for example, knows that of its newest results only."""
+    """Return an entry encoded as bytes. Equal entries give equal bytes, so that entries can be compared. Whether a
+    tool's result is marked as an error is left out: some systems, such as Locus, keep this mark only for the newest
+    results."""
     if isinstance(entry, MessageAdded):
         entry = msgspec.structs.replace(entry, message=_bare(entry.message))
     elif isinstance(entry, ToolOutcome):

@@ -113,8 +113,8 @@ class _Reader:
     # The older tables: a row for each answer.
 
     def answer(self, row: Row) -> None:
-        """Add one answer, and before it the messages that were new in its prompt. `row` is a row of the table
-        `responses`, in which older versions of `llm` keep an answer."""
+        """Add to the conversation the answer in `row`, and before it the messages that were new in its prompt. `row` is
+        a row of the table `responses`, in which older versions of `llm` keep an answer with its prompt."""
         key = row["id"]
         system = [self._fragments("system_fragments", key), text(row.get("system"))]
         self._say_system("\n\n".join(part.strip() for parts in system for part in _listed(parts) if part.strip()))
@@ -162,7 +162,9 @@ class _Reader:
     # The newer tables: a tree of messages.
 
     def follow(self, tip: str) -> None:
-        """Add the messages of the conversation whose last message has the hash `tip`."""
+        """Add the messages of the conversation to those read so far. `tip` is the hash of its last message; each
+        message names the one before it. Answers that do not lead to `tip` are left out, with a note, but their tokens
+        count."""
         turns = {text(row["tip_message_hash"]): row for row in _turns(self._database, self._key)}
         known = {row["id"] for row in turns.values()}
         older = [row for row in _responses(self._database, self._key) if row["id"] not in known]
@@ -222,8 +224,8 @@ class _Reader:
         return User(others) if others else None
 
     def _part(self, row: Row) -> Block | None:
-        """Return a part of a message, which is a row of the table `parts`, as a block. Returns None if it cannot be
-        carried over."""
+        """Convert a row of the table `parts`, which holds one part of a message, to a block. Returns None if the part
+        cannot be imported, for example because it is of an unknown kind."""
         kind, payload = text(row.get("type")), values(_json(row.get("payload") or "{}", "a part of a message"))
         said = text(row.get("text"))
         if payload.get("server_executed"):
@@ -315,9 +317,9 @@ class _Reader:
             self._note("the JSON schema of {n} answers")
 
     def _look_at(self, row: Row, table: str, column: str) -> None:
-        """Note as lost the tools that were offered for an answer, because the database has only their names and not
-        their code. `row` is the row of the answer; `table` links answers to tools, and has the answer's id in `column`.
-        """
+        """Note that the import loses the code of the tools that the model could call for an answer: the database has
+        only their names. `row` is the row of the answer; `table` links answers to tools, and has the answer's id in
+        `column`."""
         if self._database.has(table, column, "tool_id") and self._database.has("tools", "id", "name"):
             for offered in self._database.matching(table, column, row["id"]):
                 for tool in self._database.matching("tools", "id", offered["tool_id"]):
@@ -354,10 +356,10 @@ class _Reader:
 
 
 def _end_of(messages: Sequence[Message | None], older: Sequence[Row]) -> int:
-    """Return how many messages, from the beginning of `messages`, are also in `older`, the rows in which older versions
-    of `llm` keep answers with their prompts. These messages are then taken from `older`, which has more about them: a
-    newer `llm` that goes on with an older conversation copies it without its attachments. Returns 0 if `older` is
-    empty, or if the answers in the two differ."""
+    """Return how many messages at the beginning of `messages`, the conversation that a newer `llm` keeps, are those
+    that an older `llm` keeps in `older`, rows that hold an answer with its prompt. The caller takes these messages from
+    `older`, because the newer `llm` copied them without their attachments. Returns 0 if `older` is empty, or if
+    `messages` does not begin with all answers in `older`."""
     left = [text(row.get("response")) for row in older]
     for place, message in enumerate(messages, 1):
         if isinstance(message, Assistant):

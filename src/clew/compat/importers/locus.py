@@ -183,7 +183,8 @@ def _look_at(path: Path) -> _File | None:
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """A row of the database that holds the newest state of a thread."""
+    """Where Locus, another agent library, keeps the newest state of a thread in its database: the table, and the name
+    of the row. `earlier` is the number of the thread's older checkpoints."""
 
     table: str
     name: str

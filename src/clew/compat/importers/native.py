@@ -161,7 +161,8 @@ class NativeSessions(Source):
 
     def _alone(self) -> list[_Kept]:
         """Copy the session file at the path of this source into a temporary folder, to the place where its program
-        would keep it. Returns a list with that place; an empty list if the file is not one of a session."""
+        would keep it, so that the program's provider can read it from there. Returns a list with that one place; an
+        empty list if the file is not a session of Claude Code or Codex."""
         path, top = self._path, Path(self._scratch.name)
         try:
             meta = meta_of(path)
@@ -186,7 +187,8 @@ class NativeSessions(Source):
 
 
 def _database(path: Path) -> _Kept:
-    """Return the place of the sessions in `path`, a database of opencode. If the database is in a folder named
-    `opencode`, the files beside it are used too: opencode keeps long outputs of tools in them."""
+    """Return the place from which to import the sessions in `path`, a database of opencode: the environment variables
+    that make opencode use it. If the database is in a folder named `opencode`, the files beside it are used too:
+    opencode keeps long outputs of tools in them."""
     data = str(path.parents[1]) if path.parent.name == "opencode" else str(path.parent)
     return _Kept("opencode", {"OPENCODE_DB": str(path), "XDG_DATA_HOME": data})

@@ -24,11 +24,11 @@ _BEGINNING = 4096
 
 
 class SessionSource(Source):
-    """Reads run checkpoints, the states of agent runs that the Go package `session` has saved: all of a folder, or one
-    if the path is that of a file. The thread made from a run has the id of the run.
+    """Reads run checkpoints, the states of agent runs that the Go package `session` has saved: all files of a folder,
+    or one file. The thread made from a run has the id of the run.
 
-    Any agent of Clew can go on with an imported run. `clew.compat.session.Store` loads the run too, if it was imported
-    into the store `clew.db` in that folder.
+    Any agent of Clew can go on with an imported run. `clew.compat.session.Store` finds the run too, if the import went
+    into the SQLite store `clew.db` in the folder with which that `Store` is opened.
     """
 
     kind = "session"

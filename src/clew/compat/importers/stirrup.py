@@ -107,7 +107,8 @@ class StirrupSource(Source):
         return sorted(self._folders, key=lambda key: ((self._folders[key] / _STATE).stat().st_mtime_ns, key))
 
     def version(self, key: str) -> str:
-        """Return a digest of the task's file `state.json`, in hex. It changes whenever Stirrup saves the task again."""
+        """Return the digest, in hex, of `state.json`, the file in which Stirrup saves the task with this key. It
+        changes whenever Stirrup saves the task again."""
         return blake3(self._read(key)).hexdigest()
 
     def read(self, key: str) -> Conversation:
@@ -133,7 +134,8 @@ class StirrupSource(Source):
 
 
 class _Translation:
-    """Translates one task of Stirrup into the entries of a thread, and notes what cannot be carried over."""
+    """Translates one task of Stirrup (another agent library), a prompt with all the work for it, into the entries of a
+    thread. Notes what cannot be carried over."""
 
     def __init__(self, key: str, state: _State) -> None:
         self._key = key

@@ -59,7 +59,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `import_all`, with the ids of threads in the order in which they were imported."""
+    """The result of `import_all`: which threads are new, were extended or were left alone, which conversations failed
+    and why, and what could not be carried over. Ids are in the order in which the threads were imported."""
 
     ids: tuple[str, ...] = ()
     """Ids of the new threads."""
@@ -85,12 +86,13 @@ async def import_all(
 ) -> Imported:
     """Write the conversations of another system into `store`, each as a thread. Nothing in the source is changed.
 
-    - **Whole or not at all.** Each thread becomes visible in one step. Any agent can resume it. No agent resumes it
-      automatically, because nobody has agreed on this machine to the settings for an agent that the thread contains.
+    - **Whole or not at all.** Each thread becomes visible in one step. Any agent can resume it. `clew resume` asks
+      first, because nobody on this machine has agreed yet to the settings for an agent that the thread contains.
     - **Goes on.** Run again, after a crash or later, it leaves out the conversations that are in the store already, and
-      extends the threads whose conversation has grown since. If the last prompt was still being answered then, the
-      thread is first rewound to where the two part. A thread that was worked on since is never changed, and neither is
-      one whose conversation was changed before its last prompt: they are reported in `failed` of the result.
+      extends the threads whose conversation has grown since. If the last prompt had no full answer at the earlier
+      import, the thread is first rewound to the last message that it shares with the conversation. A thread is never
+      changed if an agent worked on it since, or if its conversation was changed before its last prompt: both are
+      reported in `failed` of the result.
     - **Says what is missing.** Parts that could not be carried over are listed in the result and in the thread's state.
 
     `keys` are the conversations to import, or beginnings of their keys; by default all. `thread_id` is the id for the
@@ -205,11 +207,12 @@ async def _import(source: Source, store: Checkpointer, key: str, earlier: list[H
 
 
 async def _is_taken(store: Checkpointer, thread_id: str, tags: Mapping[str, str], before: Head | None = None) -> bool:
-    """Return whether the store has a thread with this id and these tags, because another process has imported the same
-    version of the conversation meanwhile. Returns False if it has no thread with this id.
+    """Return whether the store already has the thread that this import is to write: one with the id `thread_id` and
+    with `tags`, which name the version of the conversation. Then another process has imported it meanwhile. Returns
+    False if the store has no thread with this id.
 
     If the thread with this id has other tags, raises `InvalidInput`; but returns False if `before` is given, the head
-    of the thread to extend. Also raises `InvalidInput` if the id begins with `clew:`: listings leave out such threads.
+    of the thread to extend. Also raises `InvalidInput` if the id begins with `clew:`: Clew uses such ids itself.
     """
     if thread_id.startswith(_OWN):
         raise InvalidInput(f"a thread cannot be named {thread_id!r}: ids that begin with {_OWN!r} are Clew's own.")
@@ -239,8 +242,8 @@ async def _scratch(files: Path | None) -> AsyncIterator[Checkpointer]:
 
 
 def _size(folder: Path) -> int:
-    """Return how many bytes the files in a folder have together. Counting stops once there are more than `_IN_MEMORY`,
-    which is the most bytes of files that are kept in memory."""
+    """Return how many bytes the files in a folder have together. If they have more than `_IN_MEMORY`, the most bytes of
+    files that are kept in memory, counting stops early, and the result is just some number above that."""
     total = 0
     for parent, _, names in os.walk(folder):
         total += sum(os.lstat(os.path.join(parent, name)).st_size for name in names)
@@ -253,8 +256,8 @@ async def _write(
     scratch: Checkpointer, thread_id: str, conversation: Conversation, tags: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Write a conversation as a thread of the temporary store `scratch`, with the id `thread_id`, these tags and the
-    conversation's files. Returns a sentence for each part that could not be carried over. These sentences and the tags
-    are written at the end of the log, before the thread's status."""
+    conversation's files. Returns a sentence for each part that could not be carried over. The log ends with these
+    sentences, then the tags, then the conversation's status if its last entry is one."""
     entries = list(conversation.entries)
     ending = [entries.pop()] if entries and isinstance(entries[-1], StatusChanged) else []
     _check_tags(entries)

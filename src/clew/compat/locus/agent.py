@@ -40,8 +40,8 @@ _heard: ContextVar[_Hearing] = ContextVar("clew_locus_heard")
 
 
 class _Hearing:
-    """Collects the responses that `model` gives in one run of an agent, each until the reader of the run's events has
-    received an event for it."""
+    """Holds the responses that `model` gives in one run of an agent. Each is added when it comes, and removed when the
+    reader of the run's events is given an event made from it."""
 
     def __init__(self, model: _HeardModel) -> None:
         self.model = model
@@ -230,7 +230,7 @@ class Agent:
 
 
 class _Telling:
-    """Translates the events of one run of Clew into events of Locus, and passes them to the reader of the run."""
+    """Translates the events of one run of Clew into events of Locus, and passes each to the function `tell`."""
 
     def __init__(self, model: _HeardModel, tell: Tell) -> None:
         self._hearing = _Hearing(model)
@@ -287,8 +287,8 @@ class _Telling:
                     self._tell(_asked(question))
 
     def _think(self) -> None:
-        """Pass a `ThinkEvent` for the response of the present turn to the reader. Does nothing if the reader has it
-        already, or if the response was recorded by an earlier run."""
+        """Tell the reader of the run, with a `ThinkEvent`, that the model has responded in the present turn. Does
+        nothing if the reader was told already, or if the response was recorded by an earlier run."""
         if not self._turn or not self._hearing.responses:
             return
         response = self._hearing.responses.popleft()

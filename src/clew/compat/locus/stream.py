@@ -56,7 +56,7 @@ class _Stream:
     async def next_event(self, task: asyncio.Task[None]) -> LocusEvent:
         """Return the next event of the run that works in `task`. Raises `StopAsyncIteration` after the last one. If
         nobody can read a further event, because the `AgentRun` was dropped, return only when the run has ended. If the
-        caller is cancelled, the run is cancelled too. Raises `UsageError` if the run was stopped by something else."""
+        caller is cancelled, the run is cancelled too. If the run was cancelled in another way, raises `UsageError`."""
         self._readers += 1
         try:
             event = await self._events.get()

@@ -1,5 +1,5 @@
-"""`Checkpoint` and `Store`, which save the states of agent runs, under the names that they have in the Go package
-`session`. Runs are kept as threads of Clew."""
+"""`Checkpoint`, the state of an agent's run, and `Store`, which saves it, with the names that they have in the Go
+package `session`. A `Store` keeps runs as threads of Clew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`Checkpoint`, the state of a run's conversation after an iteration, and the JSON file that can hold it."""
+"""`Checkpoint`, the state of an agent's run after an iteration (one response of the model with its tool calls), and the
+JSON file in which it can be saved."""
 
 from __future__ import annotations
 

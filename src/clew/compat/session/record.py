@@ -82,18 +82,19 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 class _Kept(NamedTuple):
-    """The messages of a checkpoint (state of a run), and where a thread has them. A message in `params`, in the form of
-    Anthropic's API, may be several messages of the thread: for each, `ends` has the number of messages of the thread's
-    conversation up to its end. `ends` is None if the messages cannot be matched one by one."""
+    """The messages of a checkpoint (state of a run), and where they are in its thread. `params` has the messages in the
+    form of Anthropic's API. Each of them may be several messages of the thread's conversation. For each, `ends` says
+    how many messages the conversation has up to and including the last of these. `ends` is None if the messages cannot
+    be matched one by one."""
 
     params: list[Param]
     ends: list[int] | None
 
 
 class Known(NamedTuple):
-    """What a save has found out about the thread of a run: `saved` describes the checkpoint that it saved, and `kept`
-    has the messages and their places in the thread. The next save uses this, instead of working it out again from the
-    whole thread."""
+    """What is remembered of a run's thread after a save, so that the next save need not read the whole thread. `saved`
+    describes the checkpoint (state of the run) that was saved. `kept` has its messages, and where each of them ends in
+    the thread's conversation."""
 
     saved: _Saved
     kept: _Kept
@@ -165,7 +166,8 @@ def check_messages(new: Checkpoint, known: Known | None) -> None:
 
 
 class _Draft:
-    """Entries for a thread's log that are not written yet, and the state of the thread after them."""
+    """Collects entries that are to be appended to a thread's log, and computes the state that the thread will have
+    after them."""
 
     def __init__(self, start: State) -> None:
         self.entries: list[Logged] = []
@@ -182,10 +184,10 @@ class _Draft:
 def checkpoint_of(state: State, run_id: str, created_at: datetime) -> Checkpoint:
     """Return the checkpoint of a run, made from the state of the run's thread.
 
-    If an agent of Clew has gone on with the thread since the last save, its turns and tokens are counted in, and the
-    messages are in the form in which Clew sends them to the model. The system prompt is the one that was saved, unless
-    the agent had one of its own. If the run was never saved, everything comes from the thread, and `created_at` is the
-    checkpoint's time.
+    If an agent of Clew has gone on with the thread since the checkpoint was last saved, the numbers of turns and tokens
+    include what that agent did, and the messages are in the form in which Clew sends them to the model. The system
+    prompt is the saved one, unless the agent had one of its own. If the run was never saved, everything comes from the
+    thread, and `created_at` is the checkpoint's time.
     """
     saved = _saved(state.tags)
     summary = saved.grown(state.turns, state.usage.input_tokens, state.usage.output_tokens)
@@ -208,8 +210,8 @@ def summary_of(head: Head) -> Summary:
 
 
 def _saved(tags: dict[str, str]) -> _Saved:
-    """Return the record of the checkpoint that was saved last, from the tags of the thread. Returns an empty record if
-    the tags have none."""
+    """Read from a thread's tags what was noted there when a checkpoint (state of a run) was last saved: its summary,
+    and how many turns, tokens and messages the thread had then. Returns an empty `_Saved` if nothing was noted."""
     try:
         return msgspec.json.decode(tags.get(TAG, ""), type=_Saved)
     except msgspec.DecodeError:
@@ -217,9 +219,9 @@ def _saved(tags: dict[str, str]) -> _Saved:
 
 
 def _kept(state: State, saved: _Saved) -> _Kept:
-    """Return the messages of a thread's conversation as they were in the checkpoint that was saved last, which `saved`
-    describes. If an agent has gone on with the conversation or changed it, they are in the form in which Clew sends
-    them to Anthropic."""
+    """Return the messages of the last saved checkpoint (state of a run), which `saved` describes, as they were given.
+    If an agent has gone on with the thread's conversation or changed it since, return the messages that the thread has
+    now instead, in the form in which Clew sends them to Anthropic. Returns no messages if the model sees none."""
     seen = state.messages
     if not seen:
         return _Kept([], [])
@@ -238,9 +240,9 @@ def _kept(state: State, saved: _Saved) -> _Kept:
 
 
 def _place(state: State, count: int) -> int:
-    """Return the index that a message of the conversation has in the thread's history, which contains rewound messages
-    too. `count` is the number of the message in the conversation, counted from 1. Returns -1 if there is no such
-    message."""
+    """Return the index that message number `count` of the conversation, counted from 1, has in the thread's history.
+    The history also keeps the messages that a rewind has taken out of the conversation. Returns -1 if the conversation
+    has no such message."""
     for start, stop in state.view:
         if 0 < count <= stop - start:
             return start + count - 1
@@ -249,9 +251,9 @@ def _place(state: State, count: int) -> int:
 
 
 def _is_stale(name: str, start: int) -> bool:
-    """Return whether a value in a thread's state is out of date if only the first `start` messages of the conversation
-    stay. `name` is the name of the value. Returns True if the value holds a later message in its original form, or all
-    messages, and False for any other value."""
+    """Return whether the value `name` of a thread's state is out of date once only the first `start` messages of the
+    conversation are kept. That is so if the value is a copy, as first given, of a message that is not kept, or of all
+    messages. Returns False for any other value."""
     return name == _ALL_AS_GIVEN or (name.startswith(_AS_GIVEN) and int(name.removeprefix(_AS_GIVEN)) >= start)
 
 

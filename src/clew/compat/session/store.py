@@ -69,8 +69,8 @@ class Store:
     def load(self, run_id: str) -> Checkpoint:
         """Return the last saved checkpoint of a run. Raises `ThreadNotFound` if there is none.
 
-        If an agent of Clew has gone on with the run since then, what the agent has done is part of the checkpoint. The
-        system prompt stays the one that was saved, unless the agent had one of its own.
+        If an agent of Clew has gone on with the run since then, what that agent has done is part of the checkpoint. The
+        system prompt is the saved one, unless that agent has a system prompt of its own.
         """
         head = None if self._threads is None else self._threads.head(run_id)
         if self._threads is not None and head is not None:
@@ -84,7 +84,8 @@ class Store:
         return found
 
     def delete(self, run_id: str) -> None:
-        """Remove the checkpoint of a run. Does nothing if there is none."""
+        """Delete the checkpoint, the saved state of a run: its thread in the store, if this object uses one, and its
+        JSON file. Does nothing if neither exists."""
         if self._threads is not None:
             self._threads.delete(run_id)
         if (path := self._path(run_id)) is not None:

@@ -76,7 +76,7 @@ def default_tools() -> list[AnyTool]:
 
 class ChatCompletionsClient:
     """A model that is reached through OpenAI's Chat Completions API, at OpenAI or at any other endpoint that has this
-    API. Where the default settings are enough, the name of the model does instead: `Agent("openai:gpt-5", …)`.
+    API. If you need only the default settings, pass the model's name instead: `Agent("openai:gpt-5", …)`.
 
     `api_key` is the key, by default that in the environment variable `OPENAI_API_KEY`. `base_url` is the URL of another
     endpoint, by default that in `OPENAI_BASE_URL`.
@@ -273,7 +273,8 @@ class Agent:
 
 
 class Session:
-    """Works on tasks in one folder, a task for each prompt. Made by `agent.session`."""
+    """Works on tasks in one folder: each prompt given to `run` is a task, with a thread of its own. Made by
+    `agent.session`."""
 
     def __init__(self, agent: Agent, folder: Path | None, *, resume: bool, clear: bool) -> None:
         self._agent = agent
@@ -331,10 +332,10 @@ class Session:
         return Outcome(self.result.output, [list(state.messages)], state.metadata)
 
     async def _prepare(self, store: Checkpointer, thread_id: str) -> bool:
-        """Prepare the thread of a task for a run, and return whether the task is done already. If the session is not
-        one that resumes tasks, the messages of an earlier run are rewound, so that the prompt is asked anew. If the
-        task goes on, this prints a line that says so. While a live process works on the thread, this only returns
-        False."""
+        """Prepare the thread of a task for a run, and return True if the task is done already and need not run again.
+        If the session was not made with `resume=True`, the messages of an earlier run are rewound, so that the prompt
+        is asked anew, and the result is False. If the task goes on, prints a line that says so. Changes nothing and
+        returns False if a live process works on the thread: the run will then raise an error."""
         head = None if is_absent(store) else await store.head(thread_id)
         if head is None or (head.lease is not None and is_live(head.lease)):
             return False  # a live holder's thread is refused by the run itself

@@ -47,15 +47,17 @@ def compute_task_hash(init_msgs: str) -> str:
 
 
 def thread_of(task_hash: str) -> str:
-    """Return the id of the thread that holds the task with this hash."""
+    """Return the id of the thread that holds the task with this hash. A task is one prompt of a Stirrup agent and all
+    the work for it. Raises `InvalidInput` if the hash is empty or not a text."""
     if not isinstance(task_hash, str) or not task_hash:
         raise InvalidInput(f"a task hash is a text such as {compute_task_hash('a prompt')!r}, and not {task_hash!r}")
     return f"{_PREFIX}{task_hash}"
 
 
 def check_known(what: str, unknown: Collection[str], instead: Mapping[str, str]) -> None:
-    """Raise `InvalidInput` if `unknown`, the keywords of a call that are not among its parameters, is not empty. `what`
-    is the name of what was called. `instead` says for some keywords of Stirrup what Clew has in their place."""
+    """Raise `InvalidInput` if a call gave arguments that do not exist: `unknown` are their names, and `what` is the
+    name of what was called. `instead` says, for some arguments that exist in Stirrup (another agent library), what to
+    use in Clew; the error quotes it."""
     for name in sorted(unknown):
         hint = instead.get(name, "neither Stirrup's documents nor Clew know it")
         raise InvalidInput(f"{what} has no argument {name}=: {hint}.")
@@ -169,9 +171,9 @@ class CacheManager:
         self._on_store(save, None, makes=True)
 
     def restore_files(self, task_hash: str, dest_dir: str | os.PathLike[str]) -> bool:
-        """Copy the files of a task into the folder `dest_dir`, which is made if it does not exist. Other files in the
-        folder stay; those with the same name are replaced. Returns True, or False if no files of the task are on
-        record."""
+        """Copy the files that were recorded with a task (a prompt and all work for it) into the folder `dest_dir`,
+        which is made if it does not exist. Other files in the folder stay; those with the same name are replaced.
+        Returns True, or False if the store does not have the task or any record of its files."""
         thread_id, target = thread_of(task_hash), Path(dest_dir)
 
         async def restore(store: Checkpointer) -> bool:

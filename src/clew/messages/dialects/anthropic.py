@@ -91,7 +91,8 @@ def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
 
 
 def origins(conversation: Sequence[Message]) -> list[int]:
-    """Return, for each message of the request that `write` makes, the index of the first conversation message in it."""
+    """Return, for each message of the request that `write` makes of this conversation, the index of the first message
+    of the conversation that it holds. One message of the request can hold several of the conversation."""
     _, runs = _arranged(conversation, Notes())
     return [run.placed[0].at[0] for run in runs]
 
@@ -120,8 +121,8 @@ def _write(pieces: list[Piece], place: Place, notes: Notes) -> list[_Placed]:
 
 def _write_answers(answers: list[Piece], notes: Notes) -> list[_Placed]:
     """Return the tool results in `answers` as JSON objects for a request, followed by the images and files that the API
-    does not accept inside results. Each object comes with its place in the conversation. Adds to `notes` what the API
-    cannot express."""
+    does not accept inside results. With each object comes the position of the block in the conversation from which it
+    was made. Adds to `notes` what the API cannot express."""
     kept, moved = detach(answers, moves, notes)
     return [_Placed(write_result(answer, notes), answer.at) for answer in kept] + _write(moved, "user", notes)
 
@@ -209,8 +210,9 @@ def _read_message(message: dict[str, Any], where: str) -> list[Message]:
 
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
-    """Return a block as JSON for this `place` (a message of that role, or a tool result), or None if the API accepts no
-    such block there. Adds to `notes` what of the block the API cannot express."""
+    """Return a block as JSON for this `place`: a message with this role, such as `user`, or a tool result (`result`, or
+    `error` if it reports an error). Return None if the API accepts no such block there. What the API cannot express of
+    the block is added to `notes`."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)
@@ -372,7 +374,7 @@ def moves(result: ToolResult, block: Block) -> bool:
 def reread(block: Opaque, inside: bool) -> Block | None:
     """Read the JSON of an opaque block again. The block was of an unknown kind when it was first read, but this version
     may know the kind. Return the block, or None if the JSON is invalid. `inside` (whether the block is in a tool
-    result) is not used here."""
+    result) is used only for other APIs."""
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return None
@@ -383,8 +385,8 @@ def reread(block: Opaque, inside: bool) -> Block | None:
 
 
 def _fits(value: Any, place: Place) -> bool:
-    """Return whether the API accepts `value`, the JSON of a block of a kind that Clew does not know, in this `place`: a
-    message of that role, or a tool result."""
+    """Return whether the API accepts `value`, the JSON of a block of a kind that Clew does not know, in this `place`:
+    in a message of the role `user` or `assistant`, or in a `result` of a tool. It accepts none in any other place."""
     kind = value["type"]
     by_assistant = kind in _ASSISTANT_ONLY or kind.endswith("_tool_result")
     if place == "assistant":

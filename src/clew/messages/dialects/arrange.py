@@ -277,9 +277,10 @@ def _outside_results(pieces: list[Piece], notes: Notes) -> list[Piece]:
 
 
 def _in_words(piece: Piece, notes: Notes) -> list[Piece]:
-    """Return a tool result that has no call as blocks: a line of text with the call's id, then the result's content.
+    """Convert a tool result whose call is missing to other blocks, because an API refuses such a result. Returns a line
+    of text with the call's id, and then the blocks of the result's content.
 
-    Opaque blocks (of an unknown kind) of the content are left out. The change is added to `notes`.
+    Opaque blocks (of an unknown kind) are left out. The change is added to `notes`.
     """
     notes.add(piece.at, "a tool result without its call", "the API refuses it; it is sent as text")
     kind = "error result" if piece.result.is_error else "result"
@@ -318,9 +319,9 @@ def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: Cal
 
 
 def as_user(turn: Said, notes: Notes) -> list[Piece]:
-    """Return the blocks of a message to the model as a user's blocks, for an API that knows no other role there. Text
-    of instructions is put between `<system>` tags. Adds to `notes` each block that would be in another kind of message
-    when the request is read back."""
+    """Convert a message to the model to blocks of a user's message, for an API that allows no other role at its place,
+    and return these blocks. Text of instructions is put between `<system>` tags. If the message was not a user's, each
+    of its blocks is added to `notes`: when the request is read back, the block is a user's."""
     if turn.role == "user":
         return turn.pieces
     pieces = []

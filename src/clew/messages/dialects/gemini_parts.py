@@ -367,9 +367,9 @@ def _kinds(part: Part, where: str) -> list[str]:
 
 
 def _beside(part: Part, kinds: list[str]) -> Part:
-    """Return the fields of a part (a JSON object of a Gemini message) other than its data. The field `thoughtSignature`
-    is returned in the usual form of base64, and `thought` is left out if it is false. `kinds` has the key of the part's
-    data, such as `text`. It is empty if the data are of no known kind: then no other field is left out."""
+    """Return the fields of a part (a JSON object of a Gemini message) without its data. `kinds` has the key of the
+    data, such as `text`; if it is empty, the kind of the data is unknown, and the data stay in the result. The field
+    `thoughtSignature` is returned in the usual form of base64, and `thought` is left out if it is false."""
     fields = beside(part, _DATA if kinds else ())
     if fields.get(_THOUGHT) is False:
         del fields[_THOUGHT]

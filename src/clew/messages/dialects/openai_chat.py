@@ -312,8 +312,8 @@ def about_message(fields: dict[str, Any]) -> Opaque:
 
 
 def said_of_message(block: Block) -> dict[str, Any] | None:
-    """Return the fields of a message as a whole, such as its name, that `about_message` stored in this block. Return
-    None if it is any other block."""
+    """Return the fields of an API message that `about_message` stored in this block: those about the message as a
+    whole, such as its name. Return None if `about_message` did not make this block."""
     if not isinstance(block, Opaque) or "type" in block.value:
         return None
     fields: dict[str, Any] = block.value["message"]
@@ -321,14 +321,14 @@ def said_of_message(block: Block) -> dict[str, Any] | None:
 
 
 def is_whole(block: Block) -> bool:
-    """Return whether `about_message` stored an entire API message in this block, because its role is unknown."""
+    """Return whether this block holds an entire API message, as `about_message` stores a message of unknown role."""
     fields = said_of_message(block)
     return fields is not None and isinstance(fields.get("role"), str) and fields["role"] not in ROLES
 
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
-    """Return a block as JSON for this `place` (a message of that role, or a tool result), or None if the API accepts no
-    such block there. Adds to `notes` what of the block the API cannot express."""
+    """Return a block as JSON for a message of the role `place`, or for a tool result if `place` is "result". Return
+    None if the API accepts no such block there. Adds to `notes` what of the block the API cannot express."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)

@@ -228,7 +228,7 @@ def _is_stray(piece: Piece) -> bool:
 def _is_identified(item: Item) -> bool:
     """Return whether this item (a JSON object of the request's list) is a message of the model with an id.
 
-    A text right after such an item could be taken for a part of the same message.
+    If the conversation is read and written again, a text right after such an item could become a part of that message.
     """
     return item["type"] == "message" and item.get("role") == "assistant" and item.get("id") is not None
 
@@ -267,11 +267,11 @@ def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
 
 
 def _reread(block: Opaque, inside: bool) -> Block | None:
-    """Check the JSON in an opaque block (of a kind that Clew did not know), and return the block for it. Return None if
-    the JSON is invalid.
+    """Read the JSON in an opaque block again, which was kept as it is because Clew did not know its kind. Return the
+    block read from it, or None if the JSON is invalid.
 
-    `inside` is True for a block in a tool result. Outside of results the JSON must be an item (a JSON object of the
-    API's list), and of a kind for which Clew has no block of its own.
+    `inside` is True for a block in a tool result. Outside of results, None is also returned if the JSON is not an item
+    (a JSON object of the API's list), or if it is of a kind for which Clew has a block of its own.
     """
     if inside:
         return reread_inside(block)
@@ -329,9 +329,9 @@ def _message(side: Side, blocks: tuple[Block, ...], model: str, stop: str) -> Me
 
 def _read_item(item: Item, where: str, identified: bool) -> tuple[Side, list[Block]]:
     """Return the role of the side that says an item (a JSON object of the API's list), and the item's blocks.
-
-    `identified` is True if the item before this one is a model's message with an id. `where` names the item in errors.
-    """
+    `identified` is True if the item before this one is a model's message with an id; a message of the model without an
+    id is then marked as separate, so that the two are not joined when they are sent again. `where` names the item in
+    errors."""
     kind = item["type"]
     if kind == "message":
         return _read_message(item, where, identified)
@@ -372,9 +372,9 @@ def _begin(blocks: list[Block], item: Item, side: Side, identified: bool) -> lis
     the `extra` of its first block. Returns the blocks. They are unchanged if there are no such fields. `side` is the
     role of the message, "assistant" for the model.
 
-    `identified` is True if the item before this one is a model's message with an id. When the conversation is written
-    again, texts after such a message become parts of it, unless their block has stored fields. So if this item is a
-    separate message of the model without an id, an empty dictionary is stored even if the item has no such fields.
+    `identified` is True if the item before this one is a model's message with an id. If this item is then a message of
+    the model without an id, an empty dictionary is stored even if there are no such fields. It marks where this message
+    begins: without it, writing the conversation again would add this message's texts to the message before.
     """
     fields = beside(item, _MESSAGE)
     if item["role"] == "developer":

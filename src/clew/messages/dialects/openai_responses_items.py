@@ -87,9 +87,9 @@ class ItemIds:
         self._used: set[str] = set()
 
     def take(self, fields: dict[str, Any]) -> str | None:
-        """Return the id in `fields`, the fields of an item of the request, and count the id as used.
+        """Return the id in `fields`, the JSON object of an item that the request is to hold, and remember it as used.
 
-        If the id is invalid or was used before, remove it from `fields` and return None.
+        If there is none, or it is invalid or used already, remove it from `fields` and return None.
         """
         found = fields.get("id")
         if isinstance(found, str) and found and found not in self._used:
@@ -100,7 +100,7 @@ class ItemIds:
 
 
 def side_of(item: Item) -> Side:
-    """Return the role of the side that says an item, a JSON object of the API's list. It is the message's role for a
+    """Return the role to which an item (a JSON object of the API's list) belongs. It is the message's role for a
     message, "tool" for a tool's output, and "assistant" for any other item."""
     kind = item["type"]
     if kind == "message":
@@ -236,10 +236,10 @@ def read_output(item: Item, where: str) -> ToolResult:
 
 
 class Written(NamedTuple):
-    """A block written as a part (a JSON object of a message's content).
+    """A block written as a part (a JSON object of a message's content) for OpenAI's Responses API.
 
-    `fields` are those fields of the part that only this API has. `extra` is the block's own record of such fields.
-    `check` compares the two to find out what is lost.
+    `fields` are those fields of the part that only this API has. `extra` is the block's own record of the fields that
+    only one vendor's API has. `check` compares the two to find out what is lost.
     """
 
     part: Part
@@ -247,8 +247,8 @@ class Written(NamedTuple):
     extra: Extra
 
     def check(self, kept: dict[str, Any], at: At, notes: Notes) -> None:
-        """Compare `kept`, the fields that were written, with the block's `extra`, its record of fields that only one
-        vendor has. If reading the written block back would give another `extra`, add a loss to `notes`.
+        """Check that reading the written block back would give it the same `extra`, its record of fields that only one
+        vendor has. If not, add a loss to `notes`. `kept` are the fields of this kind that were written.
 
         `at` is the block's place in the conversation.
         """
@@ -339,11 +339,11 @@ def _write_file(block: File, at: At, notes: Notes) -> Written | None:
 
 
 def reread_inside(block: Opaque) -> Block | None:
-    """Return the block for the JSON in an opaque block of a tool result. The opaque block was of an unknown kind when
-    it was first read, but this version may know the kind.
+    """Read the JSON in an opaque block again. The block is in a tool result; its kind was unknown when it was first
+    read, but this version may know it. Returns the block for the JSON, which is opaque again if the kind is still
+    unknown.
 
-    Returns None if the JSON is invalid, or if it is an item of the API's list: a result holds only parts, such as texts
-    and images.
+    Returns None if the JSON is invalid, or if its kind (such as a message or a call) never stands inside a tool result.
     """
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str) or value["type"].endswith(_ITEM_ENDINGS):

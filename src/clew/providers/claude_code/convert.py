@@ -71,8 +71,8 @@ def read(path: Path) -> Conversation:
 
 
 class Branch(NamedTuple):
-    """The rows (lines) of a session file with the messages of the conversation that Claude Code would continue, without
-    abandoned branches."""
+    """The part of a session file that Claude Code would continue: the rows (lines) with the messages of the
+    conversation. Rows that only belong to an abandoned branch, an earlier course of the conversation, are left out."""
 
     rows: list[Row]
     """The rows that hold messages, in the order of the conversation."""
@@ -144,10 +144,10 @@ def _parents(rows: list[Row]) -> dict[str, str | None]:
 
 
 def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
-    """Yield the rows of `line`, which is the path from the root to the last message of a session file, and add rows
-    that belong to the same responses but are not on the path. A row is one line of the file. A response may be written
-    as several rows of which only some are on the path. Its other rows are added, and then the results of its tool
-    calls. `said` are all message rows of the file, from which these are taken."""
+    """Yield the rows of `line` together with rows of the same responses that are not in it. A row is one line of a
+    session file and names its parent row; `line` is the path from the first row to the last message. A response may be
+    written as several rows of which only some are on this path. All its rows are yielded, and then those results of its
+    tool calls that are not on the path. `said` are all message rows of the file."""
     taken = {row["uuid"] for row in line}
     responses: dict[str, list[Row]] = {}
     results: dict[str, list[Row]] = {}

@@ -297,8 +297,8 @@ def _minus(total: Spent, before: Spent | None) -> Spent | None:
 
 
 def _totals(result: dict[str, Any]) -> Spent | None:
-    """Return the tokens and cost that a printed result reports, summed over all models and with sub-agents; None if the
-    result has no figures by model."""
+    """Return the tokens and the cost in `result`, the JSON object that Claude Code prints at the end of a run: summed
+    over all models, with sub-agents. Return None if it has no figures by model."""
     usage = _by_model(result)
     return None if usage is None else Spent(usage, _dollars(result.get("total_cost_usd")))
 

@@ -169,8 +169,9 @@ _LONGEST_REASON = 600
 
 
 def kind_of(message: str, info: Any) -> Failure:
-    """Return the kind of a failure. `message` is the error that Codex printed. `info` is what Codex wrote about it into
-    its conversation file: a name, or a dict of a name and an HTTP status."""
+    """Return why a prompt failed: `login`, `limit`, `context`, or `failed` for anything else. `message` is the error
+    that Codex printed. `info` is what Codex wrote about it into its conversation file: the name of an error, or a dict
+    of a name and an HTTP status."""
     if isinstance(info, str) and info in _KINDS:
         return _KINDS[info]
     status = _status_in(info)
@@ -372,8 +373,8 @@ class Meter:
         self._from = 0 if path is None else length(path)
 
     def read(self, reported: Usage | None, children: Iterable[str], model: str) -> Spent:
-        """Return the tokens that the run used since the meter was created, with their cost, the model and an error of
-        the run. Call it after the program has ended.
+        """Return the tokens that the run used since the meter was created, their cost, the model that answered and, if
+        the run failed, the error that Codex wrote. Call it after the program has ended.
 
         `reported` are the tokens that the whole conversation has used according to the program's output; None if it
         printed none. `children` are the keys of its sub-agents, each of which has a file of its own. `model` is the

@@ -92,8 +92,9 @@ def _behind(script: Path) -> Path | None:
 
 
 def _version(native: Path, env: Mapping[str, str]) -> str:
-    """Return the version of the program at `native`, from the description in its package, or else from what it prints;
-    empty if both fail. `env` is the environment to run it in."""
+    """Return the version of Codex: from `codex-package.json`, a file of the package in which the program `native` was
+    installed, or else from what the program prints. Empty if neither names a version. `env` is the environment to run
+    the program in."""
     try:
         described = record_of((native.parent.parent / "codex-package.json").read_bytes())
     except OSError:

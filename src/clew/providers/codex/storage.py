@@ -137,8 +137,8 @@ def _renamed(data: bytes, own: str, key: str) -> bytes:
 def install_session(home: Path, key: str, folder: Path) -> None:
     """Put the conversation in the export folder `folder`, which holds Clew's copy of it, where Codex looks for it,
     under this key. A different conversation that has this key is copied to a name that Codex ignores before it is
-    replaced. The copies of its sub-agents' conversations are put there too if they are missing there or go on further.
-    `home` is Codex's home folder."""
+    replaced. The copies of its sub-agents' conversations are put there too, each only if Codex has none of its key or
+    only a beginning of it. `home` is Codex's home folder."""
     _place(home, checked(key), _kept(folder, key), meta_of(folder / ROLLOUT).get("timestamp"))
     for name in files_in(folder / _AGENTS):
         file = folder / _AGENTS / name
@@ -162,10 +162,10 @@ def _standing_of(home: Path, file: Path) -> Standing:
 
 
 def _place(home: Path, key: str, data: bytes, born: object) -> None:
-    """Write `data`, the bytes of a rollout (Codex's file of one conversation), to where Codex looks for this key in its
-    home folder `home`. An existing file of this key with other content is kept beside it, under a name that Codex
-    ignores. `born` is the time, as ISO text, that goes into the name of a new file; if it is anything else, the current
-    time is used."""
+    """Write `data`, the bytes of a rollout (Codex's file of one conversation), to where Codex, with the home folder
+    `home`, looks for the conversation with the id `key`. An existing file of this conversation with other content is
+    kept beside it, under a name that Codex ignores. `born` is the time, as ISO text, that goes into the name of a new
+    file; if it is anything else, the current time is used."""
     old = locate(home, key)
     if old is None:
         put(path_for(home, key, parse_time(born) or datetime.now(UTC)), data)
@@ -268,8 +268,8 @@ def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> N
 
 
 def names(home: Path) -> dict[str, str]:
-    """Return the names that users gave to conversations in Codex's home folder `home`, as a dict from key to name. If a
-    conversation was named several times, the last name counts."""
+    """Return the names that users gave to conversations in Codex, as a dict from the conversation's key (its id) to the
+    name. `home` is Codex's home folder. If a conversation was named several times, the last name counts."""
     index = home / "session_index.jsonl"
     if not index.is_file():  # absent; or a pipe, which would be waited for without end
         return {}

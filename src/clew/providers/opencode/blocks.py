@@ -114,10 +114,10 @@ def _output(state: dict[str, Any]) -> tuple[Text | Json | Image | File | Opaque,
 
 
 def output_text(result: ToolResult, at: tuple[int, int], losses: list[Loss]) -> str:
-    """Return a tool result as the text that opencode stores. Images and files that opencode can attach to the result
-    are not in the text, because the caller attaches them. Other images and files are described in words in the text,
-    and so are all those of a result that is an error; for each described one, a loss is added to `losses`. `at` gives
-    the index of the result's message and the index of the result in that message."""
+    """Return a tool result as the text that opencode stores. If the result is not an error, images and files that
+    opencode can attach to it are left out, because the caller attaches them. All other images and files are described
+    in words in the text, and blocks of an unknown kind are left out; for each of these, a loss is added to `losses`.
+    `at` gives the index of the result's message and the index of the result in that message."""
     words = []
     for block in result.content:
         if isinstance(block, Text):

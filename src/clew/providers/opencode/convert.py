@@ -70,8 +70,8 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def stored(message: Row, parts: Iterable[Row]) -> Stored:
-    """Decode a message of opencode and its parts (pieces such as a text or a tool call) from their database rows.
-    Raises `Corrupt` if a row does not hold a JSON object."""
+    """Return a message of opencode with its parts (pieces such as a text or a tool call), decoded from their database
+    rows. Raises `Corrupt` if a row does not hold a JSON object."""
     read = tuple({**_data(part), "id": part["id"]} for part in parts)
     return Stored(message["id"], message["time_created"], _data(message), read)
 
@@ -353,9 +353,9 @@ class _Writer:
         return " ".join(first.split())[:50] or "A conversation"
 
     def _add_prompt(self, at: int, content: Sequence[Block]) -> None:
-        """Add a user message with this content; `at` is its index in the conversation. It names no model, because the
-        model of the original conversation may not be set up on this machine; opencode then uses the model that is asked
-        for, or its default."""
+        """Add a user message with this content to the session that is written; `at` is the index of the original
+        message. No model is named in it, because the original one may not be set up on this machine; opencode then uses
+        the model that is asked for, or its default."""
         self._prompt = self._message({"role": "user", "time": {"created": self._namer.time}, "agent": _AGENT})
         for index, block in enumerate(content):
             self._part(self._prompt, self._user_part((at, index), block))
@@ -476,8 +476,8 @@ class _Writer:
 
 
 def _says_more(block: Block) -> bool:
-    """Return whether this block has additional fields, given by a vendor, that opencode cannot store. It can store only
-    those of a thinking block, and only in the form of opencode or the Responses API."""
+    """Return whether this block has additional fields of a vendor that opencode cannot store. It can store them only in
+    a thinking block, and only if they are from opencode itself or from OpenAI's Responses API."""
     extra = None if isinstance(block, Opaque) else block.extra
     return bool(extra) and not (isinstance(block, Thinking) and set(extra or ()) <= {"opencode", "openai-responses"})
 

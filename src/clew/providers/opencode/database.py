@@ -255,8 +255,8 @@ def opened(row: Row) -> dict[str, msgspec.Raw]:
 
 
 def sealed(row: Mapping[str, msgspec.Raw]) -> Row:
-    """Convert a dict that `opened` made, from column name to encoded JSON value, back to the database row. Objects and
-    lists become texts again."""
+    """Convert a row from the form that `opened` returns, a dict from column name to encoded JSON value, back to the
+    form of the database. JSON objects and lists become texts, as the database holds them."""
     return {column: _plain(bytes(value)) for column, value in row.items()}
 
 

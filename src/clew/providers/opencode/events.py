@@ -271,8 +271,8 @@ class RunningCalls:
     microseconds."""
 
     def __init__(self, path: Path, session: str) -> None:
-        """Note the newest message of the session, so that only later ones are searched. `session` is its key. `path` is
-        the path of opencode's database, which need not exist yet."""
+        """Note the newest message of the session now, so that `look` searches only later messages for tool calls.
+        `session` is the session's key. `path` is the path of opencode's database, which need not exist yet."""
         self._path = path
         self._session = session
         self._connection: sqlite3.Connection | None = None

@@ -119,9 +119,10 @@ def _clear(connection: sqlite3.Connection, session: str) -> None:
 
 
 def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str, str]) -> None:
-    """Delete sessions that were copied to new keys. `aside` maps their old keys to the new ones. Sessions whose old
-    keys are in `coming` are not deleted, because they will be written again next. Rows of a deleted session that are
-    never exported, such as the link by which others can read the session, are moved to its copy."""
+    """Remove sessions from the database that were copied to new keys, to make room for an exported conversation that is
+    installed next. `aside` maps their old keys to the new ones. Sessions whose old keys are in `coming` are not
+    removed, because the installation overwrites them. Rows of a removed session that are never exported, such as the
+    link by which others can read it, are moved to its copy."""
     tables = [table for table in sorted(PRIVATE) if columns_of(connection, table)]
     for session in aside.keys() - coming:
         for table in tables:

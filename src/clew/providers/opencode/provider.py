@@ -1,4 +1,5 @@
-"""The class `OpenCode`, which offers the functions of this package's other modules as a `Provider`."""
+"""The class `OpenCode`: the `Provider` that drives the coding program opencode. The other modules of this package do
+the work."""
 
 from __future__ import annotations
 

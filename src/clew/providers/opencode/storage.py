@@ -1,5 +1,5 @@
-"""Copies conversations out of opencode's database into export folders, compares the two, and finds and lists
-conversations. An export folder holds:
+"""Copies conversations out of opencode's database into export folders, tells which of database and folder is newer, and
+finds and lists the conversations of the database. An export folder holds:
 
     session.json                 the manifest: rows of the session, its sub-agents' sessions, and smaller tables
     ses_…/000000.jsonl           the messages of a session in order, each followed by its parts, one row a line
@@ -82,9 +82,9 @@ _PROMPTS = """SELECT session_id, sum(substr(data, 1, 14) = '{"role":"user"') FRO
 
 
 class Sheet(msgspec.Struct, frozen=True):
-    """The entry for one session in the manifest of an export folder. It says how many messages, parts of messages (such
-    as texts and tool calls) and numbered files the session has there, and it holds the session's rows of all other
-    tables."""
+    """The entry for one session in the manifest of an export folder. It says how many messages and parts of messages
+    (such as texts and tool calls) the export of the session has, and in how many numbered files (`pieces`) they are. It
+    also holds the session's rows of all other tables of the database."""
 
     id: str
     messages: int
@@ -346,9 +346,10 @@ def _first_of(path: Path) -> _Spot:
 
 
 def standing(connection: sqlite3.Connection, key: str, folder: Path) -> Standing:
-    """Return how the conversation of this key in the database compares with the copy in an export folder. `absent`: it
-    is not in the database. `behind`: the copy has more or newer messages. `same`: both are equal. `ahead`: the database
-    has more or newer messages. `apart`: each side has something that the other lacks.
+    """Return how the conversation with this key in opencode's database compares with the copy of it in `folder`, which
+    an export has written. `absent`: it is not in the database. `behind`: the copy has more or newer messages. `same`:
+    both are equal. `ahead`: the database has more or newer messages. `apart`: each side has something that the other
+    lacks.
 
     Messages and their parts (such as texts and tool calls) are matched by id. If a message or part differs, the side on
     which it was changed later counts as newer.

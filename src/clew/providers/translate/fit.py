@@ -151,8 +151,9 @@ class _Fitter:
         return msgspec.structs.replace(there, id=given)
 
     def _result(self, result: ToolResult, at: At) -> ToolResult:
-        """Return a tool result with the id that its call was given. If several calls of a response had the same id,
-        their results are matched to them in order. `at` gives the indexes of the message and the block."""
+        """Return a tool result rewritten for the target agent, with the id that `_call` gave to its call. If several
+        calls of a response had the same id, the first result is for the first call, and so on. `at` gives the indexes
+        of the message and the block."""
         given = self._given.get(result.call_id) or [result.call_id]
         call_id = given.pop(0) if len(given) > 1 else given[0]
         content = tuple(kept for part in result.content if (kept := self._part(part, at)) is not None)
@@ -175,8 +176,8 @@ class _Fitter:
         return None
 
     def _beside(self, block: B, at: At) -> B:
-        """Return the block without the additional fields that other vendors than the target's gave it. If these fields
-        had content, a loss is noted. `at` gives the indexes of the message and the block."""
+        """Return the block without the fields in `extra` that belong to other vendors' APIs than the target's. If these
+        fields had content, a loss is noted. `at` gives the indexes of the message and the block."""
         dialect = _DIALECTS.get(self._target)
         if not block.extra or dialect is None or block.extra.keys() <= {dialect}:
             return block

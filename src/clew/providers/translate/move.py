@@ -46,9 +46,9 @@ def for_provider(conversation: Conversation, source: str, target: str) -> tuple[
     Nothing is written.
 
     `source` and `target` are names of providers, or `clew` for the built-in agent. A tool call becomes a call of the
-    target's tool of the same kind, if it has one. Ids of tool calls are replaced if not every vendor accepts them,
-    thinking stays if the target can send it back to a model, and empty messages are left out. Further losses can arise
-    when the result is written in the target's own format: `Provider.write` reports those.
+    target's tool of the same kind, and stays as it is if there is no such tool. Ids of tool calls are replaced if not
+    every vendor accepts them, thinking stays if the target can send it back to a model, and empty messages are left
+    out. Further losses can arise when the result is written in the target's own format: `Provider.write` reports those.
     """
     fitted = fit(conversation, provider_name(source), provider_name(target))
     return fitted.conversation, fitted.losses

@@ -67,8 +67,9 @@ def _is_line(value: Any) -> bool:
 
 
 def _read_range(fields: Fields) -> Fields:
-    """Convert a range of lines in `fields`, the arguments of a call, from first and last line to first line and number
-    of lines. The argument `count` holds the last line in `fields`, and the number of lines in the result."""
+    """Convert the range of lines in `fields`, the arguments of a call. When this is called, `start` is the first line
+    and `count` the last one; in the result, `count` is the number of lines. Without a valid range, `count` is left
+    out."""
     start, end = fields.get("start", 1), fields.pop("count", None)
     if _is_line(start) and _is_line(end) and end >= start:
         fields["count"] = end - start + 1
@@ -125,9 +126,10 @@ def _renamed(fields: Fields, names: Mapping[str, str]) -> Fields:
 
 
 def _with_list(form: Form, keys: Mapping[str, str]) -> Form:
-    """Return a copy of `form`, which describes a tool of an agent, for a tool that takes a list of objects as an
-    argument. With the copy, the keys of these objects are converted too: `keys` maps the agent's own names of the keys
-    to the common names. Keys for which the agent has no name are dropped when a call is translated for this agent."""
+    """Return a copy of `form`, which describes a tool of an agent, for a tool with a list of objects, such as edits, as
+    an argument. A call is translated from the agent's names to common names, and from these to the names of another
+    agent. With the copy, this is also done to the keys of the objects: `keys` maps the agent's own names to the common
+    ones. When a call is translated for this agent, keys without a name in `keys` are dropped."""
     common = {here: there for there, here in keys.items()}
     name = next(iter(set(form.arguments.values()) - {"path"}))
 

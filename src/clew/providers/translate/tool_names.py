@@ -191,8 +191,9 @@ def _in_its_folder(fields: Fields, cwd: str) -> Fields:
 
 
 def _named(argument: str) -> str:
-    """Describe the argument of this name in words, for a message that says what was lost. The name is quoted only if it
-    looks like one, because a model may have written anything there."""
+    """Return words for the argument of this name, for a message that says what was lost: `the argument 'NAME'`, or, if
+    the name is not an identifier of at most 40 characters, `an argument`. A model may have written any text as the
+    name."""
     known = argument.isidentifier() and len(argument) <= 40
     return f"the argument {argument!r}" if known else "an argument"
 

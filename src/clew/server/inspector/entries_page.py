@@ -68,8 +68,8 @@ class _ShownEntry(NamedTuple):
 
 
 def entries_page(viewer: Viewer, head: Head, start: int, stretch: list[ShownFrame]) -> Markup:
-    """Return the page that shows the frames of a thread's log that are in `stretch`. `viewer` is the person who looks
-    at the page, and `head` the thread's head. `start` is the number of the first frame on the page, counted from 0."""
+    """Return the page that shows one part of a thread's log: the frames in `stretch`. The first of them has the number
+    `start`, counted from 0. `viewer` is the person who looks at the page, and `head` the thread's head."""
     return render(
         "entries.html",
         viewer=viewer,

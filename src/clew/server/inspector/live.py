@@ -111,8 +111,9 @@ class _Follow:
         return [] if is_known else found
 
     def _changes(self, reader: TimelineReader, head: Head, way: Way) -> list[Patch]:
-        """Return the pieces of the page that changed since the last call. `reader` has read the thread's log, and
-        `head` is the thread's head. `way` says what is needed to go on with the thread, such as an answer."""
+        """Return the pieces of the thread's page in the browser that changed since the last call. `reader` has read the
+        thread's log, and `head` is the thread's head. `way` says what is needed to go on with the thread, such as an
+        answer."""
         abandoned = is_crashed(head)
         start = max(0, min(self._turns, default=reader.total - WINDOW))
         timeline = reader.timeline(start, abandoned=abandoned)

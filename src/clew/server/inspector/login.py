@@ -32,8 +32,8 @@ the long run."""
 
 
 class Session(NamedTuple):
-    """A login of a browser: the token, the part of the token's namespace (a part of the store with threads of its own)
-    that the user chose, and when the login began and was last used."""
+    """A login of a browser: the access token, the namespace (a part of the store with threads of its own) that the user
+    chose within that of the token, and when the login began and was last used."""
 
     token: Token
     namespace: str

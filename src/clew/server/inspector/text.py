@@ -87,20 +87,20 @@ class Room:
         """Whether there was something that would have been shown if there had been more room."""
 
     def most(self, longest: int, each: int = 1) -> int:
-        """Return how many characters of a text may be shown: as many as there is room for, but at most `longest`. Each
-        character of this text takes as much room as `each` ordinary characters."""
+        """Return how many characters of a text may be shown: at most `longest`, and at most as many as this object
+        still allows. Each character of this text counts as `each` characters."""
         return max(0, min(longest, self.left // each))
 
     def spend(self, number: int, *, is_short: bool = False) -> None:
-        """Subtract this many characters from the room that is left. `is_short` records that something was not shown,
-        because there was not enough room for it."""
+        """Subtract this many characters from those that may still be shown. With `is_short`, also record that something
+        was left out because there was not enough room for it."""
         self.left -= number
         self.is_short = self.is_short or is_short
 
     def cut(self, text: str, longest: int, *, start: int = 0, each: int = 1) -> str:
-        """Return the text from the character at `start` on, cut to `longest` characters or to the room that is left,
-        and subtract its length from the room. If characters were cut off, a note at the end says how many. Each
-        character of this text takes as much room as `each` ordinary characters."""
+        """Return the text from the character at `start` on, cut to `longest` characters, or to fewer if this object
+        does not allow so many more to be shown. They then count as shown, each of them as `each` characters. If
+        characters were cut off, a note at the end says how many."""
         most = self.most(longest, each)
         more = len(text) - start - most
         self.spend((most + min(0, more)) * each, is_short=more > 0 and most < longest)

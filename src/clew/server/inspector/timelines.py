@@ -98,13 +98,14 @@ class Readers:
         return Reading(kept.reader, head, kept.lock)
 
     async def read_at(self, store: Checkpointer, namespace: str, thread_id: str, start: int, stop: int) -> Reading:
-        """Return a reader that has read the whole log of a thread, and the thread's head at that moment. The reader has
-        the turns at the positions from `start` up to, but not including, `stop`, counted from 0: at most `_NEWEST`
-        turns. `namespace` is the part of the store to which `store` gives access: two of these parts may have threads
-        with the same id.
+        """Return a `Reading`: a timeline reader that has read the whole log of a thread, and the thread's head at that
+        moment. The reader has the turns at the positions from `start` up to, not including, `stop`, counted from 0. Of
+        more than 2,000 (`_NEWEST`) turns it has only the middle ones. `namespace` is the part of the store to which
+        `store` gives access: two of these parts may have threads with the same id.
 
-        If these turns are not in the cache, the whole log is read again, and turns around them are kept too. Raises
-        `ThreadNotFound` if there is no such thread, and any error of reading its log, such as `Corrupt`.
+        If no reader in memory has these turns, the whole log is read again, by a reader that keeps turns around these
+        too and then stays in memory. Raises `ThreadNotFound` if there is no such thread, and any error of reading its
+        log, such as `Corrupt`.
         """
         reading = await self.read(store, namespace, thread_id)
         reader, head, _ = reading

@@ -85,8 +85,8 @@ class Turns:
 
     @asynccontextmanager
     async def of(self, token: Token) -> AsyncIterator[None]:
-        """Wait until a page may be made for this token, and count the page as being made until the `async with` block
-        ends."""
+        """Wait until no other page is being made for this access token, and few enough for all tokens together. The
+        page counts as being made until the `async with` block ends."""
         async with self._of_tokens[token.sha256], self._of_all:
             yield
 

@@ -80,16 +80,17 @@ async def missing(request: Request) -> Response:
 
 
 async def untouched(request: Request) -> Response:
-    """Return the digests of the blobs that were not touched for a time, as a stream of records of 32 bytes. The query
-    gives the time in microseconds. A blob is touched when it is stored, referred to by an append, or asked for with
-    `missing`."""
+    """Return the digests of the blobs that were not touched within the last `untouched_for_micros` microseconds, a
+    parameter of the query. They are streamed, 32 bytes each. A blob is touched when it is stored, referred to by an
+    append, or asked for with `missing`."""
     time = _time(numbers(request, "untouched_for_micros").get("untouched_for_micros", 0))
     return await respond(digest_records(request, time))
 
 
 async def sweep(request: Request) -> Response:
     """Delete the blobs that the request's body lists, except those that were touched within the time that the body
-    names. A blob is touched when it is stored, referred to by an append, or asked for with `missing`."""
+    names. A blob is touched when it is stored, referred to by an append, or found by the route `missing`, which asks
+    which blobs do not exist."""
     body = await decoded(request, IncomingSweep, MAX_SMALL_BODY)
     request.need_client()
     async with request.store() as store:

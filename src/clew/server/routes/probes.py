@@ -37,7 +37,8 @@ class _Readiness:
         self._lock = asyncio.Lock()
 
     async def check(self) -> None:
-        """Raise the error of the store if it cannot write."""
+        """Raise the error of the store if it could not write at the last test. Tests it anew if the last test was a
+        second (`_FRESH`) or more ago, or if there was none."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if self._asked is None or now - self._asked >= _FRESH:
@@ -63,7 +64,8 @@ class _Readiness:
 
 
 def routes(stores: Stores, counters: Callable[[], str]) -> list[Route]:
-    """Return the routes for operators of a service with these stores. `counters` returns the metrics as text."""
+    """Return the routes for operators: `/healthz` (the service is up), `/readyz` (its stores work), `/metrics` and
+    `/openapi.json`. `counters` returns the text of `/metrics`, in the format of Prometheus."""
     openapi_document = msgspec.json.encode(document())
 
     async def healthz(_: Request) -> Response:

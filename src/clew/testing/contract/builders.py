@@ -114,8 +114,9 @@ class Stopwatch:
 
     def was_in_time(self) -> bool:
         """Return whether less than a quarter of a second has passed since `before_start` was called. A test calls this
-        after the store has answered. If the result is False, the store may have answered so late that it took blobs
-        stored after this object was made for older ones. Then its answer proves nothing, and the test asks again."""
+        after the store has listed or deleted blobs of that age. If the result is False, blobs that were stored after
+        this object was made may have counted as old enough by then. So the store's answer proves nothing, and the test
+        asks again."""
         return time.monotonic() - self._asked < self.APART / 2
 
 

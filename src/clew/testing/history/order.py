@@ -18,8 +18,9 @@ __all__ = ["ABSENT", "Logs", "State", "Unexplained", "order_calls"]
 
 
 class State(NamedTuple):
-    """The state of a thread at one moment: the id of its log, the content of its log, and the digest of its head. `log`
-    is the content: a number under which a `Logs` object keeps the log's frames and refs (references to blobs)."""
+    """The state of a thread at one moment. `log_id` is the id of its log, and `head` is the digest of its head. `log`
+    is a number that stands for the frames and refs (references to blobs) in the log; a `Logs` object keeps them under
+    it."""
 
     log_id: str
     log: int
@@ -40,11 +41,10 @@ class Logs:
         self._longer: dict[tuple[int, int], int] = {}
 
     def extended(self, log: int, call: Call, index: int) -> int:
-        """Return the number of a longer log: the log with the number `log`, after the frames and refs (references to
-        blobs) of the append `call` are added to it. The longer log is stored if it is new. `index` is the index of the
-        call in the history; with it, the number is found without a comparison of frames if the same log was asked for
-        before.
-        """
+        """Return the number of the log that results when the append `call` adds its frames and refs (references to
+        blobs) to the log with the number `log`. Equal logs have the same number; a new log gets the next one, and is
+        stored. `index` is the index of the call in the history. The result for a pair of `log` and `index` is
+        remembered, so that frames are compared only once."""
         made = self._longer.get((log, index))
         if made is None:
             key = (self.frames[log] + call.frames, self.refs[log] | set(call.refs))
@@ -67,9 +67,9 @@ class Unexplained(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """A possible course of events up to some moment: an order in which the store may have done the calls so far. It has
-    the state of the thread at that moment, and says which of the calls that have not ended the store has already done.
-    Calls are given by their index in the history."""
+    """One possible order in which a store may have carried out the calls so far, some of which ran at the same time. It
+    holds the state of the thread after them, and says which of the calls that have not returned yet the store has
+    already carried out. Calls are given by their index in the history."""
 
     state: State
     changed: frozenset[int]
@@ -163,15 +163,15 @@ class _Search:
 
     def _look(self, course: _Course) -> _Course:
         """Return a copy of the course, one possible order of the calls so far, in which more calls are marked as
-        answered (in `seen`): calls that have not ended, that change nothing, and whose recorded answer is right in the
-        course's present state. Because these calls change nothing, marking them at once rules out no possible order.
-        """
+        answered (in `seen`). These are calls under way that change nothing, such as reads, and whose recorded answer is
+        right in the course's present state. Because they change nothing, marking them at once rules out no possible
+        order."""
         right = {index for index in self._looks - course.seen if self._is_right(self._calls[index], course.state)}
         return course._replace(seen=course.seen | right) if right else course
 
     def _is_right(self, call: Call, state: State) -> bool:
         """Return whether the recorded answer of `call` is right if the thread is in this state. `call` must be a call
-        that changes nothing: a read, or an append that ended with `Conflict`."""
+        that changes nothing: a read of frames, head or refs, or an append that ended with `Conflict`."""
         frames = self._logs.frames[state.log]
         if call.method == "read":
             return frames[call.at : call.stop] == call.frames

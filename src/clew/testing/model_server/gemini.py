@@ -166,8 +166,9 @@ def _events(answer: Answer, body: Body) -> list[Event]:
 
 
 def _stream(answer: Answer) -> Iterator[dict[str, Any]]:
-    """Yield the pieces in which a response is streamed, as the Gemini API does it. A text comes in several pieces; its
-    signature comes in the last piece of the stream, beside an empty text. A function call comes whole."""
+    """Yield the pieces in which a response is streamed, as the Gemini API does it. A text comes in several pieces,
+    without its signature (a code from the vendor). The last piece of the stream is an empty text, with the signature of
+    the last text that has one. A function call comes whole."""
     signature: dict[str, Any] = {}
     for part in _parts(answer):
         if "text" not in part:

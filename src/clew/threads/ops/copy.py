@@ -72,19 +72,19 @@ async def copy(
     new_id: str | None = None,
     progress: Progress | None = None,
 ) -> Head:
-    """Copy one thread to another store or another namespace (part) of a store, under another key or id if wanted, and
-    return the head of the copy.
+    """Copy one thread to another store, to another namespace (part) of a store, or to another id, and return the head
+    of the copy.
 
     The copy gets the id `new_id`, by default the same id. Its entries and their times do not change.
 
-    - **Hidden until complete.** The copy is written in parts; its last frame makes it visible. Of two copies with the same
-      id that are written at once, at most one is completed; the other raises `Conflict`.
+    - **Hidden until complete.** The copy is written in parts; its last frame makes it visible. Of two copies with the
+      same id that are written at once, at most one is completed; the other raises `Conflict`.
     - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
       copy whose source has grown since is brought up to date. Any other thread of that id raises `Conflict`.
-    - **Verified.** Before the copy becomes visible it is read back, all but its last frame, and its entries must add up
-      to the same state as those of the source. The last frame is read back afterwards.
-    - **Encrypted again** if the target has another key: reading the copy does not need the old key, and a target with a
-      key holds no plain frame.
+    - **Verified.** Before the copy becomes visible it is read back, all but its last frame, and its entries must give
+      the same state as those of the source. The last frame is read back afterwards.
+    - **Encrypted again** if the target has another encryption key: reading the copy does not need the source's key. In
+      a target with a key, no frame is left unencrypted.
 
     A thread that is being worked on is copied as it was when the copy began. Leases are never copied: a running thread
     is interrupted in the copy. `progress` is called with the number of frames copied so far and the number of all
@@ -210,9 +210,9 @@ async def _common(source: Source, head: Head, target: Checkpointer, there: Head,
     """Compare the target's log with the source's. If the source's log begins with the whole log of the target, return
     the digest that the last of these common frames has in the source. Otherwise return None.
 
-    `head` is the source's head and `there` the target's. Logs whose bytes differ are compared by their entries.
-    `verbatim` says that frames are copied byte for byte; then the result for an incomplete copy with other bytes is
-    None at once.
+    `head` is the source's head and `there` the target's. If the last frames differ in their bytes, for example because
+    of another key, the logs are compared by their entries. An exception: if frames are copied byte for byte
+    (`verbatim`) and the target is an incomplete copy, returns None at once.
     """
     if there.frames > head.frames:
         return None
@@ -257,7 +257,9 @@ def _without_trees(frame: Frame) -> bytes:
 
 
 class _Ahead:
-    """A copy that lacks its last frame, read as if it had it."""
+    """Stands for a store in which the copy of a thread is complete already. It reads the copy's frames from `target`,
+    and adds `last`, the last frame, which is not stored yet. So the copy can be checked before it is completed. `done`
+    is the head of the complete copy."""
 
     def __init__(self, target: Checkpointer, done: Head, last: bytes) -> None:
         self.keys = target.keys
@@ -336,10 +338,11 @@ class _ThreadCopy:
         return await self._complete()
 
     async def _complete(self) -> Head:
-        """Check the copy, make it visible with its last frame, and return its head.
+        """Check the copy, write its last frame, and return its head. Until that frame is written, listings leave the
+        copy out.
 
-        The last step appends a frame, so it fails if another process has begun to delete the copy; and that process
-        fails if the copy is complete already.
+        The last frame cannot be appended if another process has begun to delete the copy. If it was appended first, the
+        other process cannot delete the copy any more.
         """
         last = self._frames.pop().data
         self._size -= len(last)
@@ -365,9 +368,10 @@ class _ThreadCopy:
         return not self._whole and mine != ((self._there.log_id, 0) if now is None else (now.log_id, now.frames))
 
     async def _bring_up_to_date(self) -> Head:
-        """Extend a copy that is already visible, and return its head.
+        """Append to an earlier copy what it lacks of the thread, and return the copy's new head.
 
-        Everything goes into one append with the head, so that nobody sees half of it.
+        All frames are written in one append, so that nobody sees only some of them. Raises `Corrupt` if the copy then
+        has another state than the thread.
         """
         done, expected = await self._done()
         await self._put(self._blobs)

@@ -332,7 +332,7 @@ class _Scales:
         self._ranges = 1
 
     def add(self, number: int, frame: Frame) -> None:
-        """Add frame `number` to the estimate of the memory that the imported thread takes.
+        """Add frame `number` to the estimate of the memory that the thread in a `.clew` file takes when it is imported.
 
         Raises `InvalidInput` if all frames added so far would take more memory than 50 times the size that they and
         their blobs have in the file, plus 8 MiB.

@@ -1,7 +1,7 @@
 """Garbage collection: delete blobs that no thread reaches, safely while other processes write.
 
-To touch a blob is to renew the time in the store from which its grace period counts. A tree is a blob that points at
-others.
+To touch a blob is to set the time of its last use, which the store keeps, to now. So its grace period, in which it is
+not deleted, starts again. A tree is a blob that points at others.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ class Cutoff:
         self._steady = time.monotonic() - ago.total_seconds()
 
     def elapsed(self) -> timedelta:
-        """Return how much time has passed since this moment. If the two clocks disagree, return the longer of the two
-        times."""
+        """Return how much time has passed since this moment. If the wall clock and the monotonic clock disagree about
+        it, return the longer of the two times."""
         return timedelta(seconds=max(0.0, time.time() - self._wall, time.monotonic() - self._steady))
 
     def until(self, later: Cutoff) -> float:
-        """Return the seconds from this moment to a later one."""
+        """Return the seconds from this moment to the moment `later`, by the monotonic clock."""
         return later._steady - self._steady
 
 
@@ -246,9 +246,9 @@ async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str])
 
 
 class _Deleter:
-    """Deletes blobs, and counts them and their bytes. If deleting a batch of blobs takes longer than `room` seconds,
-    finds out whether a thread has begun to need one of the deleted blobs, and puts such blobs back. `but` is the id of
-    a thread that is ignored in this check."""
+    """Deletes blobs, and counts them and their bytes. After a batch whose deletion took longer than `room` seconds, it
+    checks whether a thread has begun to need a deleted blob meanwhile, and puts such blobs back; in a shorter time that
+    cannot happen. The thread with the id `but` is ignored in this check."""
 
     def __init__(self, checkpointer: Checkpointer, cutoff: Cutoff, room: float, steps: Steps, but: str | None) -> None:
         self._checkpointer = checkpointer
@@ -287,7 +287,7 @@ class _Deleter:
 async def _read(checkpointer: Checkpointer, digests: Iterable[str]) -> AsyncIterator[dict[str, bytes]]:
     """Yield these blobs, at most 16 at a time, as dictionaries from digest to bytes. Missing blobs are left out.
 
-    A damaged blob comes as empty bytes: its content is not needed, and its size is unknown.
+    A damaged blob comes as empty bytes and raises no error, so that gc can delete it too. Its size then counts as 0.
     """
     left = iter(digests)
     while batch := list(islice(left, _BATCH)):

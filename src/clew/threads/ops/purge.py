@@ -115,8 +115,8 @@ async def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
 
 
 async def _is_trimmed(checkpointer: Checkpointer, thread_id: str) -> bool:
-    """Return whether a thread's log holds nothing that `purge_rewound` would erase: it has a single frame, and none of
-    the messages that the model can no longer see, not even after a rewind to an earlier turn.
+    """Return whether a thread's log holds nothing that `purge_rewound` would erase. Then the log is a single frame, and
+    the model sees each of its messages now, or would see it after a rewind to an earlier turn.
 
     `purge_rewound` asks this after it has finished the work of an earlier, interrupted call. The tags of a hidden copy
     alone do not prove that the thread was rewritten, because others than `purge_rewound` can write tags too, and the
@@ -127,11 +127,11 @@ async def _is_trimmed(checkpointer: Checkpointer, thread_id: str) -> bool:
 
 
 async def _finish(checkpointer: Checkpointer, thread_id: str, copy: Head) -> tuple[int, int]:
-    """Do what is left of `purge_rewound` after the old log was deleted, as far as it is not done yet. Write the
-    thread's new log from the hidden copy of the thread (one that listings leave out), whose head is `copy`. The copy
-    lacks the messages that the model can no longer see, not even after a rewind to an earlier turn. Then delete the
-    blobs that no thread needs any more, and the copy. Returns how many blobs were deleted, and how many bytes they
-    took."""
+    """Do the last steps of `purge_rewound`, which has deleted the thread's old log. Write the new log from the hidden
+    copy of the thread (one that listings leave out), whose head is `copy`. The copy lacks the messages that the model
+    can no longer see, not even after a rewind to an earlier turn. Then delete the blobs that no thread needs any more,
+    and the copy. Steps that were done before a crash are not done again. Returns how many blobs were deleted, and their
+    size in bytes."""
     await _write_final(checkpointer, thread_id, copy)
     blobs = await below(checkpointer, await checkpointer.refs(copy.thread_id))
     erased = await _erase_blobs(checkpointer, blobs, but=copy.thread_id)
@@ -148,9 +148,9 @@ def _copy_id(thread_id: str) -> str:
 
 
 async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head, int]:
-    """Take the thread's lease, and write the thread's state, without the messages that the model can no longer see, not
-    even after a rewind to an earlier turn, as a copy that listings leave out. This is the first step of
-    `purge_rewound`.
+    """Take the thread's lease, and write a copy of the thread's state that listings leave out. The copy lacks the
+    messages that the model can no longer see, not even if the thread is rewound to an earlier turn. This is the first
+    step of `purge_rewound`, which deletes these messages.
 
     Returns the copy's head, and how many messages the copy lacks. Raises `ThreadBusy` if a live process holds the
     thread, and `Conflict` if it is taken over meanwhile.
@@ -305,7 +305,8 @@ def _moved(ranges: Ranges, places: dict[int, int]) -> Ranges:
 
 
 def _title(state: Checkpoint, kept: Collection[int]) -> str:
-    """Return the thread's title, or a new one if the title was made from a message that is removed.
+    """Return the thread's title. If it was made from a message that is removed, return one made from the first message
+    of the user that stays and has text, or an empty title if there is none.
 
     `kept` are the indices in the history of the messages that stay.
     """

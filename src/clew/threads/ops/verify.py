@@ -247,7 +247,7 @@ class _Check:
         await self._check_blobs(refs | used.keys(), used)
 
     async def _check_blobs(self, wanted: Collection[str], used: dict[str, int]) -> None:
-        """Add a problem for each of these blobs, and each blob they point at, that is missing or cannot be unpacked.
+        """Note a `Problem` for each of these blobs, and each blob they point at, that is missing or cannot be unpacked.
 
         `used` gives the number of the frame that refers to a blob, by the blob's digest.
         """
@@ -285,7 +285,7 @@ class _Check:
     def _check_end(self, head: Head, found: int, last: bytes | None) -> None:
         """Check that the head names the last frame of the log, and agrees with the state that the log leads to.
 
-        `found` is the number of frames that were found, and `last` is the digest of the last one. Adds problems.
+        Records each problem. `found` is the number of frames that were found, and `last` is the digest of the last one.
         """
         if head.thread_id != self._thread_id:
             self._problems.append(Problem(f"it is the head of thread {head.thread_id!r}"))
@@ -417,7 +417,7 @@ async def _one_by_one(
 async def _damage_before(checkpointer: Checkpointer, thread_id: str, number: int) -> ClewError | None:
     """Read a frame together with the one before it, and return the error that this raises, or None if it raises none.
 
-    Also None if the frame before cannot be read alone. Stores may keep records between frames, which can be damaged.
+    So damage between the two is found, where stores may keep records. None if the frame before cannot be read alone.
     """
     try:
         await checkpointer.read(thread_id, start=number - 1, stop=number)
@@ -435,7 +435,7 @@ async def _look_at(
 ) -> Seen:
     """Decode one frame with the blobs it refers to, and return it with everything that is wrong with it.
 
-    `data` and `error` are what reading the frame from the store gave.
+    `data` is the frame as read from the store, or None. `error` is the error of reading it, if there was one.
     """
     problems = [] if error is None else [Problem(str(error), frame=number)]
     if data is None:

@@ -47,7 +47,8 @@ class Line(msgspec.Struct, frozen=True):
 
 
 async def read_lines(source: Source, head: Head, start: int = 0) -> AsyncIterator[Line]:
-    """Yield every entry of the log that this head describes as a `Line`, from frame `start` on.
+    """Yield every entry of the log that this head describes, from frame `start` on. Each comes as a `Line`: the entry
+    with its time, its kind and the number of its frame.
 
     Raises `Corrupt` if a frame is damaged or does not follow the frame before it.
     """

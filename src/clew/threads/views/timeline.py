@@ -156,8 +156,8 @@ class TimelineReader:
         return self.state()
 
     def state(self, *, all_facts: bool = False) -> Checkpoint:
-        """Return the thread's state after the frames read so far. If only some turns are kept, the values recorded about
-        single turns are left out unless `all_facts` is set."""
+        """Return the thread's state after the frames read so far. A reader with a `window` leaves out most messages.
+        Without `all_facts` it also leaves out the metadata of turns, and values that newer ones have replaced."""
         return self._fold.checkpoint() if self._window is None else self._fold.sketch(all_facts=all_facts)
 
     @property
@@ -167,7 +167,7 @@ class TimelineReader:
 
     @property
     def turns(self) -> KeptTurns:
-        """The turns that are kept. Their `len` is the number of all turns, kept or not, that no rewind took back."""
+        """The turns kept: all, or those in the window. Their `len` counts every turn that was not rewound."""
         return self._turns
 
     def feed(self, frame: Frame) -> list[TimelineTurn | Mark]:
@@ -178,7 +178,7 @@ class TimelineReader:
         return sorted([*changed, *self._new_marks], key=place_of)
 
     def take(self, frame: Frame) -> None:
-        """Read the next frame of the log into the timeline. Returns nothing, unlike `feed`, and so is faster."""
+        """Add the next frame of the log to the timeline. Unlike `feed`, returns no changed turns, and so is faster."""
         self._now = frame.time
         self._new_marks, self._touched = [], {}
         for entry in frame.entries:
@@ -297,7 +297,7 @@ class TimelineReader:
             call.finish(entry.result, self._now)
 
     def _step(self, entry: StepOutcome) -> None:
-        """Add the mark "answered" if no start of this step of a tool call was recorded: then a person answered it."""
+        """Add the mark "answered" if a step of a call has an outcome but no start: it is a person's answer."""
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
 
@@ -391,7 +391,7 @@ class TimelineReader:
         self._mark("rewound", f"rewound from turn {before} to turn {after}", to_turn=after, turn=before)
 
     def _said_about(self, entry: StateSet) -> None:
-        """Add this value to the current turn if a tool has set it as metadata of that turn, and not Clew itself."""
+        """Add a value to the metadata of the current turn if a tool has set it there, and not Clew itself."""
         if entry.scope == "turn" and self._turns.last is not None and not entry.key.startswith("clew:"):
             self._turns.last.metadata[entry.key] = entry.value
             self._touch(self._turns.last)
@@ -404,7 +404,7 @@ class TimelineReader:
             self._first_snapshot = entry
 
     def _inherit(self, state: Checkpoint) -> None:
-        """Add the turns of `state`, with which a log begins, such as that of a fork. Their times are not known."""
+        """Add the turns of `state`, with which a log (as that of a fork) begins. Their times are not known."""
         self._fold.push([FoldedState(state)])
         self._provider = str(state.limits.get("provider") or "clew")
         metadata = state.metadata

@@ -196,8 +196,8 @@ class DraftCall:
     def built(self, status: CallStatus, inherited: bool) -> TimelineCall:
         """Return the call as a `TimelineCall` with this status.
 
-        `inherited` says that the call was made before this log began. Then the `TimelineCall` has no start time and no
-        duration.
+        `inherited` says that the call is older than this log, for example because the thread was forked after it. Then
+        the `TimelineCall` has no start time and no duration, because the log does not say them.
         """
         began = self.begun if self.begun is not None and not inherited else self.asked
         return TimelineCall(

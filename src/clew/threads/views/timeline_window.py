@@ -16,8 +16,8 @@ __all__ = ["KeptTurns", "Window"]
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """Says which turns of a thread a timeline reader keeps whole: the newest, those at some positions (counted with the
-    turns that a rewind took back), or those with some numbers (counted without these).
+    """Says which turns of a thread a timeline reader keeps whole: the newest, and those in `positions` or `numbers`. A
+    turn's position counts all turns before it; its number leaves out the turns that a rewind took back.
 
     Of each other turn only a few bytes are kept, so that a long thread takes little memory.
     """
@@ -29,7 +29,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of turns to keep. If a turn was rewound and a later turn got the same number, the later one is kept."""
 
     def keeps(self, turn: DraftTurn, total: int) -> bool:
-        """Return whether to keep this turn, now that `total` turns were read."""
+        """Return whether to keep this turn, now that `total` turns were read: if it is one of the newest, or if its
+        position or its number is one to keep."""
         if turn.position >= total - self.newest or turn.position in self.positions:
             return True
         return not turn.rewound and turn.number in self.numbers
@@ -77,8 +78,8 @@ class KeptTurns:
     @property
     def changed_late(self) -> set[int]:
         """Positions of the turns that were changed, or may still be changed, after a newer turn was added. This happens
-        only to a turn to the end of which the thread was taken back (rewound), because what is recorded next belongs to
-        that turn again. A turn that was only taken back itself does not count as changed."""
+        only if a rewind takes back the newer turns: what is recorded next then belongs to the last turn that is left.
+        For the turns that were taken back, that alone does not count as a change."""
         later = {self._line[-1]} if self._line and self._line[-1] < self.total - 1 else set()
         return self._changed_late | later
 
@@ -93,8 +94,8 @@ class KeptTurns:
         return not (place < len(self._line) and self._line[place] == position)
 
     def holds(self, start: int, stop: int, *, rewound: bool = True) -> bool:
-        """Return whether all turns at the positions from `start` up to, but not including, `stop` are kept. With
-        `rewound=False`, those among them that a rewind took back need not be kept."""
+        """Return whether all turns at the positions from `start` up to, but not including, `stop` are still in memory.
+        With `rewound=False`, turns that a rewind took back may be missing."""
         return all(
             position in self._kept or (not rewound and self.is_rewound(position)) for position in range(start, stop)
         )
@@ -121,7 +122,7 @@ class KeptTurns:
 
     def rewind(self, turns: int) -> list[DraftTurn]:
         """Mark the turns after turn number `turns` as rewound, because the thread was taken back to the end of that
-        turn. Return those of them that were kept."""
+        turn. Return those of them that this object still has; the others were dropped before to save memory."""
         gone = self._line[turns:]
         if not gone:
             return []
@@ -134,22 +135,23 @@ class KeptTurns:
         return found
 
     def changed(self, turn: DraftTurn) -> None:
-        """Record that something other than a rewind has changed this turn. If a newer turn was added before, this
-        turn's position is then in `changed_late`, the set of the turns that changed after a newer one was added."""
+        """Record that something other than a rewind has changed this turn. If it is no longer the newest turn, its
+        position is added to `changed_late`, the positions of turns that changed after a newer one was added."""
         if turn.position < self.total - 1:
             self._changed_late.add(turn.position)
 
     def mark(self, mark: Mark) -> None:
-        """Add a mark, such as a crash or a resume. It is kept if the turn before it is kept, or if there is no turn
-        before it."""
+        """Add a mark, which stands for an event between turns, such as a crash. The mark is stored if it comes before
+        the first turn, or if the turn before it is still in memory. Otherwise only the fact that there are marks is
+        noted."""
         self.has_marks = True
         if mark.position == 0 or mark.position - 1 in self._kept:
             self._marks.setdefault(mark.position, []).append(mark)
 
     def _drop(self, turn: DraftTurn) -> None:
-        """Drop this turn and the marks after it (events such as a crash), and pass them to the function `on_settled`
-        that was given to the constructor, if any. Does nothing if all turns are kept, or if this turn is in the window,
-        which says which turns to keep."""
+        """Drop this turn and the marks after it (events such as a crash), unless the window, which says which turns to
+        keep, still includes the turn. Pass both to the function `on_settled` if one was given to the constructor.
+        Without a window all turns are kept, and this does nothing."""
         if self._window is None or turn.position not in self._kept or self._window.keeps(turn, self.total):
             return
         marks = self._marks.pop(turn.position + 1, [])
@@ -159,6 +161,6 @@ class KeptTurns:
 
 
 def _empty(position: int, number: int) -> DraftTurn:
-    """Return an empty turn that takes the place of a turn that is not kept, with its position and number. The index of
-    its response is -2, which no message has, so that no entry of the log is taken to belong to this turn."""
+    """Return an empty turn with this position and number. It stands for a turn whose content was dropped from memory.
+    The index of its response is -2, which no message has, so that no entry of the log is taken to belong to it."""
     return DraftTurn(position, number, -2, Assistant(()), -1)

@@ -1,4 +1,4 @@
-"""The tools that come with Clew: files and commands of the workspace."""
+"""The tools that come with Clew. They read and change files in the agent's folder, and run shell commands there."""
 
 from __future__ import annotations
 

@@ -248,8 +248,8 @@ class BaseCheckpointer:
         return None if found is None else _about(*found, checkpoint_id)
 
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Return a dict for each of the threads that were changed last, at most `limit`, with the id, the times and the
-        metadata of the thread's newest state. The dicts are those of `get_metadata`."""
+        """Return what `get_metadata` returns, a dict with the id, the times and the metadata of a thread's newest
+        state, for each of the threads that were changed last, at most `limit`."""
         found = [await self.get_metadata(thread_id) for thread_id in await self.list_threads(limit)]
         return [about for about in found if about is not None]
 

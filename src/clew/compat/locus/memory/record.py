@@ -52,8 +52,8 @@ state that was saved before."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a state that was saved: where in the thread's history its messages are, and those of its fields
-    that are not in the log."""
+    """What is kept of one saved state of a Locus agent: when it was saved, where in the thread's history its messages
+    are, and those of its fields that do not follow from the messages. The method `state` returns the state itself."""
 
     at: datetime
     since: int
@@ -73,7 +73,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     are in an order that no conversation of Clew has, such as results before their calls."""
 
     def state(self, thread_id: str, history: Sequence[Message]) -> AgentState:
-        """Return the state as it was saved. `history` holds every message ever recorded in the thread."""
+        """Return the agent's state that this record describes, as it was saved. The record names messages by their
+        indices in `history`, which holds every message ever recorded in the thread."""
         return AgentState.from_checkpoint({**self._plain(thread_id, history), **self.other})
 
     def _plain(self, thread_id: str, history: Sequence[Message]) -> dict[str, Any]:
@@ -81,9 +82,10 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
         return state_of(thread_id, Checkpoint(system_prompt=self.prompt), seen).to_checkpoint()
 
     def holding(self, thread_id: str, history: Sequence[Message], state: AgentState) -> Kept:
-        """Return a copy of this record whose field `other` has all fields of `state` that do not follow from its
-        messages. The method `state` of the copy then returns a state equal to `state`, if it is given the same
-        `thread_id` and `history`, which holds every message ever recorded in the thread."""
+        """Return a copy of this record whose field `other` has those fields of `state` that cannot be computed from the
+        rest of the record and the thread's messages. So the method `state` of the copy returns a state equal to
+        `state`, if it is given the same `thread_id` and `history`. `history` holds every message ever recorded in the
+        thread."""
         plain = self._plain(thread_id, history)
         other = {key: value for key, value in state.to_checkpoint().items() if value != plain[key]}
         return msgspec.structs.replace(self, other=other)
@@ -112,8 +114,9 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def kept_in(state: Checkpoint) -> dict[str, Kept]:
-    """Return the records of the states that were saved in a thread, by their ids, in the order in which they were
-    saved. `state` is the thread's state in Clew. Raises `Corrupt` if a record cannot be read."""
+    """Return the records of the states of a Locus agent that were saved in a thread, by their ids, in the order in
+    which they were saved. A record says where in the thread the messages of a saved state are. `state` is the thread's
+    state in Clew. Raises `Corrupt` if a record cannot be read."""
     found: dict[str, Any] = {}
     for fact in state.facts:
         if fact.kind == "state" and fact.key.startswith(KEPT):
@@ -165,17 +168,18 @@ def entries_for(
 
 
 def _values(before: Checkpoint, state: AgentState) -> list[Logged]:
-    """Return the entries that make the values of a thread equal to the metadata of `state`. `before` is the state of
-    the thread in Clew, with its values."""
+    """Return the entries that make the values of a thread, which tools read as `ctx.state`, equal to the metadata of
+    `state`: values that differ are set, and values that are not in the metadata are deleted. `before` is the state of
+    the thread in Clew, with its present values."""
     known = {key: value for key, value in before.state.items() if not key.startswith("clew:") and value is not None}
     changed: list[Logged] = [StateSet(key, value) for key, value in state.metadata.items() if known.get(key) != value]
     return [*changed, *(StateSet(key, None) for key in known if key not in state.metadata)]
 
 
 def _spent(before: Checkpoint, state: AgentState) -> list[Logged]:
-    """Return a list with an entry for the tokens that `state` counts beyond those in `before`, the state of the thread
-    in Clew; an empty list if there are none. Their cost is recorded as not known, unless `state` counts a higher cost
-    too."""
+    """Return a list with one entry, for the tokens that `state` counts beyond those in `before`, the state of the
+    thread in Clew; an empty list if there are none. The entry's cost is what `state` counts beyond the cost in
+    `before`, or None (not known) if that is not more than 0."""
     usage = Usage(
         max(0, state.prompt_tokens_used - before.usage.input_tokens),
         max(0, state.completion_tokens_used - before.usage.output_tokens),
