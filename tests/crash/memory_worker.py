@@ -81,7 +81,7 @@ class Lines:
     )
     _SPARED = re.compile(
         r"\s*(try:|finally:|else:|except|raise|return|yield|pass|with |if [^(]*:$"
-        r"|(os|db|connection|self)\.\w*(close|_close|roll_back|forget|unlink)\(|temporary\.unlink|files\.unlock|fcntl\.flock"
+        r"|(os|db|connection|self)\.\w*(close|_close|roll_back|forget|unlink)\(|temporary\.unlink|files\.unlock|fcntl\.flock|self\._opening\.release"
         r"|roll_back|self\._?\w+ = )"
     )
     """Lines that ask for no memory, most of which clean up after a failure. A `with` is one: Python comes to its line once

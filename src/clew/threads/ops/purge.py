@@ -237,10 +237,11 @@ async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:
 
 
 async def remove_part(checkpointer: Checkpointer, part: Head) -> None:
-    """Delete an incomplete thread, of which `part` is the head, unless it is still being written.
+    """Delete a copy of a thread that was begun and not completed. `part` is its head.
 
-    A frame is appended first, so that whoever writes the thread can neither go on nor complete it from then on. Raises
-    `Conflict` if the log has grown since `part` was read, and `ThreadBusy` if another live process is deleting it.
+    A frame is appended first: a process that still writes the copy then gets `Conflict`, and cannot complete it. If that
+    process has written more since `part` was read, this raises `Conflict` and deletes nothing. Raises `ThreadBusy` if
+    another live process is deleting the copy.
     """
     await wait_until_free(checkpointer, part)
     try:
