@@ -16,8 +16,7 @@ import pytest
 
 from clew import Thread
 from clew._runtime import files
-from clew.checkpointers import Checkpointer, SQLiteCheckpointer
-from clew.checkpointers.base import is_abandoned
+from clew.checkpointers import SQLiteCheckpointer
 from clew.checkpointers.heads import thread_key
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import Unavailable
@@ -27,8 +26,6 @@ from clew.testing.contract.builders import append, state
 from tests.limits import PATIENCE
 from tests.server.serving import Running, serving
 from tests.server.test_command import running
-from tests.servers.buckets import WatchedBucket
-from tests.stores import make_store
 
 pytestmark = pytest.mark.anyio
 
@@ -103,23 +100,6 @@ async def test_what_a_left_block_could_not_write_is_not_written_later(tmp_path: 
                     await leave_unwritten()
             await until_idle(service)
             assert (await Thread.load(store, "thread")).messages == before
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "files", "objects"])
-async def test_a_store_writes_and_deletes_nothing_for_a_caller_who_has_gone(tmp_path: Path, kind: str) -> None:
-    opened: Checkpointer = WatchedBucket().store() if kind == "objects" else make_store(kind, tmp_path)
-    async with opened as store:
-        first = await append(store, "thread", b"first")
-        before = is_abandoned.set(lambda: True)
-        with pytest.raises(Unavailable, match="nothing was written"):
-            await append(store, "thread", b"late", at=1)
-        with pytest.raises(Unavailable, match="nothing was written"):
-            await append(store, "another", b"late")
-        with pytest.raises(Unavailable, match="nothing was written"):
-            await store.delete("thread")
-        is_abandoned.reset(before)
-        assert await state(store, "thread") == ([b"first"], first, set())
-        assert await store.head("another") is None
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import msgspec
 from blake3 import blake3
 
 from clew._runtime import forks
+from clew._runtime.aio import Job
 from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_HEAD, MAX_ID, is_abandoned
 from clew.checkpointers.heads import STATUSES, Head, HeadQuery
 from clew.errors import Corrupt, InvalidInput, Unavailable, UsageError
@@ -34,6 +35,7 @@ __all__ = [
     "check_thread_id",
     "check_wanted",
     "fitting",
+    "has_ended",
     "too_large",
 ]
 
@@ -57,6 +59,16 @@ def check_wanted(ask: Callable[[], bool] | None = None) -> None:
     ask = ask or is_abandoned.get()
     if ask is not None and ask():
         raise Unavailable(GIVEN_UP)
+
+
+def has_ended(job: Job) -> bool:
+    """Return whether a queued append, whose `Append` is `job.work`, need not be written: its job has ended already, or
+    nobody waits for it any more. In the latter case the job ends here, with `Unavailable`."""
+    ask = job.work.is_abandoned
+    if ask is not None and not job.done() and ask():
+        job.error = Unavailable(GIVEN_UP)
+        job.settle()
+    return job.done()
 
 
 def too_large(thread_id: str) -> Unavailable:

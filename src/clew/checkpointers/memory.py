@@ -18,6 +18,7 @@ from clew.checkpointers.checks import (
     check_query,
     check_range,
     check_thread_id,
+    check_wanted,
 )
 from clew.checkpointers.heads import Head, HeadQuery, select
 from clew.checkpointers.out_of_memory import explains_lack_of_memory
@@ -69,6 +70,7 @@ class MemoryCheckpointer(Checkpointer):
     ) -> None:
         self._guard.enter()
         check_append(thread_id, frames, at, head, refs)
+        check_wanted()
         log = self._space.logs.get(thread_id)
         if log is None:
             if at > 0 or not frames:
@@ -114,6 +116,7 @@ class MemoryCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         self._guard.enter()
         check_thread_id(thread_id)
+        check_wanted()
         self._space.logs.pop(thread_id, None)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:

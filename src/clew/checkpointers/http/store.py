@@ -25,6 +25,7 @@ from clew.checkpointers.checks import (
     check_range,
     check_stored_blob,
     check_thread_id,
+    check_wanted,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros
 from clew.checkpointers.http.protocol import MSGPACK, OCTETS, Blobs, Digests, Sweep, encode_text, log_tag
@@ -119,6 +120,7 @@ class HTTPCheckpointer(Checkpointer):
     ) -> None:
         self._guard.enter()
         encoded = check_append(thread_id, frames, at, head, refs)
+        check_wanted()
         body = _encode({"at": at, "head": msgspec.Raw(encoded), "frames": frames, "refs": list(refs)})
         condition = ("if-match", log_tag(at, head.log_id)) if at else ("if-none-match", "*")
         sending = self._use().call(
@@ -166,6 +168,7 @@ class HTTPCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         self._guard.enter()
         check_thread_id(thread_id)
+        check_wanted()
         await self._ask("DELETE", _path(thread_id), safe=False)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from clew._runtime.aio import Calls, Job, new_job
+from clew.checkpointers.checks import has_ended
 from clew.checkpointers.mysql import schema, statements
 from clew.checkpointers.mysql.address import Address
 from clew.checkpointers.mysql.wire import LOST, TOO_LARGE, Connection, Failure, connect
@@ -122,7 +123,7 @@ class Engine:
         size = 0
         while self._appends and len(batch) < MAX_BATCH and size < MAX_BYTES:
             job = self._appends.popleft()
-            if job.done():  # given up while it waited
+            if has_ended(job):  # given up while it waited
                 continue
             place = job.work.space, job.work.key
             if batch and size + job.work.size > MAX_BYTES:

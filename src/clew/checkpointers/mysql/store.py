@@ -21,6 +21,7 @@ from clew.checkpointers.checks import (
     check_range,
     check_stored_blob,
     check_thread_id,
+    check_wanted,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_digest
 from clew.checkpointers.out_of_memory import explains_lack_of_memory
@@ -150,6 +151,7 @@ class MySQLCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         engine = self._use()
         check_thread_id(thread_id)
+        check_wanted()
         key = thread_digest(thread_id)
 
         async def look() -> tuple[int, bytes] | None:

@@ -25,6 +25,7 @@ from clew.checkpointers.checks import (
     check_range,
     check_stored_blob,
     check_thread_id,
+    check_wanted,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_digest
 from clew.checkpointers.oracle import address
@@ -149,6 +150,7 @@ class OracleCheckpointer(Checkpointer):
             )
 
         async with turn:
+            check_wanted()
             found = await self._try(work)
         if found["b_done"] != 1:
             ends, missing = found["b_ends"], list(_digests_of(found["b_missing"]))
@@ -201,6 +203,7 @@ class OracleCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         calls = self._use()
         check_thread_id(thread_id)
+        check_wanted()
         await self._write(calls, self._statements.delete, self._thread(thread_id))
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:

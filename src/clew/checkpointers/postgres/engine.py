@@ -16,6 +16,7 @@ from contextlib import suppress
 from psycopg import pq
 
 from clew._runtime.aio import Job, new_job
+from clew.checkpointers.checks import has_ended
 from clew.checkpointers.patience import Patience
 from clew.checkpointers.postgres.address import Address
 from clew.checkpointers.postgres.schema import DETAILS, VERSION, lock_and_create
@@ -208,7 +209,7 @@ class Engine:
         size = 0
         while self._appends and len(batch) < MAX_BATCH and (not batch or size < MAX_BYTES):
             job = self._appends.popleft()
-            if job.done():  # given up while it waited
+            if has_ended(job):  # given up while it waited
                 continue
             if job.work.place in self._busy_threads:
                 later.append(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -172,6 +172,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     function for appends."""
     size: int
     """The number of bytes of the frames and the head together."""
+    is_abandoned: Callable[[], bool] | None = None
+    """Returns whether nobody waits for the append any more; None if that cannot be known."""
 
 
 class AppendStatements:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from clew._runtime.batches import batches
-from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.base import Checkpointer, is_abandoned
 from clew.checkpointers.checks import (
     Guard,
     check_append,
@@ -19,6 +19,7 @@ from clew.checkpointers.checks import (
     check_range,
     check_stored_blob,
     check_thread_id,
+    check_wanted,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
 from clew.checkpointers.out_of_memory import explains_lack_of_memory
@@ -122,6 +123,7 @@ class PostgresCheckpointer(Checkpointer):
                 with_sum(encoded),
             ),
             sum(map(len, frames)) + len(encoded),
+            is_abandoned.get(),
         )
         await engine.submit(append)
 
@@ -173,6 +175,7 @@ class PostgresCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         engine = self._use()
         check_thread_id(thread_id)
+        check_wanted()
         key = thread_digest(thread_id)
 
         async def look() -> tuple[bytes, bytes] | None:

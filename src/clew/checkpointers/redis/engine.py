@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from clew.checkpointers.checks import Guard
+from clew.checkpointers.checks import Guard, check_wanted
 from clew.checkpointers.patience import Patience, unread_and_unsent
 from clew.checkpointers.redis.address import Address, Options
 from clew.checkpointers.redis.keys import FORMAT, Layout
@@ -265,6 +265,7 @@ class Engine:
         """Call `work` with the connected client and return its result. If the connection broke, call it a second time.
         Raises a Clew error if that fails too, or at once for any other failure, such as a refused login."""
         async with self._turns:
+            check_wanted()
             try:
                 return await work(await self._connected())
             except self._broken as error:

@@ -24,6 +24,7 @@ from clew.checkpointers.checks import (
     check_range,
     check_stored_blob,
     check_thread_id,
+    check_wanted,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_key
 from clew.checkpointers.out_of_memory import explains_lack_of_memory
@@ -136,6 +137,7 @@ class RedisCheckpointer(Checkpointer):
                     f"thread {thread_id!r}: the append has {len(frames)} frames, the limit is {MOST_FRAMES}. "
                     "Append in parts."
                 )
+            check_wanted()
             call = self._appending(thread_id, frames, at, head, encoded, refs)
             begun = None if refs else self._engine.begin(call)
             await settle(self._append(thread_id, at, refs, call, begun))
@@ -226,6 +228,7 @@ class RedisCheckpointer(Checkpointer):
             check_thread_id(thread_id)
             keys = self._layout.thread(thread_key(thread_id))
             [log_id] = await self._engine.commands([("HGET", keys[0], "log")])
+            check_wanted()
             await self._engine.run(Call(scripts.DELETE, keys, [b"none", b""] if log_id is None else [b"this", log_id]))
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:

@@ -9,13 +9,14 @@ head.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from zlib import crc32
 
 import msgspec
 from blake3 import blake3
 
 from clew import advice
+from clew.checkpointers.base import is_abandoned
 from clew.checkpointers.checks import NO_THREAD
 from clew.checkpointers.heads import Head, micros, thread_digest, unlisted
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
@@ -70,6 +71,8 @@ class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The whole head as msgpack, followed by its CRC-32, little-endian."""
     size: int
     """The number of bytes of the frames and the head together, in total."""
+    is_abandoned: Callable[[], bool] | None = None
+    """Returns whether nobody waits for the append any more; None if that cannot be known."""
 
 
 def make_append(
@@ -96,6 +99,7 @@ def make_append(
         tags=tags_column(head.tags),
         head=with_sum(encoded),
         size=sum(map(len, frames)) + len(encoded),
+        is_abandoned=is_abandoned.get(),
     )
 
 
