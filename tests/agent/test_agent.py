@@ -385,6 +385,18 @@ async def test_a_run_that_is_dropped_stops_and_the_next_one_waits_for_that(store
     assert (result.output, bank.charged) == ("Done.", ["1"])
 
 
+async def test_a_run_that_failed_and_its_agent_are_forgotten(store: MemoryCheckpointer) -> None:
+    async def fail() -> weakref.ref[Agent]:
+        agent = Agent(ScriptedModel([]), checkpointer=store)
+        with pytest.raises(UsageError, match="no response"):
+            await agent.run("Go.")
+        return weakref.ref(agent)
+
+    left = await fail()
+    gc.collect()
+    assert left() is None
+
+
 async def test_a_stream_that_is_left_half_way_is_interrupted_on_record_and_has_no_result(
     store: MemoryCheckpointer,
 ) -> None:

@@ -222,7 +222,11 @@ class Run(Generic[T]):
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(run())
         self._task.add_done_callback(_retrieve)
-        weakref.finalize(self, _cancel, loop, self._task).atexit = False
+        finalizer = weakref.finalize(self, _cancel, loop, self._task)
+        finalizer.atexit = False
+        self._task.add_done_callback(
+            lambda task: finalizer.detach()
+        )  # it holds the task, whose error may hold this run
         return self._task
 
     def __del__(self) -> None:
