@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
