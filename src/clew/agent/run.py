@@ -224,9 +224,8 @@ class Run(Generic[T]):
         self._task.add_done_callback(_retrieve)
         finalizer = weakref.finalize(self, _cancel, loop, self._task)
         finalizer.atexit = False
-        self._task.add_done_callback(
-            lambda task: finalizer.detach()
-        )  # it holds the task, whose error may hold this run
+        # The finalizer holds the task, and the task's error may hold this object: then neither would ever be freed.
+        self._task.add_done_callback(lambda task: finalizer.detach())
         return self._task
 
     def __del__(self) -> None:
