@@ -90,7 +90,7 @@ crash: $(VENV)/.ready $(VENV)/.clis ## Run the long matrices whole: every kill, 
 attack: $(VENV)/.ready ## Attack all ways: floods and malformed requests; forged logs, archives, sessions, databases, pages
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m attack
 
-fuzz: $(FUZZ) ## Give ten million inputs to everything that reads bytes from outside (-j 2 uses two cores)
+fuzz: $(FUZZ) ## Give eleven million inputs to everything that reads bytes from outside (-j 2 uses two cores)
 
 $(FUZZ): fuzz-%: $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz $* $(if $(filter $@,$(FUZZ_SLOW)),$(FUZZ_RUNS),$(FUZZ_QUICK))
