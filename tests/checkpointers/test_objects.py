@@ -27,6 +27,7 @@ from clew.checkpointers.objects.bucket import Refused, _ahead
 from clew.checkpointers.objects.clouds import open_obstore
 from clew.checkpointers.objects.format import BLOB_HEADER, DEAD_SIZE, dead_record
 from clew.checkpointers.objects.store import ObjectCheckpointer
+from clew.checkpointers.objects.threads import TAIL
 from clew.checkpointers.packed.clock import Clock
 from clew.checkpointers.packed.packs import LARGEST, merged_with
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
@@ -680,6 +681,28 @@ assert os.waitstatus_to_exitcode(os.wait()[1]) == 17
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
     with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
         yield server
+
+
+async def test_a_thread_that_a_resent_put_makes_again_after_a_deletion_has_all_its_frames() -> None:
+    """The first put took effect and no answer came. Whoever deleted the thread then deleted its pack too."""
+    bucket, puts = WatchedBucket(), 0
+    async with bucket.store() as store, bucket.store() as other:
+        await store.head("thread")
+        await other.head("thread")
+
+        async def step(key: str) -> None:
+            nonlocal puts
+            puts += 1
+            if puts < 3:
+                bucket.before_put = step
+            else:
+                await other.delete("thread")
+
+        bucket.before_put, bucket.lose_answer_at = step, 2
+        frame = random.Random(1).randbytes(2 * TAIL)
+        await append(store, "thread", frame)
+        assert puts == 3
+        assert await other.read("thread") == await store.read("thread") == [frame]
 
 
 def _open(server: SeaweedFS, prefix: str, **options: Any) -> ObjectCheckpointer:

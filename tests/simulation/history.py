@@ -41,7 +41,9 @@ class Network(Protocol):
     attempts: dict[Machine, int]
     """How often each machine has tried to reach the server."""
     moved_at: dict[Machine, float]
-    """When each machine last had a sign of life of the server."""
+    """When each machine last had a sign of life of the server, or one that it may take for such."""
+    heard_at: dict[Machine, float]
+    """When each machine last had a sign of life of the server for certain."""
 
 
 class Broken(AssertionError):
@@ -123,7 +125,7 @@ class History:
         kind = f"{call.what.split()[0]} {outcome.split(':')[0]}"
         self.outcomes[kind] = self.outcomes.get(kind, 0) + 1
         self._check_time(call)
-        waited = self._loop.time() - min(call.began, self._network.moved_at.get(call.machine, 0.0))
+        waited = self._loop.time() - min(call.began, self._network.heard_at.get(call.machine, 0.0))
         is_awake = call.machine.wakes < self._loop.time() - TIMEOUT  # a process that was stopped has seen nothing move
         if "no answer for" in outcome and is_awake and waited < TIMEOUT * 3 / 4:
             raise Broken(f"{call.what} was given up after {waited:.3f} s: {outcome}")

@@ -43,6 +43,7 @@ class Network:
         self.rate = 0.0
         self.attempts: dict[Machine, int] = {}
         self.moved_at: dict[Machine, float] = {}
+        self.heard_at = self.moved_at
         self._whole = asyncio.Event()
         self._whole.set()
 

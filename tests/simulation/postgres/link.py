@@ -84,7 +84,9 @@ class Network:
         self.attempts: dict[Machine, int] = {}
         """How often each machine has tried to connect."""
         self.moved_at: dict[Machine, float] = {}
-        """When each machine last had a sign of life of the server."""
+        """When each machine last had a sign of life of the server, or its connection was reset."""
+        self.heard_at: dict[Machine, float] = {}
+        """When each machine last had a sign of life of the server. A reset is none: whatever is between may do it."""
         self.links: list[Link] = []
         self.context = copy_context()
         """The context of what belongs to no machine."""
@@ -135,7 +137,7 @@ class Network:
         return self.loop.dice.uniform(0, self.latency)
 
     def moved(self, machine: Machine) -> None:
-        self.moved_at[machine] = self.loop.time()
+        self.moved_at[machine] = self.heard_at[machine] = self.loop.time()
 
     async def connect(self, conninfo: str, *, autocommit: bool) -> Any:
         machine = current_machine()
@@ -251,7 +253,7 @@ class Link:
         """Tell the client that the connection is gone. The server goes on with what it has received."""
         if self.is_open and not self._is_broken:
             self._is_broken = True
-            self.to_client.push(self._tell)
+            self.to_client.push(self._tell_end)
             self._session.receive_end()
 
     def _send(self, request: Request) -> None:
@@ -320,6 +322,10 @@ class Link:
             self._tell()
             if isinstance(answer, Refused) and answer.code.startswith("57P"):
                 self._is_broken = True
+
+    def _tell_end(self) -> None:
+        self._network.moved_at[self.machine] = self._loop.time()
+        self._loop.can_read(self.fd)
 
     def _tell(self) -> None:
         self._network.moved(self.machine)

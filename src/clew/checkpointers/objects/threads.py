@@ -146,23 +146,24 @@ class ObjectThreads:
         try:
             return await self._bucket.put(name, data, when or "absent")
         except Refused:
-            return None if when else await self._replace_dead(name, data)
+            if when is not None or tail.packs or (dead := await self.vacancy(key)) is None:
+                return None
+        try:
+            return await self._bucket.put(name, data, dead)
+        except Refused:
+            return None
 
-    async def _replace_dead(self, name: str, data: bytes) -> Tag | None:
-        """Write the object of a new thread over a dead record, which is the object that stands for a deleted thread.
-        `name` is the name of the object, and `data` its new content. Returns the object's new tag, or None if there is
-        no dead record of that name. Waits while a cleanup is deleting the dead record."""
+    async def vacancy(self, key: str) -> Tag | None:
+        """Return the tag of the dead record, the object that stands for a deleted thread; None if there is none. `key`
+        is the hash of the thread's id. Waits while a cleanup is deleting the dead record."""
+        name = f"{self.folder}/{key}"
         while True:
             found = await self._bucket.get(name, 0, DEAD_SIZE)
             if found is None or not is_deleted(found.data, name, self._where):
                 return None
             if not self._blobs.is_owned(found.data):
-                break
+                return found.tag
             await asyncio.sleep(0.1)
-        try:
-            return await self._bucket.put(name, data, found.tag)
-        except Refused:
-            return None
 
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
         """Return the `Corrupt` error for a thread that lists a pack (a stored group of its older frames) which does not

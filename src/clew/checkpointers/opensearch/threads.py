@@ -144,6 +144,10 @@ class Threads:
         document = thread_document(self._ns, append.head, append.encoded, tail)
         return await self._engine.put(self._indices.threads, self.document(key), document, when=when or "absent")
 
+    async def vacancy(self, key: str) -> State | None:
+        """Return None: nothing is kept in place of a deleted thread."""
+        return None
+
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
         """Return the `Corrupt` error for a thread that lists a pack (a stored group of its older frames) which does not
         exist."""

@@ -106,6 +106,10 @@ class Records(Protocol[S]):
         if there is no record. Returns the record's new state, or None if nothing was written.
         """
 
+    async def vacancy(self, key: str) -> S | None:
+        """Return the state of what the store keeps in place of a deleted thread; None if it keeps nothing. `key` is the
+        hash of the thread's id. `commit` takes that state as `when`, to make the thread."""
+
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
         """Return the `Corrupt` error for a thread that lists a pack (a stored group of its older frames) which does not
         exist."""
@@ -271,15 +275,20 @@ class PackedLogs(Generic[S]):
         tail = tail._replace(rewritten=before.rewritten + tail.size)
         merged: tuple[Pack, ...] = ()
         new: tuple[Pack, ...] = ()
-        began = time.time()
+        began, when = time.time(), known.state if known else None
         if tail.size > self._largest_tail or (tail.rewritten > self._most_rewritten and (tail.frames or tail.refs)):
             kept = len(before.packs) - self._packs.merged(before.packs, tail.size)
             merged = before.packs[kept:]
+            if known is None:
+                # A deletion also deletes the packs that it finds listed. One of an earlier attempt, whose answer was
+                # lost, may be among them. So the packs of this attempt are made after what is in the thread's place was
+                # looked at, and the record is written only if that is still there.
+                when = await self._records.vacancy(key)
             new = await self._packs.write(key, merged, tail.frames, tail.refs)
             tail = Tail((*before.packs[:kept], *new))
         if abs(time.time() - began) > UNCOMMITTED:
             raise Unavailable(f"{self._where}: this append took more than an hour. Make the same call again.")
-        state = await self._records.commit(key, known.state if known else None, append, tail)
+        state = await self._records.commit(key, when, append, tail)
         if state is None:
             await self._drop_unless_listed(key, new)
             return False

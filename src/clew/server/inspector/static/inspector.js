@@ -116,7 +116,8 @@ function walk(step) {
 
 let afterG = 0;
 function onKey(event) {
-  const typing = event.target.closest("input, textarea, select");
+  const gone = event.target.closest("dialog:not([open])"); // browsers take the focus out of it when they draw next
+  const typing = !gone && event.target.closest("input, textarea, select");
   if (event.key === "Escape" && typing) { event.target.blur(); return; }
   if (typing || event.ctrlKey || event.metaKey || event.altKey || byId("help")?.open) return;
   const wasG = Date.now() - afterG < 1200;
@@ -131,7 +132,7 @@ function onKey(event) {
     event.preventDefault();
     const search = byId("search");
     if (search) search.focus(); else location.assign("/#search");
-  } else if (event.key === "Enter" && selected?.dataset.href && !event.target.closest("a, button")) {
+  } else if (event.key === "Enter" && selected?.dataset.href && (gone || !event.target.closest("a, button"))) {
     location.assign(selected.dataset.href);
   } else if (event.key === "Enter" && selected?.matches("article") && event.target === selected) {
     const parts = all("details", selected);
