@@ -9,7 +9,7 @@ from clew._runtime.lazy import exports
 if TYPE_CHECKING:
     from clew.checkpointers.base import Checkpointer
     from clew.checkpointers.files.store import FileCheckpointer
-    from clew.checkpointers.heads import Head, HeadQuery, Lease, Owner, Status
+    from clew.checkpointers.heads import Head, HeadQuery, Lease, Owner, QueuePlace, Status
     from clew.checkpointers.http.store import HTTPCheckpointer
     from clew.checkpointers.memory import MemoryCheckpointer
     from clew.checkpointers.mysql.store import MySQLCheckpointer
@@ -38,6 +38,7 @@ __all__ = [
     "OracleCheckpointer",
     "Owner",
     "PostgresCheckpointer",
+    "QueuePlace",
     "RedisCheckpointer",
     "SQLiteCheckpointer",
     "SealedCheckpointer",
@@ -62,6 +63,7 @@ __getattr__, __dir__ = exports(
         "OracleCheckpointer": "clew.checkpointers.oracle.store",
         "Owner": "clew.checkpointers.heads",
         "PostgresCheckpointer": "clew.checkpointers.postgres.store",
+        "QueuePlace": "clew.checkpointers.heads",
         "RedisCheckpointer": "clew.checkpointers.redis.store",
         "SQLiteCheckpointer": "clew.checkpointers.sqlite.store",
         "SealedCheckpointer": "clew.checkpointers.sealed",

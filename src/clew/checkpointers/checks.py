@@ -217,6 +217,7 @@ def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, r
         or head.created_at.tzinfo is None
         or head.updated_at.tzinfo is None
         or (lease is not None and lease.expires_at.tzinfo is None)
+        or (head.due is not None and head.due.tzinfo is None)
         or sum(map(len, frames)) > MAX_FRAME
     ):
         _check_slowly(thread_id, frames, at, head)
@@ -247,8 +248,8 @@ def _check_slowly(thread_id: str, frames: Sequence[bytes], at: int, head: Head) 
         )
     if head.status not in STATUSES:
         raise InvalidInput(f"thread {thread_id!r}: {head.status!r} is not a status. Use one of {', '.join(STATUSES)}.")
-    times = [head.created_at, head.updated_at, *([] if head.lease is None else [head.lease.expires_at])]
-    if any(moment.tzinfo is None for moment in times):
+    times = [head.created_at, head.updated_at, head.due, None if head.lease is None else head.lease.expires_at]
+    if any(moment is not None and moment.tzinfo is None for moment in times):
         raise InvalidInput(f"thread {thread_id!r}: times in a head need a time zone, for example datetime.now(UTC)")
     for number, frame in enumerate(frames, start=at):
         if len(frame) > MAX_FRAME:

@@ -10,8 +10,10 @@ import msgspec
 
 from clew.log.entries import (
     Compacted,
+    InboxRead,
     MessageAdded,
     ProviderKey,
+    Queued,
     StateSet,
     Streamed,
     ThreadStarted,
@@ -176,7 +178,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     parent: tuple[str, int] | None = None
     title: str = ""
     tags: dict[str, str] = {}
-    status: Literal["running", "waiting", "interrupted", "failed", "done"] = "interrupted"
+    status: Literal["running", "waiting", "interrupted", "failed", "done", "queued"] = "interrupted"
     reason: str = ""
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
@@ -209,6 +211,10 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Number of messages in the history when the status last became "done", or -1 if it never did."""
     partial: tuple[Block, ...] = ()
     """The blocks that have arrived of a response that is not complete yet, in the order of their arrival."""
+    inbox_read: InboxRead | None = None
+    """How far the thread's inbox was read; None if nothing was ever taken out of it. A rewind does not change this."""
+    queued: Queued | None = None
+    """The place of the thread in the queue of the workers. None if no worker has to run it."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -301,6 +307,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
     seconds: float = 0.0
+    inbox_read: InboxRead | None = None
+    queued: Queued | None = None
 
     @property
     def files_turn(self) -> int:

@@ -13,12 +13,14 @@ __all__ = [
     "Compacted",
     "Described",
     "Entry",
+    "InboxRead",
     "KnownEntry",
     "LeaseTaken",
     "MessageAdded",
     "ModelCallRefused",
     "ModelCallStarted",
     "ProviderKey",
+    "Queued",
     "Rewound",
     "Spend",
     "StateSet",
@@ -219,8 +221,37 @@ class Streamed(_Entry, tag="streamed", frozen=True):
 class StatusChanged(_Entry, tag="status", frozen=True):
     """The thread has a new status. `reason` says why the work stopped, or what it waits for."""
 
-    status: Literal["running", "waiting", "interrupted", "failed", "done"]
+    status: Literal["running", "waiting", "interrupted", "failed", "done", "queued"]
     reason: str = ""
+
+
+class Queued(_Entry, tag="queued", frozen=True):
+    """The thread waits for a worker (a process that takes queued threads and runs their agents). Its status is "queued"
+    from here on. The entry holds until a run of the thread has ended with another status than "running" or "queued"."""
+
+    log: str
+    """The random id of the thread's log. A copy or fork has another, and is not in the queue."""
+    due: int
+    """When a worker should take the thread, in microseconds since 1970. Workers take the thread with the earliest time
+    first. A time in the future delays the thread."""
+    queued_at: int = 0
+    """When the thread was queued, in microseconds since 1970. Earlier than `due` for a thread that is tried again later,
+    and later than `due` for one with a high priority."""
+    priority: int = 0
+    tries: int = 0
+    """How many runs of a worker have ended without an end of the work: they failed, or their process died."""
+    reason: str = ""
+    """Why the thread was queued again, such as the error of the last run."""
+
+
+class InboxRead(_Entry, tag="inbox", frozen=True):
+    """Posts were taken out of the thread's inbox, the hidden thread to which others post prompts while this one runs.
+    What they say is recorded in the same frame as this entry."""
+
+    inbox: str
+    """The random id of the inbox's log. An inbox that was deleted and made again, or that of a copy, has another."""
+    posts: int
+    """How many posts of the inbox, from its beginning, are on record in this thread's log."""
 
 
 class LeaseTaken(_Entry, tag="lease", frozen=True):
@@ -303,6 +334,8 @@ KnownEntry = (
     | WorkspaceChanging
     | ProviderKey
     | StatusChanged
+    | Queued
+    | InboxRead
     | LeaseTaken
     | Rewound
     | Compacted

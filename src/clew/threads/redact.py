@@ -10,10 +10,12 @@ import msgspec
 
 from clew.errors import InvalidInput
 from clew.log import (
+    InboxRead,
     LeaseTaken,
     Logged,
     ModelCallStarted,
     ProviderKey,
+    Queued,
     StateSet,
     StatusChanged,
     StepIntent,
@@ -36,9 +38,11 @@ Redact = Callable[[str], str] | Iterable[str | re.Pattern[str]]
 
 _KEPT: dict[type, frozenset[str]] = {
     Assistant: frozenset({"model", "stop"}),
+    InboxRead: frozenset({"inbox"}),
     LeaseTaken: frozenset({"owner", "token"}),
     ModelCallStarted: frozenset({"model", "request"}),
     ProviderKey: frozenset({"provider", "key", "native", "thread"}),
+    Queued: frozenset({"log"}),
     StateSet: frozenset({"scope"}),
     StatusChanged: frozenset({"status"}),
     StepIntent: frozenset({"key"}),

@@ -23,6 +23,7 @@ from clew.log import (
     MessageAdded,
     ModelCallStarted,
     Present,
+    Queued,
     Rewound,
     StatusChanged,
     StepIntent,
@@ -34,7 +35,7 @@ from clew.log import (
 from clew.log.trees import NAMING, named_trees
 from clew.messages import Assistant
 from clew.threads.diff import difference
-from clew.threads.heads import listed
+from clew.threads.heads import left_as, listed
 from clew.threads.leases import RENEW_AFTER, give_up, is_live, new_lease, wait_until_free
 from clew.threads.ops import fork as forking
 from clew.threads.ops.copy import copy, copy_all
@@ -176,7 +177,7 @@ class Thread:
         writer = self._open_writer()
         try:
             if writer.fold.status == "running":
-                writer.accept([StatusChanged("interrupted")])
+                writer.accept([left_as(writer.fold, writer.head)])
             self._forget_predecessor()
             await settle(writer.release())
         except LeaseLost:
@@ -424,7 +425,7 @@ class Thread:
         So nobody has to wait for the lease to expire.
         """
         try:
-            writer.accept([StatusChanged("interrupted")])
+            writer.accept([left_as(writer.fold, writer.head)])
             await writer.release()
         except (LeaseLost, Unavailable) as error:
             log.info("thread %r: %s", self._thread_id, error)
@@ -489,5 +490,6 @@ def _is_barrier(entry: Logged) -> bool:
     if isinstance(entry, MessageAdded):
         return isinstance(entry.message, Assistant)
     return isinstance(
-        entry, Compacted | ModelCallStarted | StatusChanged | StepIntent | StepOutcome | ToolIntent | ToolOutcome
+        entry,
+        Compacted | ModelCallStarted | Queued | StatusChanged | StepIntent | StepOutcome | ToolIntent | ToolOutcome,
     )

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["show"]
 
-_ENDINGS = frozenset({"crashed", "done", "failed", "interrupted", "waiting"})
+_ENDINGS = frozenset({"crashed", "done", "failed", "interrupted", "queued", "waiting"})
 """The kinds of marks (events in a thread's timeline, such as a crash) that tell how the work on the thread ended. If
 the last prompt has no answer yet, these marks are printed after that prompt."""
 

@@ -75,7 +75,7 @@ def _print(standing: Standing, store: str) -> None:
 def _print_status(pen: Pen, standing: Standing) -> None:
     sign, style = status_cell(standing.status)
     last = standing.last
-    if last is not None and last.kind in ("crashed", "failed", "interrupted", "waiting", "done"):
+    if last is not None and last.kind in ("crashed", "failed", "interrupted", "waiting", "queued", "done"):
         text = one_line(last.text).removeprefix(f"{standing.status}: ").removeprefix(standing.status)
         when = "" if last.at is None else f" · {_when(last.at)}"
         pen.line(f"{sign}{': ' if text else ''}{text}{when}", style)

@@ -32,6 +32,7 @@ _MARKS = {
     "taken over": ("!", "magenta"),
     "refused": ("!", "yellow"),
     "waiting": ("?", "yellow"),
+    "queued": ("…", "blue"),
     "answered": ("✓", "yellow"),
     "rewound": ("↶", "yellow"),
     "resumed": ("↻", "green"),

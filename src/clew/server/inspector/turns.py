@@ -434,6 +434,7 @@ _MARK_TITLES = {
     "compacted": "Compacted",
     "refused": "Refused",
     "waiting": "Waiting",
+    "queued": "Queued",
     "answered": "Answered",
     "interrupted": "Interrupted",
     "failed": "Failed",
