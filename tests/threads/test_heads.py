@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from clew.checkpointers import Head, MemoryCheckpointer, QueuePlace
 from clew.log import LeaseTaken, MessageAdded, Queued, StatusChanged, fold
 from clew.messages import user
@@ -44,6 +46,7 @@ def test_a_thread_whose_log_was_copied_from_a_queued_one_is_not_in_the_queue() -
     assert (copy.status, copy.due, copy.queue) == ("interrupted", None, None)
 
 
+@pytest.mark.anyio
 async def test_a_queued_thread_that_somebody_opened_and_left_is_queued_as_before() -> None:
     store = MemoryCheckpointer()
     async with Thread.open(store, "t") as thread:
