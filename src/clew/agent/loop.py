@@ -31,8 +31,9 @@ from clew.agent.prompts import (
     waiting_prompts,
 )
 from clew.agent.recovery import left_over
-from clew.agent.run import Emit
+from clew.agent.run import DRAINED, Drain, Emit
 from clew.agent.settings import Settings, drift_of, started
+from clew.agent.subagents import Drained
 from clew.agent.tool_calls import settle_calls
 from clew.agent.workspace import Files
 from clew.errors import ContextTooLong
@@ -75,7 +76,18 @@ def read_answer(settings: Settings, state: Present) -> tuple[Any, str]:
 class Loop:
     """Works on one thread, turn after turn, until the run ends."""
 
-    def __init__(self, settings: Settings, journal: Journal, workspace: Workspace | None, emit: Emit) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        journal: Journal,
+        workspace: Workspace | None,
+        emit: Emit,
+        *,
+        turns: int | None,
+        drain: Drain,
+    ) -> None:
+        """`turns` is the number of turns after which the run ends, even if the work is not done; None for no such limit.
+        `drain` says whether the run was asked to end after its open turn."""
         self._settings = settings
         self._journal = journal
         self._thread = journal.thread
@@ -84,6 +96,10 @@ class Loop:
         self._state = State()
         self._turns = 0
         """The number of model responses since the last prompt."""
+        self._turns_allowed = turns
+        """After how many more turns this run ends, whether or not its work is done; None for no such limit."""
+        self._asked_for = turns
+        self._drain = drain
         self._filled = 0
         """The length of the conversation in tokens, according to the last response."""
         self.drift: dict[str, tuple[Any, Any]] = {}
@@ -110,7 +126,10 @@ class Loop:
             if state.calls:
                 self._journal.note_work(self._settings.model.name)
                 self._prepare_files(state)
-                questions = await settle_calls(self._settings, self._journal, self._state, self._emit)
+                try:
+                    questions = await settle_calls(self._settings, self._journal, self._state, self._emit)
+                except Drained:
+                    return await self._end(Ending("interrupted", DRAINED))
                 if questions:
                     return await self._wait(questions)
                 self._turn_is_settled(state.turns)
@@ -123,7 +142,7 @@ class Loop:
                 waiting, self._turns = [], 0
             elif self._is_finished(state) and not (correction := self.read_output(state)):
                 return await self._end(Ending("done"))
-            elif reason := self._limit(state):
+            elif reason := self._limit(state) or self._break():
                 return await self._end(Ending("interrupted", reason))
             elif self._is_finished(state):
                 self._journal.note_work(self._settings.model.name)
@@ -264,6 +283,8 @@ class Loop:
         for that are emitted."""
         await self.files.ready()
         self._turns += 1
+        if self._turns_allowed is not None:
+            self._turns_allowed -= 1
         if response.usage is not None:
             self._filled = response.usage.input_tokens + response.usage.output_tokens
         if tool_calls(response.message):
@@ -320,6 +341,13 @@ class Loop:
         if self._turns >= self._settings.max_turns:
             return f"max_turns: {self._settings.max_turns}"
         return self._settings.budget.exceeded(state)
+
+    def _break(self) -> str:
+        """Return why the run ends after this turn although the work is not done: the caller wanted only so many turns,
+        or has asked the run to end. Return "" if the run goes on."""
+        if self._turns_allowed == 0:
+            return f"turns: {self._asked_for}"
+        return DRAINED if self._drain.is_asked else ""
 
     def _warning(self, state: Present) -> str:
         """Return a note that tells the model how many turns are left, or "" if no note is due. A note is due when

@@ -14,20 +14,21 @@ from clew.agent.exchanges import exchange_of, last_exchange, reason_of
 from clew.agent.journal import Journal
 from clew.agent.loop import Ending, Loop, read_answer
 from clew.agent.prompts import Asked, prompts_waiting
-from clew.agent.run import RunResult
+from clew.agent.run import DRAINED, RunResult
 from clew.agent.settings import Settings
 from clew.agent.trajectory import answer_on_record, done_since
 from clew.agent.workspace import Files, lacks_files
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, ThreadNotFound
 from clew.log import Checkpoint, Present, StatusChanged
-from clew.threads import Thread
+from clew.threads.reader import load
 from clew.threads.takeover import until_lost
 
 __all__ = ["answer_in", "find_answer", "result_of", "run_recorded"]
 
-_LIMITS = ("max_turns: ", "budget: ", "timeout: ")
-"""The beginnings of the `reason` of a run that a limit interrupted. Such a run returns a result and raises no error."""
+_LIMITS = ("max_turns: ", "budget: ", "timeout: ", "turns: ", DRAINED)
+"""The beginnings of the `reason` of a run that a limit or its caller interrupted. Such a run returns a result and raises
+no error."""
 _ASKED_AFTER_ANSWER = (
     "not asked yet: the thread waits for answers to questions of an earlier prompt. It is on record, and is asked once they "
     "are given with resume(answer=…)"
@@ -132,10 +133,13 @@ async def find_answer(store: Checkpointer, thread_id: str, settings: Settings, p
     if not prompt.is_exact:
         return None
     try:
-        state = await Thread.load(store, thread_id)
+        found = await load(store, thread_id)
     except ThreadNotFound:
         return None
-    return None if lacks_files(settings.workspace, state) else answer_in(thread_id, state, settings, prompt)
+    if lacks_files(settings.workspace, found.state):
+        return None
+    answered = answer_in(thread_id, found.state, settings, prompt)
+    return None if answered is None else msgspec.structs.replace(answered, position=found.head.frames)
 
 
 def answer_in(thread_id: str, state: Checkpoint, settings: Settings, prompt: Asked) -> RunResult | None:

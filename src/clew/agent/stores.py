@@ -19,7 +19,7 @@ from clew.checkpointers.heads import STATUSES
 from clew.errors import InvalidInput, ThreadNotFound, Unavailable, UsageError
 from clew.threads import Thread
 from clew.threads.heads import is_child
-from clew.threads.leases import is_live
+from clew.threads.leases import Takeover, is_live
 from clew.threads.redact import Redact
 from clew.threads.thread import Durability
 
@@ -166,22 +166,29 @@ class Store:
         self,
         thread_id: str,
         *,
-        takeover: bool,
+        takeover: Takeover,
         durability: Durability,
         redact: Redact | None,
+        label: str = "",
         timeout: float | None = None,
     ) -> AsyncIterator[Thread]:
         """Open a thread and hold its lease inside this context. If another process holds the lease, raise `ThreadBusy`
-        or, with `takeover`, take it from that process. If opening takes longer than `timeout` seconds, raise
-        `ThreadBusy` or `Unavailable`. `durability` says when entries are stored, and `redact` removes secrets from
-        them.
+        or, if `takeover` says so, take it from that process. `label` names this process in the lease. If opening takes
+        longer than `timeout` seconds, raise `ThreadBusy` or `Unavailable`. `durability` says when entries are stored,
+        and `redact` removes secrets from them.
 
         If the store cannot be reached at the end of the context, the lease stays until it expires. Then, if a
         cancellation or an `Unavailable` stopped the work inside the context, that error is raised; otherwise an
         `Unavailable` is raised, because the lease could not be given back.
         """
         opening = Thread.open(
-            self.open(), thread_id, takeover=takeover, durability=durability, redact=redact, wait=timeout
+            self.open(),
+            thread_id,
+            takeover=takeover,
+            durability=durability,
+            label=label,
+            redact=redact,
+            wait=timeout,
         )
         stopped: asyncio.CancelledError | Unavailable | None = None
         try:

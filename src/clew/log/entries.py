@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from clew.messages import Block, Message, ToolResult
+from clew.messages import Assistant, Block, Message, ToolResult
 
 __all__ = [
     "Compacted",
@@ -35,6 +35,7 @@ __all__ = [
     "Usage",
     "WorkspaceChanging",
     "WorkspaceSnapshot",
+    "is_barrier",
 ]
 
 
@@ -345,3 +346,14 @@ KnownEntry = (
     | Streamed
 )
 Entry = KnownEntry | UnknownEntry
+
+
+def is_barrier(entry: object) -> bool:
+    """Return whether the next action has to wait until this entry is durable. For example, a tool runs only once the
+    record that it is about to run is durable."""
+    if isinstance(entry, MessageAdded):
+        return isinstance(entry.message, Assistant)
+    return isinstance(
+        entry,
+        Compacted | ModelCallStarted | Queued | StatusChanged | StepIntent | StepOutcome | ToolIntent | ToolOutcome,
+    )

@@ -7,22 +7,33 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from clew.agent.arguments import check_timeout
 from clew.agent.events import RunStarted
-from clew.agent.exchanges import standing_of
+from clew.agent.exchanges import exchange_of, standing_of
 from clew.agent.handles import Handle
 from clew.agent.journal import Journal
 from clew.agent.prompts import Asked, asked, check_prompt, check_resumed
 from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.session import Session
-from clew.agent.trajectory import Trajectory
-from clew.errors import NotLoggedIn, ProviderError, ProviderLimited, ProviderMissing, UsageError
+from clew.agent.trajectory import Trajectory, answer_on_record
+from clew.errors import (
+    NotLoggedIn,
+    ProviderError,
+    ProviderLimited,
+    ProviderMissing,
+    ThreadNotFound,
+    UsageError,
+)
+from clew.log import Checkpoint
 from clew.messages.dialects import Loss
 from clew.providers.native_sync import move, take_back
 from clew.providers.placement import current_provider, sweep_staging
 from clew.providers.process import reap
 from clew.providers.prompt import PromptSender
 from clew.providers.registry import BUILT_IN_AGENT
+from clew.threads.reader import load
 
 if TYPE_CHECKING:
     from clew.providers.agent import ProviderAgent, Ready
@@ -108,7 +119,7 @@ class ProviderSession(Session):
         try:
             async with self._lock:
                 given = asked(prompt, self._agent.redact, prompt_id=prompt_id)
-                if given.is_exact and (before := await self._agent.answer_to(self._thread_id, given)) is not None:
+                if given.is_exact and (before := await self._answer_to(given)) is not None:
                     self._agent.began(self._thread_id)
                     emit(RunStarted(self._thread_id))
                     return before
@@ -181,7 +192,7 @@ class ProviderSession(Session):
             await self._agent.take_in(journal)
             placed = await move(
                 journal,
-                agent.store,
+                agent.checkpointer,
                 target,
                 agent.name,
                 permissions=agent.settings.permissions,
@@ -198,11 +209,24 @@ class ProviderSession(Session):
             async with self._agent.thread(self._thread_id, timeout) as thread, Journal(thread) as journal:
                 self._agent.began(self._thread_id)
                 emit(RunStarted(self._thread_id))
-                before = self._agent.answer_in(self._thread_id, thread.checkpoint, prompt)
-                if before is not None:  # another process has answered it since the first look
+                result = _answer_in(self._thread_id, thread.checkpoint, prompt)
+                if result is not None:  # another process has answered it since the first look
                     await journal.record(standing_of(thread.checkpoint))
-                    return before
-                return await self._try_each(journal, ready, prompt, timeout, emit)
+                else:
+                    result = await self._try_each(journal, ready, prompt, timeout, emit)
+            return msgspec.structs.replace(result, position=thread.position)
+
+    async def _answer_to(self, prompt: Asked) -> RunResult | None:
+        """Return the recorded answer to a prompt; None if it was not answered yet, so that it has to be asked. An
+        `Asked` is a prompt with its id, by which the answer is found. Takes no lease. Raises `InvalidInput` if the id
+        is on record with another prompt text."""
+        try:
+            await self._agent.check_thread(self._thread_id)
+            found = await load(self._agent.checkpointer, self._thread_id)
+        except ThreadNotFound:
+            return None
+        answered = _answer_in(self._thread_id, found.state, prompt)
+        return None if answered is None else msgspec.structs.replace(answered, position=found.head.frames)
 
     def _clear_the_way(self) -> Ready:
         """Prepare for a prompt before anything is written: kill programs that dead processes left running, delete
@@ -257,13 +281,24 @@ class ProviderSession(Session):
             self._provider, self._key = name, known
 
 
-def refuse_turns(*, answer: Any = None, max_turns: int | None = None) -> None:
-    """Raise `UsageError` if `answer` or `max_turns` is given: a provider's program asks no questions that could be
+def _answer_in(thread_id: str, state: Checkpoint, prompt: Asked) -> RunResult | None:
+    """Return the answer that a thread already has for a prompt, or None if it has none. `prompt` is an `Asked`: a
+    prompt's text with its id, by which the answer is found in `state`, the thread's state. The usage, cost and duration
+    of the result are 0. Raises `InvalidInput` if the id is on record with another text."""
+    found = exchange_of(state, prompt.id)
+    if found is None:
+        return None
+    prompt.check_words(thread_id, found.prompt)
+    return answer_on_record(thread_id, state, found) if found.status == "done" else None
+
+
+def refuse_turns(*, answer: Any = None, max_turns: int | None = None, turns: int | None = None) -> None:
+    """Raise `UsageError` if `answer`, `max_turns` or `turns` is given: a provider's program asks no questions that could be
     answered later, and counts no turns."""
-    if answer is not None or max_turns is not None:
+    if answer is not None or max_turns is not None or turns is not None:
         raise UsageError(
-            "answer= and max_turns= are for the built-in agent: a provider's program runs a loop of its own, asks nothing "
-            "that could be answered later, and counts no turns. Limit it by timeout= or budget=."
+            "answer=, max_turns= and turns= are for the built-in agent: a provider's program runs a loop of its own, asks "
+            "nothing that could be answered later, and counts no turns. Limit it by timeout= or budget=."
         )
 
 

@@ -11,10 +11,10 @@ from typing import Any, Generic, Literal, Self
 from opensearchpy import AsyncOpenSearch
 
 from clew.agent.events import Event, Question
-from clew.agent.run import Emit, T
+from clew.agent.run import Drain, Emit, T
 from clew.agent.run import RunResult as RunResult
 from clew.agent.settings import Budget as Budget
-from clew.agent.settings import Overflow
+from clew.agent.settings import Folder, Overflow
 from clew.agent.trajectory import Trajectory
 from clew.checkpointers import Head, HeadQuery
 from clew.checkpointers.heads import Status
@@ -27,6 +27,7 @@ from clew.log.checkpoint import Checkpoint as Checkpoint
 from clew.log.keys import Keyring
 from clew.messages.dialects import Loss
 from clew.models import Model, Price
+from clew.threads.leases import Takeover
 from clew.threads.ops.copy import Copied
 from clew.threads.ops.export import Exported, File
 from clew.threads.ops.gc import Collected
@@ -95,7 +96,7 @@ class Agent:
         system_prompt: str = "",
         tools: Iterable[AnyTool | Agent | Callable[..., Any]] = (),
         checkpointer: Checkpointer | str | EllipsisType | None = ...,
-        workspace: str | os.PathLike[str] | EllipsisType | None = ...,
+        workspace: Folder | Callable[[str], Folder] | EllipsisType | None = ...,
         max_turns: int = 50,
         budget: Budget | None = None,
         durability: Durability = "sync",
@@ -111,7 +112,8 @@ class Agent:
         on_overflow: Overflow = "compact",
         restore_files: bool = False,
         redact: Redact | None = None,
-        takeover: bool = False,
+        takeover: Takeover = False,
+        label: str = "",
         allow_repeats: bool = False,
         handle_signals: bool | Callable[[str], str] = False,
         data_dir: str | os.PathLike[str] | None = None,
@@ -132,6 +134,10 @@ class Agent:
         """Raise `ThreadNotFound` unless the store has this thread. Creates nothing."""
 
     @property
+    def checkpointer(self) -> Checkpointer:
+        """The store in which this agent keeps its threads. Opens it if nothing was run yet; the agent closes it."""
+
+    @property
     def name(self) -> str: ...
     def new_id(self) -> str:
         """Return a new random thread id that begins with the agent's name."""
@@ -147,6 +153,7 @@ class Agent:
         prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
+        turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
         """Go on with a thread. `answer` answers the question that the thread asked a person; for several questions, give
@@ -170,6 +177,7 @@ class Agent:
         thread_id: str | None = None,
         prompt_id: str | None = None,
         max_turns: int | None = None,
+        turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
         """Ask the agent, on the thread `thread_id` or else a new one. Unfinished work of the thread is finished first.
@@ -181,7 +189,9 @@ class Agent:
 
         If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the
         status `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
-        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted."""
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted. After
+        `turns` turns it ends too, but the model is not told that it should come to an end, and the next run goes on as
+        if nothing had happened."""
 
     def session(
         self,
@@ -222,6 +232,7 @@ class Agent:
         prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
+        turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Ask a prompt, on the thread `thread_id` or else a new one, and return a run whose events can be iterated:
@@ -685,11 +696,19 @@ class Run(Generic[T]):
     run that is iterated only in part and then awaited goes on to its end.
     """
 
-    def __init__(self, work: Callable[[Emit], Awaitable[T]]) -> None: ...
+    def __init__(self, work: Callable[[Emit], Awaitable[T]], drain: Drain | None = None) -> None: ...
     def __iter__(self) -> Iterator[Event]: ...
     def __next__(self) -> Event: ...
     def aclose(self) -> None:
         """Stop the run, and return once everything that it did is on record."""
+
+    def drain(self) -> None:
+        """Ask the run to end after its open turn: when the tool calls under way have ended and are on record. Await the
+        run for its result, which then has the status `interrupted` and the reason `drained`. A sub-agent that is at work
+        ends after its own open turn. The thread goes on with the next run, as if nothing had happened.
+
+        A provider's program cannot be stopped between turns: it works until it has answered its prompt. A run that has
+        ended already, or finishes with this turn, is not changed."""
 
     @property
     def result(self) -> T:
@@ -860,7 +879,7 @@ class Thread:
         checkpointer: Checkpointer,
         thread_id: str,
         *,
-        takeover: bool,
+        takeover: Takeover,
         durability: Durability,
         label: str,
         redact: Redact | None,
@@ -1081,7 +1100,7 @@ class Thread:
         checkpointer: Checkpointer,
         thread_id: str,
         *,
-        takeover: bool = False,
+        takeover: Takeover = False,
         durability: Durability = "sync",
         label: str = "",
         redact: Redact | None = None,
@@ -1094,8 +1113,8 @@ class Thread:
         lease. That takes at most as long as a lease lasts, 30 seconds, and logs a warning. `wait` is the most seconds
         to wait: if more could be needed, raises `ThreadBusy` at once. With None, waits as long as needed.
 
-        `takeover=True` takes the lease at once, even from a live holder. `label` says what this process does; errors
-        and listings show it with the process's pid.
+        `takeover=True` takes the lease at once, even from a live holder. `takeover` can also be a function that gets the
+        lease and decides. `label` says what this process does; errors and listings show it with the process's pid.
 
         `durability` says when entries are durable. With `"sync"`, when `append` returns. With `"async"`, `append` waits
         only for entries that something is about to depend on (the start of a model call, a response, the start and the
@@ -1113,6 +1132,11 @@ class Thread:
         The takeover may have been made by this process, or by an earlier holder that was stopped since. Returns False
         at once if there was no takeover, if the thread had no lease at the takeover, if the holder of that lease was
         certainly gone, or if that lease must have ended by now."""
+
+    @property
+    def position(self) -> int:
+        """The number of frames (appends) in the thread's log after the last append of this process, also once the
+        thread is closed."""
 
     @property
     def present(self) -> Present:
