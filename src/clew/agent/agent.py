@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 from types import EllipsisType, TracebackType
 from typing import Any, Literal, Self
@@ -26,27 +25,28 @@ from clew.agent.arguments import (
     tools_by_name,
     window_of,
 )
+from clew.agent.children import as_child, draining, running
 from clew.agent.events import Question, RunStarted
 from clew.agent.handles import Handle, read_handle
 from clew.agent.job import Job, run_job, turn_of
+from clew.agent.journal import Ends
 from clew.agent.output import Output, finish_tool
 from clew.agent.prompts import check_prompt, check_resumed
 from clew.agent.questions import open_questions
-from clew.agent.run import Drain, Emit, Run, RunResult, stop_all
+from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.session import OwnSession, Session, task_id
 from clew.agent.settings import Budget, Folder, Overflow, Settings
 from clew.agent.signals import stops_for
 from clew.agent.stores import LastRun, Ran, Store
-from clew.agent.subagents import child_tool
 from clew.agent.trajectory import Trajectory, read_trajectory
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, UsageError
 from clew.models import Model, Price, resolve_model
 from clew.threads import Thread
 from clew.threads.leases import Takeover
-from clew.threads.redact import Redact, both
+from clew.threads.redact import Redact
 from clew.threads.thread import Durability
-from clew.tools import AnyTool, ToolContext
+from clew.tools import AnyTool
 from clew.workspace.folders import absolute
 
 __all__ = ["Agent"]
@@ -54,10 +54,6 @@ __all__ = ["Agent"]
 log = logging.getLogger("clew.agent")
 _KINDS = {"provider": "clew.providers.agent:ProviderAgent"}
 """Import path of the subclass that `Agent(provider=…)` makes. It is imported only on first use."""
-_running: ContextVar[Agent] = ContextVar("clew_running_agent")
-"""The agent whose run is under way in this context. Its sub-agents use its store, redaction and takeover."""
-_draining: ContextVar[Drain] = ContextVar("clew_draining")
-"""Says whether the run in this context was asked to end after its open turn. Its sub-agents end too then."""
 
 
 class Agent:
@@ -69,6 +65,9 @@ class Agent:
     If the process is killed at any point, the same call in a new process goes on where it stopped. The model is not asked
     again for a response that is on record, and a tool that must not run twice is not run twice.
     """
+
+    _ends: Ends | None = None
+    """Decides what is recorded at the end of each run, if a program runs this agent for others; else None."""
 
     def __new__(cls, *args: Any, provider: str | Sequence[str] | None = None, **settings: Any) -> Self:
         """Make an `Agent` or, with a `provider`, a `ProviderAgent`, which works through an outside coding agent."""
@@ -158,8 +157,9 @@ class Agent:
         resolved = resolve_model(model)
         answer = None if output is None else Output(output)
         ending = finish_tool(finish, answer)
-        self._children: list[Agent] = []
-        given_tools = [self._as_child(given) if isinstance(given, Agent) else given for given in tools]
+        given = list(tools)
+        self._children = [one for one in given if isinstance(one, Agent)]
+        given_tools = [as_child(one) if isinstance(one, Agent) else one for one in given]
         self._settings = Settings(
             name=name,
             model=resolved,
@@ -402,25 +402,6 @@ class Agent:
         session = Agent(provider=provider, **{**made, **settings}).start_session(thread_id=thread_id)
         return await session.move_to(provider)
 
-    def _as_child(self, child: Agent) -> AnyTool:
-        """Return a tool that calls the agent `child`. The child works on this agent's store unless it was given its own."""
-        child._check_as_tool()
-
-        async def work(ctx: ToolContext, thread_id: str, task: str, answers: Any) -> RunResult:
-            above, made = _running.get(), copy.copy(child)
-            made._store = above._store if child._store.is_default else child._store
-            made._redact = both(above._redact, child._redact)
-            made._takeover = child._takeover if above._takeover is False else above._takeover
-            made._handle_signals = False
-            made._label = above._label
-            made._last = LastRun()
-            made._settings = msgspec.structs.replace(child._settings, parent=(ctx.thread_id, ctx.turn))
-            job = Job(thread_id, task, answers, nth=0, drain=_draining.get())
-            return await made._run(job, lambda event: None)
-
-        self._children.append(child)
-        return child_tool(child.name, child._settings.system_prompt[:1000], work)
-
     def _check_as_tool(self) -> None:
         """Raise `InvalidInput` if this agent cannot be a tool: it lacks a name, or a folder that its tools need."""
         if not self.name:
@@ -431,6 +412,9 @@ class Agent:
         """Return the names of the tools that must not run twice, including those of sub-agents."""
         own = [tool.name for tool in self._settings.tools.values() if tool.effect == "once"]
         return [*own, *(f"{child.name}'s {name}" for child in self._children for name in child._once())]
+
+    def _restore_always(self) -> None:
+        self._settings = msgspec.structs.replace(self._settings, restore_files=True)
 
     def _in(self, workspace: Path) -> Agent:
         """Return a copy of this agent that works in another folder."""
@@ -465,8 +449,8 @@ class Agent:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - for the type checker
         self._tasks.add(task)
-        _running.set(self)
-        _draining.set(job.drain)
+        running.set(self)
+        draining.set(job.drain)
         try:
             with stops_for(job.thread_id, self._handle_signals, is_named=job.named):
                 async with turn_of(job, lock) as called:
@@ -487,6 +471,7 @@ class Agent:
             redact=self._redact,
             takeover=self._takeover,
             label=self._label,
+            ends=self._ends,
             called=called,
             began=began,
             emit=emit,

@@ -12,7 +12,7 @@ import msgspec
 
 from clew.agent.arguments import check_count, check_has_folder, check_timeout, make_folder
 from clew.agent.exchanges import standing_of
-from clew.agent.journal import Journal
+from clew.agent.journal import Ends, Journal
 from clew.agent.loop import Loop
 from clew.agent.outcomes import answer_in, find_answer, result_of, run_recorded
 from clew.agent.prompts import asked
@@ -91,6 +91,7 @@ async def run_job(
     redact: Redact | None,
     takeover: Takeover,
     label: str,
+    ends: Ends | None,
     called: float,
     began: Callable[[], None],
     emit: Emit,
@@ -100,9 +101,10 @@ async def run_job(
 
     `where` is the agent's store. `durability` says when entries are stored, and `redact` removes secrets from them.
     `takeover` says whether the thread is taken from a process that still holds it, and `label` names this process for
-    others. `called` is when the run was asked for, by `time.perf_counter`: the job's timeout counts from then. `began`
-    is called once, after the thread was opened or the recorded answer was found. `emit` is called with each event.
-    Wrong arguments raise an error before the thread is opened.
+    others. `ends` may change what is recorded at the end of the run. `called` is when the run was asked for, by
+    `time.perf_counter`: the job's timeout counts from then. `began` is called once, after the thread was opened or the
+    recorded answer was found. `emit` is called with each event. Wrong arguments raise an error before the thread is
+    opened.
     """
     if job.max_turns is not None:
         settings = msgspec.structs.replace(settings, max_turns=job.max_turns)
@@ -125,7 +127,7 @@ async def run_job(
         redact=redact,
         timeout=job.left(called),
     )
-    async with holding as thread, Journal(thread) as journal:
+    async with holding as thread, Journal(thread, ends) as journal:
         began()
         journal.count_since(opening)
         before = thread.checkpoint

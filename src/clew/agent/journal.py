@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -46,10 +46,14 @@ from clew.threads import Thread
 from clew.tools import Stopped
 from clew.tools.context import Missing
 
-__all__ = ["CallJournal", "Journal"]
+__all__ = ["CallJournal", "Ends", "Journal"]
 
 log = logging.getLogger("clew.agent")
 E = TypeVar("E", bound=Logged)
+Ends = Callable[[StatusChanged, BaseException | None], Logged]
+"""Decides what is recorded at the end of a run: gets the status with which it ends and the error with which it failed or
+was stopped, if any, and returns the entry to record instead of the status. For a program that runs agents for others,
+and puts a thread back into the queue."""
 
 PATIENCE = 20.0
 """While the store cannot be reached, failed writes are tried again for at most this many seconds, counted from the
@@ -65,8 +69,13 @@ class Journal:
     that a limit on time holds across crashes.
     """
 
-    def __init__(self, thread: Thread) -> None:
+    def __init__(self, thread: Thread, ends: Ends | None = None) -> None:
+        """`thread` is the open thread to write to. `ends` decides what is recorded at the end of the run, if the status
+        with which it ended is not to be recorded as it is."""
         self.thread = thread
+        self._ends = ends
+        self.failure: BaseException | None = None
+        """The error with which the run failed or was stopped; None while it goes on, and if it ended otherwise."""
         self.waited = 0.0
         """Seconds in which the run waited until its entries were stored. If several waits overlap, the time is counted
         once."""
@@ -338,7 +347,7 @@ class Journal:
         The seconds are added to a response of the model, an outcome of a tool call or a status. The end is added to a
         status other than `running`. Also adds what the entries spent to the sum of the run.
         """
-        timed = self._with_time(entries)
+        timed = tuple(map(self._ended_as, self._with_time(entries)))
         for entry in timed:
             self._count(entry)
         ends = [entry for entry in entries if isinstance(entry, StatusChanged) and entry.status != "running"]
@@ -349,6 +358,11 @@ class Journal:
         end = worked_on.ended(self.thread.messages, ends[-1].status, reason, self._spent, self._lost)
         self._exchange = msgspec.structs.replace(worked_on, is_open=False, is_noted=False)
         return (*timed, end)
+
+    def _ended_as(self, entry: Logged) -> Logged:
+        if self._ends is None or not isinstance(entry, StatusChanged) or entry.status == "running":
+            return entry
+        return self._ends(entry, self.failure)
 
     def _count(self, entry: Logged) -> None:
         spent = spent_on(entry)

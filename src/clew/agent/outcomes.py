@@ -72,7 +72,7 @@ async def _record_timeout(journal: Journal, files: Files, reason: str) -> Ending
 async def _record_end(journal: Journal, files: Files, ending: StatusChanged, error: BaseException) -> None:
     """Record the files of the workspace, then the status in `ending`. If either cannot be recorded, a note that says so
     is added to `error`, the exception with which the run ended."""
-    journal.ending = True
+    journal.ending, journal.failure = True, error
     if unkept := await files.settle(error):
         error.add_note(unkept)
         ending = StatusChanged(ending.status, f"{ending.reason}; {unkept}")

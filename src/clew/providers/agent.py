@@ -321,8 +321,7 @@ class ProviderAgent(Agent):
         return stops_for(thread_id, self._handle_signals, is_named=False)
 
     def order(self, first: str) -> list[str]:
-        """Return the names of the agent's providers in the order in which they are tried. The provider `first`, which
-        has the conversation now, comes before all others."""
+        """Return the agent's providers in the order in which they are tried: first the one that has the conversation."""
         return list(dict.fromkeys([first, *self._provided.providers]))
 
     def ready(self, name: str) -> Ready:
@@ -471,6 +470,13 @@ class ProviderAgent(Agent):
             return self.first_ready(names).provider.name
         except ProviderError:
             return names[0]
+
+    def _restore_always(self) -> None:
+        self._provided = msgspec.structs.replace(self._provided, restore_files=True)
+
+    def journal(self, thread: Thread) -> Journal:
+        """Return the journal that writes what this agent does to an open thread."""
+        return Journal(thread, self._ends)
 
     def _in_own_folder(self, thread_id: str) -> ProviderAgent:
         """Return the agent that works on this thread: this one or, if `workspace` is a function, a copy that works in

@@ -206,7 +206,7 @@ class ProviderSession(Session):
         await self._agent.check_origin(self._thread_id, self._origin)
         ready = await asyncio.to_thread(self._clear_the_way)
         with self._agent.stops(self._thread_id):
-            async with self._agent.thread(self._thread_id, timeout) as thread, Journal(thread) as journal:
+            async with self._agent.thread(self._thread_id, timeout) as thread, self._agent.journal(thread) as journal:
                 self._agent.began(self._thread_id)
                 emit(RunStarted(self._thread_id))
                 result = _answer_in(self._thread_id, thread.checkpoint, prompt)
