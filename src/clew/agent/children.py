@@ -11,8 +11,9 @@ import msgspec
 from clew.agent.job import Job
 from clew.agent.journal import Ends
 from clew.agent.run import Drain, RunResult
-from clew.agent.stores import LastRun
+from clew.agent.stores import LastRun, Store
 from clew.agent.subagents import child_tool
+from clew.checkpointers import Checkpointer
 from clew.threads.redact import both
 from clew.tools import AnyTool, ToolContext
 
@@ -50,14 +51,15 @@ def as_child(child: Agent) -> AnyTool:
     return child_tool(child.name, child._settings.system_prompt[:1000], work)
 
 
-def hosted(agent: A, label: str, ends: Ends) -> A:
+def hosted(agent: A, store: Checkpointer, label: str, ends: Ends) -> A:
     """Return a copy of an agent for a program that runs agents for others, such as a worker.
 
-    The copy restores a thread's files before each run, because another machine may have had the thread since. `label`
+    The copy works in `store`. It restores a thread's files before each run, because another machine may have had the thread since. `label`
     names the program in leases, and `ends` decides what is recorded at the end of each run. The copy handles no
-    signals. It shares the store with the agent, which closes it.
+    signals, and closes nothing.
     """
     made = copy.copy(agent)
+    made._store = Store(store)
     made._label = label
     made._ends = ends
     made._handle_signals = False

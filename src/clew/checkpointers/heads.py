@@ -71,7 +71,7 @@ class QueuePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     queued_at: datetime
     priority: int = 0
     tries: int = 0
-    """How many runs of a worker have ended without an end of the work: they failed, or their process died."""
+    """How many runs of a worker, one after the other, have ended without a new turn and without an end of the work."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

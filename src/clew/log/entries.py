@@ -240,9 +240,12 @@ class Queued(_Entry, tag="queued", frozen=True):
     and later than `due` for one with a high priority."""
     priority: int = 0
     tries: int = 0
-    """How many runs of a worker have ended without an end of the work: they failed, or their process died."""
+    """How many runs of a worker, one after the other, have ended without a new turn and without an end of the work: they
+    failed, or their process died."""
     reason: str = ""
     """Why the thread was queued again, such as the error of the last run."""
+    turns: int = 0
+    """How many turns the thread had then. If it has more after the next run, that run has made progress."""
 
 
 class InboxRead(_Entry, tag="inbox", frozen=True):
