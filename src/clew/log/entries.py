@@ -19,6 +19,7 @@ __all__ = [
     "MessageAdded",
     "ModelCallRefused",
     "ModelCallStarted",
+    "Posted",
     "ProviderKey",
     "Queued",
     "Rewound",
@@ -251,7 +252,18 @@ class InboxRead(_Entry, tag="inbox", frozen=True):
     inbox: str
     """The random id of the inbox's log. An inbox that was deleted and made again, or that of a copy, has another."""
     posts: int
-    """How many posts of the inbox, from its beginning, are on record in this thread's log."""
+    """How many posts of the inbox, from its beginning, are on record in this thread's log. Each frame of an inbox is one
+    post, so this is also the number of the first frame that is not read yet."""
+
+
+class Posted(_Entry, tag="posted", frozen=True):
+    """A prompt, or an answer to the questions of a thread, was posted to the thread's inbox. This entry is only in the
+    logs of inboxes. It does not change the state of the inbox."""
+
+    prompt: str | None = None
+    prompt_id: str = ""
+    """The id of the prompt, or of the post if it has an answer only. It keeps a post from being taken in twice."""
+    answer: Any = None
 
 
 class LeaseTaken(_Entry, tag="lease", frozen=True):
@@ -336,6 +348,7 @@ KnownEntry = (
     | StatusChanged
     | Queued
     | InboxRead
+    | Posted
     | LeaseTaken
     | Rewound
     | Compacted

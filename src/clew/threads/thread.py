@@ -16,26 +16,18 @@ from clew.checkpointers import Checkpointer, Head
 from clew.errors import InvalidInput, LeaseLost, Unavailable, UsageError
 from clew.log import (
     Checkpoint,
-    Compacted,
     Fold,
     LeaseTaken,
     Logged,
-    MessageAdded,
-    ModelCallStarted,
     Present,
-    Queued,
     Rewound,
-    StatusChanged,
-    StepIntent,
-    StepOutcome,
-    ToolIntent,
-    ToolOutcome,
     fold,
+    is_barrier,
 )
 from clew.log.trees import NAMING, named_trees
-from clew.messages import Assistant
 from clew.threads.diff import difference
 from clew.threads.heads import left_as, listed
+from clew.threads.inbox import Post, new_posts, post, remove
 from clew.threads.leases import RENEW_AFTER, give_up, is_live, new_lease, wait_until_free
 from clew.threads.ops import fork as forking
 from clew.threads.ops.copy import copy, copy_all
@@ -161,6 +153,7 @@ class Thread:
     copy_all = staticmethod(copy_all)
     export = staticmethod(export)
     import_ = staticmethod(import_)
+    post = staticmethod(post)
 
     async def __aenter__(self) -> Self:
         if self._writer is not None or self._closed:
@@ -263,7 +256,7 @@ class Thread:
         if not NAMING.isdisjoint(map(type, entries)):
             await check_trees(self._checkpointer, named_trees(entries), self._thread_id)
         through = writer.accept(self.redacted(entries))
-        if self._durability == "sync" or (self._durability == "async" and any(map(_is_barrier, entries))):
+        if self._durability == "sync" or (self._durability == "async" and any(map(is_barrier, entries))):
             await writer.flush(through)
         elif self._durability == "async":
             self._spawn(self._flush_behind(writer))
@@ -336,6 +329,12 @@ class Thread:
         """Return these entries as they would be recorded: changed by the `redact` that the thread was opened with."""
         return entries if self._redact is None else self._redact(entries)
 
+    async def posts(self) -> tuple[Post, ...]:
+        """Return what others have posted to the thread's inbox and is not on record here yet, oldest first. To take a
+        post in, append what it says together with its `read`, so that it is never taken in twice."""
+        writer = self._open_writer()
+        return await new_posts(self._checkpointer, writer.head, writer.fold.inbox_read)
+
     async def flush(self) -> None:
         """Return once everything appended is durable, whichever durability the thread was opened with."""
         await self._open_writer().flush()
@@ -379,7 +378,7 @@ class Thread:
         if purge:
             await Thread.purge(self._checkpointer, self._thread_id)
         else:
-            await self._checkpointer.delete(self._thread_id)
+            await remove(self._checkpointer, self._thread_id)
         log.info("thread %r: deleted", self._thread_id)
 
     async def _take_lease(self) -> LogWriter:
@@ -482,14 +481,3 @@ class Thread:
         if self._writer is None:
             raise UsageError(f"thread {self._thread_id!r} is not open. Write: async with Thread.open(...) as thread")
         return self._writer
-
-
-def _is_barrier(entry: Logged) -> bool:
-    """Return whether the next action has to wait until this entry is durable. For example, a tool runs only once the
-    record that it is about to run is durable."""
-    if isinstance(entry, MessageAdded):
-        return isinstance(entry.message, Assistant)
-    return isinstance(
-        entry,
-        Compacted | ModelCallStarted | Queued | StatusChanged | StepIntent | StepOutcome | ToolIntent | ToolOutcome,
-    )
