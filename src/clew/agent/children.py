@@ -54,9 +54,9 @@ def as_child(child: Agent) -> AnyTool:
 def hosted(agent: A, store: Checkpointer, label: str, ends: Ends) -> A:
     """Return a copy of an agent for a program that runs agents for others, such as a worker.
 
-    The copy works in `store`. It restores a thread's files before each run, because another machine may have had the thread since. `label`
-    names the program in leases, and `ends` decides what is recorded at the end of each run. The copy handles no
-    signals, and closes nothing.
+    The copy works in `store`. It restores a thread's files before each run, because another machine may have had the
+    thread since. `label` names the program in leases, and `ends` decides what is recorded at the end of each run. The
+    copy handles no signals, and closes nothing.
     """
     made = copy.copy(agent)
     made._store = Store(store)

@@ -224,7 +224,7 @@ class Journal:
             )
             self.hold(self._exchange.begun(self._spent, self.thread.present))
 
-    def leave_exchange(self, *, done: bool) -> list[Logged]:
+    def leave_exchange(self, *, done: bool, together: bool = False) -> list[Logged]:
         """Return the entries that end the current exchange because another prompt is asked; none if its end is on
         record. `done` says whether its prompt was answered. If so, it is recorded as answered, even if the run was
         stopped right after the answer.
@@ -233,7 +233,8 @@ class Journal:
         to both: the model sees both prompts and the results of all calls. If the user then gives the old prompt again,
         it is not asked again, because its calls would be repeated.
 
-        A prompt without any response is recorded as interrupted, and may be asked again.
+        A prompt without any response is recorded as interrupted, and may be asked again. With `together`, its answer is
+        to be that of the new prompt too.
         """
         left, self._exchange = self._exchange, None
         stopped_late = left is not None and done and not left.is_done and left.provider == OWN
@@ -241,7 +242,7 @@ class Journal:
             return []
         if done:
             status, reason = "done", ""
-        elif self._has_responses(left):
+        elif together or self._has_responses(left):
             status, reason = JOINED, ""
         else:
             status, reason = "interrupted", SUPERSEDED if left.is_noted else NO_END

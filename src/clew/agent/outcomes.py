@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from clew._runtime.aio import settle
-from clew.agent.exchanges import exchange_of, last_exchange, reason_of
+from clew.agent.exchanges import exchange_of, last_exchange, open_together, reason_of
 from clew.agent.journal import Journal
 from clew.agent.loop import Ending, Loop, read_answer
 from clew.agent.prompts import Asked, prompts_waiting
@@ -121,7 +121,9 @@ def _worked_on(state: Checkpoint, ending: Ending, prompt: Asked | None) -> tuple
         return given.text, given.id, _ASKED_AFTER_ANSWER
     if given is not None:
         return given.text, given.id, f"{reason}; {_ASKED_ON_RESUME}"
-    found = exchange_of(state, prompt.id) if prompt is not None and prompt.is_exact else None
+    found = None if prompt is None else exchange_of(state, prompt.id)
+    if found is None and prompt is not None:  # it was recorded by an earlier run, with another random id
+        found = next((each for each in open_together(state) if each.prompt == prompt.words), None)
     found = found or last_exchange(state)
     return ("", "", reason) if found is None else (found.prompt, found.prompt_id, reason)
 

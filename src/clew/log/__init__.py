@@ -4,7 +4,7 @@ thread's state (a checkpoint) from its entries. Pure: no I/O."""
 from __future__ import annotations
 
 from clew.log.batches import decode_in_parts, decode_ordinary
-from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState, Present, count_kept
+from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState, Present, count_kept, is_barrier
 from clew.log.codec import (
     DIGEST,
     FIRST,
@@ -29,6 +29,7 @@ from clew.log.entries import (
     MessageAdded,
     ModelCallRefused,
     ModelCallStarted,
+    Posted,
     ProviderKey,
     Queued,
     Rewound,
@@ -73,6 +74,7 @@ __all__ = [
     "MessageRoles",
     "ModelCallRefused",
     "ModelCallStarted",
+    "Posted",
     "Present",
     "ProviderKey",
     "Queued",
@@ -98,6 +100,7 @@ __all__ = [
     "encode_entries",
     "encode_frame",
     "fold",
+    "is_barrier",
     "is_sound",
     "sealed_with",
 ]

@@ -12,17 +12,22 @@ from clew.log.entries import (
     Compacted,
     InboxRead,
     MessageAdded,
+    ModelCallStarted,
     ProviderKey,
     Queued,
     StateSet,
+    StatusChanged,
+    StepIntent,
+    StepOutcome,
     Streamed,
     ThreadStarted,
+    ToolIntent,
     ToolOutcome,
     Usage,
     WorkspaceChanging,
     WorkspaceSnapshot,
 )
-from clew.messages import Block, Message, ToolCall, ToolResult, tool_calls
+from clew.messages import Assistant, Block, Message, ToolCall, ToolResult, tool_calls
 
 __all__ = [
     "EMPTY",
@@ -38,6 +43,7 @@ __all__ = [
     "changing_in",
     "count_kept",
     "first_of",
+    "is_barrier",
     "last_of",
     "open_calls",
     "provider_key",
@@ -368,3 +374,14 @@ def count_kept(entries: Iterable[object]) -> int:
 
 
 _KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, Streamed, ThreadStarted, FoldedState}
+
+
+def is_barrier(entry: object) -> bool:
+    """Return whether the next action has to wait until this entry is durable. For example, a tool runs only once the
+    record that it is about to run is durable."""
+    if isinstance(entry, MessageAdded):
+        return isinstance(entry.message, Assistant)
+    return isinstance(
+        entry,
+        Compacted | ModelCallStarted | Queued | StatusChanged | StepIntent | StepOutcome | ToolIntent | ToolOutcome,
+    )

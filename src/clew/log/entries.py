@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from clew.messages import Assistant, Block, Message, ToolResult
+from clew.messages import Block, Message, ToolResult
 
 __all__ = [
     "Compacted",
@@ -19,6 +19,7 @@ __all__ = [
     "MessageAdded",
     "ModelCallRefused",
     "ModelCallStarted",
+    "Posted",
     "ProviderKey",
     "Queued",
     "Rewound",
@@ -35,7 +36,6 @@ __all__ = [
     "Usage",
     "WorkspaceChanging",
     "WorkspaceSnapshot",
-    "is_barrier",
 ]
 
 
@@ -255,7 +255,18 @@ class InboxRead(_Entry, tag="inbox", frozen=True):
     inbox: str
     """The random id of the inbox's log. An inbox that was deleted and made again, or that of a copy, has another."""
     posts: int
-    """How many posts of the inbox, from its beginning, are on record in this thread's log."""
+    """How many posts of the inbox, from its beginning, are on record in this thread's log. Each frame of an inbox is one
+    post, so this is also the number of the first frame that is not read yet."""
+
+
+class Posted(_Entry, tag="posted", frozen=True):
+    """A prompt, or an answer to the questions of a thread, was posted to the thread's inbox. This entry is only in the
+    logs of inboxes. It does not change the state of the inbox."""
+
+    prompt: str | None = None
+    prompt_id: str = ""
+    """The id of the prompt, or of the post if it has an answer only. It keeps a post from being taken in twice."""
+    answer: Any = None
 
 
 class LeaseTaken(_Entry, tag="lease", frozen=True):
@@ -340,6 +351,7 @@ KnownEntry = (
     | StatusChanged
     | Queued
     | InboxRead
+    | Posted
     | LeaseTaken
     | Rewound
     | Compacted
@@ -349,14 +361,3 @@ KnownEntry = (
     | Streamed
 )
 Entry = KnownEntry | UnknownEntry
-
-
-def is_barrier(entry: object) -> bool:
-    """Return whether the next action has to wait until this entry is durable. For example, a tool runs only once the
-    record that it is about to run is durable."""
-    if isinstance(entry, MessageAdded):
-        return isinstance(entry.message, Assistant)
-    return isinstance(
-        entry,
-        Compacted | ModelCallStarted | Queued | StatusChanged | StepIntent | StepOutcome | ToolIntent | ToolOutcome,
-    )

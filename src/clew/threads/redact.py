@@ -14,6 +14,7 @@ from clew.log import (
     LeaseTaken,
     Logged,
     ModelCallStarted,
+    Posted,
     ProviderKey,
     Queued,
     StateSet,
@@ -41,6 +42,7 @@ _KEPT: dict[type, frozenset[str]] = {
     InboxRead: frozenset({"inbox"}),
     LeaseTaken: frozenset({"owner", "token"}),
     ModelCallStarted: frozenset({"model", "request"}),
+    Posted: frozenset({"prompt_id"}),
     ProviderKey: frozenset({"provider", "key", "native", "thread"}),
     Queued: frozenset({"log"}),
     StateSet: frozenset({"scope"}),
@@ -60,6 +62,7 @@ digests by which one record refers to another."""
 _FREE: dict[type, frozenset[str]] = {
     Json: frozenset({"value"}),
     Opaque: frozenset({"value"}),
+    Posted: frozenset({"answer"}),
     StateSet: frozenset({"value"}),
     StepOutcome: frozenset({"value"}),
     ToolCall: frozenset({"arguments"}),

@@ -22,11 +22,12 @@ from clew.log import (
     Present,
     Rewound,
     fold,
+    is_barrier,
 )
-from clew.log.entries import is_barrier
 from clew.log.trees import NAMING, named_trees
 from clew.threads.diff import difference
 from clew.threads.heads import left_as, listed
+from clew.threads.inbox import Post, new_posts, post, remove
 from clew.threads.leases import RENEW_AFTER, Takeover, give_up, is_live, new_lease, takes_over_from, wait_until_free
 from clew.threads.ops import fork as forking
 from clew.threads.ops.copy import copy, copy_all
@@ -153,6 +154,7 @@ class Thread:
     copy_all = staticmethod(copy_all)
     export = staticmethod(export)
     import_ = staticmethod(import_)
+    post = staticmethod(post)
 
     async def __aenter__(self) -> Self:
         if self._writer is not None or self._closed:
@@ -334,6 +336,12 @@ class Thread:
         """Return these entries as they would be recorded: changed by the `redact` that the thread was opened with."""
         return entries if self._redact is None else self._redact(entries)
 
+    async def posts(self) -> tuple[Post, ...]:
+        """Return what others have posted to the thread's inbox and is not on record here yet, oldest first. To take a
+        post in, append what it says together with its `read`, so that it is never taken in twice."""
+        writer = self._open_writer()
+        return await new_posts(self._checkpointer, writer.head, writer.fold.inbox_read)
+
     async def flush(self) -> None:
         """Return once everything appended is durable, whichever durability the thread was opened with."""
         await self._open_writer().flush()
@@ -377,7 +385,7 @@ class Thread:
         if purge:
             await Thread.purge(self._checkpointer, self._thread_id)
         else:
-            await self._checkpointer.delete(self._thread_id)
+            await remove(self._checkpointer, self._thread_id)
         log.info("thread %r: deleted", self._thread_id)
 
     async def _take_lease(self) -> LogWriter:

@@ -42,6 +42,4 @@ def place(
     that it had."""
     moment = now()
     due = before.due if keeps_place else micros(moment + timedelta(seconds=delay))
-    return Queued(
-        before.log, due, before.queued_at, priority=before.priority, tries=tries, reason=reason, turns=turns
-    )
+    return Queued(before.log, due, before.queued_at, priority=before.priority, tries=tries, reason=reason, turns=turns)
