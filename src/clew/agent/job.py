@@ -131,7 +131,7 @@ async def run_job(
         began()
         journal.count_since(opening)
         before = thread.checkpoint
-        if job.prompt is None and not before.messages:
+        if job.prompt is None and not before.messages and not await thread.posts():
             raise UsageError(f"thread {job.thread_id!r} has no prompt to go on from. Give one: agent.run(prompt, …)")
         if job.answer is not None:
             await journal.record(*answers_to(job.thread_id, before, job.answer))

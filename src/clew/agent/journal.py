@@ -50,10 +50,10 @@ __all__ = ["CallJournal", "Ends", "Journal"]
 
 log = logging.getLogger("clew.agent")
 E = TypeVar("E", bound=Logged)
-Ends = Callable[[StatusChanged, BaseException | None], Logged]
-"""Decides what is recorded at the end of a run: gets the status with which it ends and the error with which it failed or
-was stopped, if any, and returns the entry to record instead of the status. For a program that runs agents for others,
-and puts a thread back into the queue."""
+Ends = Callable[[Thread, StatusChanged, BaseException | None], Logged]
+"""Decides what is recorded at the end of a run: gets the thread, the status with which the run ends, and the error with
+which it failed or was stopped, if any. Returns the entry to record instead of the status. For a program that runs agents
+for others, and puts a thread back into the queue."""
 
 PATIENCE = 20.0
 """While the store cannot be reached, failed writes are tried again for at most this many seconds, counted from the
@@ -363,7 +363,7 @@ class Journal:
     def _ended_as(self, entry: Logged) -> Logged:
         if self._ends is None or not isinstance(entry, StatusChanged) or entry.status == "running":
             return entry
-        return self._ends(entry, self.failure)
+        return self._ends(self.thread, entry, self.failure)
 
     def _count(self, entry: Logged) -> None:
         spent = spent_on(entry)

@@ -44,7 +44,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many seconds to wait after this many tries without a new turn. `least` is the shortest time after
         which the call may succeed, according to its error. The result varies by a fifth, so that threads that failed
         together are not tried together."""
-        doubled = self.first * 2 ** min(tries - 1, 30)
+        doubled: float = self.first * 2 ** min(tries - 1, 30)
         return max(least, min(self.longest, doubled) * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
 
 

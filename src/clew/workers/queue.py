@@ -1,0 +1,191 @@
+"""The queue of a store: put threads into it, and back into it after a run that did not end their work.
+
+A thread is in the queue as long as its head says when it is due. While it runs, it is due when its lease ends; so a thread
+whose worker died is taken again like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from clew._runtime.clock import now
+from clew.agent.arguments import check_name
+from clew.checkpointers import Checkpointer, Head, QueuePlace
+from clew.errors import Conflict, InvalidInput, Retry, ThreadBusy, ThreadNotFound
+from clew.log import Checkpoint, Described, Logged, ThreadStarted
+from clew.log.fold import TITLE_LENGTH
+from clew.threads import Thread
+from clew.threads.appends import append_frames
+from clew.threads.heads import is_hidden, is_reserved, queued_in
+from clew.threads.inbox import inbox_id, new_posts
+from clew.threads.maintenance import put_aside_by
+from clew.threads.reader import load
+from clew.threads.redact import Redact, redactor
+from clew.workers.places import first_place
+from clew.workers.retries import Retries, next_try
+
+__all__ = ["enqueue", "put_back", "settle_inbox"]
+
+_TRIES = 20
+
+
+async def enqueue(
+    checkpointer: Checkpointer,
+    thread_id: str,
+    prompt: str | None = None,
+    *,
+    agent: str | None = None,
+    prompt_id: str | None = None,
+    answer: object = None,
+    priority: int = 0,
+    delay: float = 0.0,
+    tags: Mapping[str, str] | None = None,
+    redact: Redact | None = None,
+) -> Head:
+    """Put a thread into the queue, so that a worker runs its agent. Return the thread's head.
+
+        await enqueue(store, "user-42", "Send the invoices of May.", agent="clerk")
+
+    A thread that does not exist is made, for the agent named `agent`. The `prompt`, and the `answer` to questions that the
+    thread waits for, are posted to the thread's inbox first, as `Thread.post` does: so a thread that somebody runs at this
+    moment takes them in at the end of its turn, and is queued only if it does not. With a `prompt_id` the prompt is asked
+    once, however often it is enqueued.
+
+    Threads are taken in the order in which they were queued; each step of `priority`, from -9 to 9, moves a thread one
+    hour to the front. With a `delay`, in seconds, no worker takes the thread before. `tags` are added to the thread's own;
+    workers can be told to take only threads with certain tags. `redact` removes text that must not be on record.
+    """
+    if is_reserved(thread_id):
+        raise InvalidInput(f"the thread id {thread_id!r} begins like the ids that Clew makes itself. Choose another.")
+    check_name(agent or "")
+    first_place("", priority=priority, delay=delay)
+    asks = prompt is not None or answer is not None
+    head = await checkpointer.head(thread_id)
+    if head is None or is_hidden(head):
+        if not asks:
+            raise ThreadNotFound(
+                thread_id, more="To begin a new one, give it a prompt: enqueue(store, thread_id, prompt)"
+            )
+        head = await _make(checkpointer, thread_id, agent or "", prompt, tags, redact)
+    elif agent is not None and head.agent not in ("", agent):
+        raise InvalidInput(f"thread {thread_id!r} is one of the agent {head.agent!r}, and not of {agent!r}")
+    if asks:
+        await Thread.post(checkpointer, thread_id, prompt, prompt_id=prompt_id, answer=answer, redact=redact)
+    return await _mark(checkpointer, thread_id, agent, priority, delay, tags, asks=asks)
+
+
+async def _make(
+    checkpointer: Checkpointer,
+    thread_id: str,
+    agent: str,
+    prompt: str | None,
+    tags: Mapping[str, str] | None,
+    redact: Redact | None,
+) -> Head:
+    """Make a new thread that is not in the queue yet. If another process makes it meanwhile, leave that one alone."""
+    title = " ".join((prompt or "").split())[:TITLE_LENGTH]
+    entries: Sequence[Logged] = [ThreadStarted(agent), Described(title or None, dict(tags) if tags else None)]
+    change = redactor(redact)
+    entries = entries if change is None else change(entries)
+    return await put_aside_by(checkpointer, thread_id, lambda head, state: () if head.frames else entries)
+
+
+async def _mark(
+    checkpointer: Checkpointer,
+    thread_id: str,
+    agent: str | None,
+    priority: int,
+    delay: float,
+    tags: Mapping[str, str] | None,
+    *,
+    asks: bool,
+) -> Head:
+    """Put a thread that exists into the queue, and return its head. If somebody may be running it, note instead at its
+    inbox that a worker has to look whether its posts were taken in; `asks` says whether there are posts."""
+
+    def decide(head: Head, state: Checkpoint) -> Sequence[Logged]:
+        queued = queued_in(state, head.log_id)
+        place = first_place(head.log_id, priority=priority, delay=delay, turns=state.turns)
+        described = [Described(tags={**state.tags, **tags})] if tags and not tags.items() <= state.tags.items() else []
+        named = _named(state, agent)
+        if queued is not None and state.status == "queued" and queued.due <= place.due:
+            return [*named, *described]
+        return [*named, *described, place]
+
+    try:
+        return await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+    except ThreadBusy:
+        head = await checkpointer.head(thread_id)
+        if head is None:
+            raise ThreadNotFound(thread_id) from None
+        if asks:
+            await _note_posts(checkpointer, head, priority)
+        return head
+
+
+def _named(state: Checkpoint, agent: str | None) -> list[Logged]:
+    """Return the entry that names the agent of a thread, if it has had none. Workers find threads by that name."""
+    if not agent or state.agent == agent:
+        return []
+    return [ThreadStarted(agent, state.model, state.system_prompt, state.tools, state.limits, state.parent)]
+
+
+async def _note_posts(checkpointer: Checkpointer, thread: Head, priority: int) -> None:
+    """Make the inbox of a running thread due, so that a worker looks at it. The run may end just before it would have
+    taken in what is there, and nobody else would run the thread then."""
+    place = QueuePlace(queued_at=now(), priority=priority)
+    for _ in range(_TRIES):
+        inbox = await checkpointer.head(inbox_id(thread.thread_id, thread.log_id))
+        if inbox is None:
+            return
+        try:
+            tags = {**thread.tags, **inbox.tags}
+            await append_frames(checkpointer, inbox, [], due=now(), queue=place, agent=thread.agent, tags=tags)
+        except Conflict:
+            continue
+        return
+
+
+async def settle_inbox(checkpointer: Checkpointer, inbox: Head) -> bool:
+    """Look after an inbox that is due: if its posts were not taken in and nobody runs the thread, put the thread into the
+    queue. Return False if the thread may be running, so that the inbox has to be looked at again later."""
+    assert inbox.parent is not None  # noqa: S101 - every inbox names its thread
+    thread_id = inbox.parent[0]
+    head = await checkpointer.head(thread_id)
+    if head is not None and not is_hidden(head) and inbox_id(thread_id, head.log_id) == inbox.thread_id:
+        state = (await load(checkpointer, thread_id)).state
+        waits = bool(await new_posts(checkpointer, head, state.inbox_read))
+        if waits and state.status != "queued":
+            priority = inbox.queue.priority if inbox.queue is not None else 0
+
+            def decide(head: Head, state: Checkpoint) -> Sequence[Logged]:
+                is_queued = queued_in(state, head.log_id) is not None and state.status == "queued"
+                return () if is_queued else [first_place(head.log_id, priority=priority, turns=state.turns)]
+
+            try:
+                await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+            except ThreadBusy:
+                return False
+    try:
+        await append_frames(checkpointer, inbox, [], due=None, queue=None)
+    except Conflict:
+        return False
+    return True
+
+
+async def put_back(
+    checkpointer: Checkpointer, thread_id: str, retries: Retries, reason: str, retry: Retry
+) -> Head | None:
+    """Put a thread back into the queue after a run that could not say itself how it ended: its process died, or it failed
+    before it had begun. After too many such runs without a new turn, set the thread aside.
+
+    Returns the thread's head. Returns None, and writes nothing, if the thread is gone, has left the queue meanwhile or is
+    in it already with the status `queued` and this try counted. Raises `ThreadBusy` if somebody may be running it.
+    """
+
+    def decide(head: Head, state: Checkpoint) -> Sequence[Logged]:
+        queued = queued_in(state, head.log_id)
+        return () if queued is None else [next_try(retries, queued, state.turns, reason, retry)]
+
+    head = await checkpointer.head(thread_id)
+    return None if head is None or head.due is None else await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
