@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from clew._runtime.clock import now
-from clew.agent.arguments import check_name
+from clew.agent.arguments import check_mapping, check_name
 from clew.checkpointers import Checkpointer, Head, QueuePlace
 from clew.errors import Conflict, InvalidInput, Retry, ThreadBusy, ThreadNotFound
 from clew.log import Checkpoint, Described, Logged, ThreadStarted
@@ -19,6 +19,7 @@ from clew.threads.appends import append_frames
 from clew.threads.heads import is_hidden, is_reserved, queued_in
 from clew.threads.inbox import inbox_id, new_posts
 from clew.threads.maintenance import put_aside_by
+from clew.threads.prompts import check_prompt
 from clew.threads.reader import load
 from clew.threads.redact import Redact, redactor
 from clew.workers.places import first_place
@@ -58,6 +59,11 @@ async def enqueue(
     if is_reserved(thread_id):
         raise InvalidInput(f"the thread id {thread_id!r} begins like the ids that Clew makes itself. Choose another.")
     check_name(agent or "")
+    check_mapping("tags", tags, str)
+    if own := [name for name in tags or {} if is_reserved(name)]:
+        raise InvalidInput(f"the tag {own[0]!r} begins like the tags that Clew keeps for itself. Choose another.")
+    if prompt is not None:
+        check_prompt(prompt, prompt_id)
     first_place("", priority=priority, delay=delay)
     asks = prompt is not None or answer is not None
     head = await checkpointer.head(thread_id)
@@ -119,7 +125,7 @@ async def _mark(
         if head is None:
             raise ThreadNotFound(thread_id) from None
         if asks:
-            await _note_posts(checkpointer, head, priority)
+            await _note_posts(checkpointer, head, agent or head.agent, priority)
         return head
 
 
@@ -130,9 +136,9 @@ def _named(state: Checkpoint, agent: str | None) -> list[Logged]:
     return [ThreadStarted(agent, state.model, state.system_prompt, state.tools, state.limits, state.parent)]
 
 
-async def _note_posts(checkpointer: Checkpointer, thread: Head, priority: int) -> None:
+async def _note_posts(checkpointer: Checkpointer, thread: Head, agent: str, priority: int) -> None:
     """Make the inbox of a running thread due, so that a worker looks at it. The run may end just before it would have
-    taken in what is there, and nobody else would run the thread then."""
+    taken in what is there, and nobody else would run the thread then. `agent` is the agent that is to run it."""
     place = QueuePlace(queued_at=now(), priority=priority)
     for _ in range(_TRIES):
         inbox = await checkpointer.head(inbox_id(thread.thread_id, thread.log_id))
@@ -140,7 +146,7 @@ async def _note_posts(checkpointer: Checkpointer, thread: Head, priority: int) -
             return
         try:
             tags = {**thread.tags, **inbox.tags}
-            await append_frames(checkpointer, inbox, [], due=now(), queue=place, agent=thread.agent, tags=tags)
+            await append_frames(checkpointer, inbox, [], due=now(), queue=place, agent=agent, tags=tags)
         except Conflict:
             continue
         return
@@ -160,7 +166,8 @@ async def settle_inbox(checkpointer: Checkpointer, inbox: Head) -> bool:
 
             def decide(head: Head, state: Checkpoint) -> Sequence[Logged]:
                 is_queued = queued_in(state, head.log_id) is not None and state.status == "queued"
-                return () if is_queued else [first_place(head.log_id, priority=priority, turns=state.turns)]
+                place = first_place(head.log_id, priority=priority, turns=state.turns)
+                return () if is_queued else [*_named(state, inbox.agent), place]
 
             try:
                 await put_aside_by(checkpointer, thread_id, decide, wait=0.0)

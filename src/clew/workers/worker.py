@@ -200,10 +200,10 @@ class Worker:
             found = await self._sweep()
             free = self._concurrency - len(self._tasks)
             if free > 0:
-                due = await self._due(free)
+                due, are_others = await self._due(free)
                 for head in self._shares.choose(due, free):
                     self._begin(head)
-                found = found or bool(due)
+                found = found or bool(due) or are_others
         except Unavailable as error:
             self._failures = min(self._failures + 1, 10)
             log.warning("the queue could not be read: %s", error)
@@ -211,10 +211,12 @@ class Worker:
         self._failures = 0
         return found
 
-    async def _due(self, free: int) -> list[Head]:
+    async def _due(self, free: int) -> tuple[list[Head], bool]:
         """Return threads that are due and may be taken, by agent and then in the order in which they are due: some more of
-        each agent than there is room for, so that the choice can be fair."""
+        each agent than there is room for, so that the choice can be fair. Also return whether others are due that may not
+        be taken now, because of a limit or because somebody else has them."""
         found: list[Head] = []
+        are_others = False
         for name in self._agents:
             enough = max(_PAGE, 4 * free)
             some = 0
@@ -226,7 +228,9 @@ class Worker:
                     some += 1
                     if some == enough:
                         break
-        return found
+                else:
+                    are_others = True
+        return found, are_others
 
     async def _queued(self, agent: str) -> AsyncIterator[Head]:
         """Yield the heads of an agent that are due, earliest first, of at most `_MOST_PAGES` pages."""
