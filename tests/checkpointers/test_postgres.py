@@ -287,7 +287,7 @@ async def test_an_upgraded_store_has_the_tables_and_functions_of_a_new_one(serve
         )
         indexes = f"SELECT tablename, replace(indexdef, '{name}.', '') FROM pg_indexes WHERE schemaname = '{name}'"
         functions = (
-            "SELECT pg_get_function_identity_arguments(oid), replace(prosrc, quote_ident(pronamespace::regnamespace::text), '') "
+            "SELECT pg_get_function_identity_arguments(oid), prosrc "
             f"FROM pg_proc WHERE pronamespace = '{name}'::regnamespace AND prosrc NOT LIKE '%NULL::bigint%'"
         )
         found = {row for query in (columns, indexes, functions) for row in server.execute(query)}
@@ -490,7 +490,7 @@ async def test_a_short_listing_of_many_threads_reads_few_of_them(
     )
     queued = HeadQuery(order="due", limit=50)
     for query in (HeadQuery(limit=10), HeadQuery(limit=10, order="created"), HeadQuery(limit=10, prefix="4711"), queued,
-                  HeadQuery(order="due", status="running", agent="", updated_after=minute(-9))):  # fmt: skip
+                  HeadQuery(order="due", agent="", tags={"a": "b"}, updated_after=minute(-9))):  # fmt: skip
         if query is queued:
             assert len(await heads(store, query)) == 1  # also before the server has counted its rows
             server.execute(f"ANALYZE {schema}.clew_heads")

@@ -62,7 +62,7 @@ class QueueContract:
         store, other = open_store(), open_store()
         made = await _population(store, 120)
         for conditions in ({}, {"status": "queued"}, {"tags": {"team": "blue"}}):
-            query = HeadQuery(order="due", **conditions)  # type: ignore[arg-type]
+            query = HeadQuery(order="due", **conditions)
             expected = _expected(made, query)
             assert await _pages(other, query, 7) == expected
             for place in (0, len(expected) // 2, len(expected) - 1):
