@@ -211,7 +211,7 @@ def old_store(server: PostgresServer, schema: str) -> None:
 def old_append(schema: str, thread_id: str, at: int, **fields: Any) -> str:
     """Return the statement with which a process of the version before the queue appends a frame."""
     head = with_sum(msgspec.msgpack.encode(a_head(thread_id, at + 1, **fields)))
-    given = [
+    given: list[Any] = [
         b"",
         thread_digest(thread_id),
         b"log-1",
