@@ -16,7 +16,7 @@ from blake3 import blake3
 from clew._runtime import forks
 from clew._runtime.aio import Job
 from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_HEAD, MAX_ID, is_abandoned
-from clew.checkpointers.heads import STATUSES, Head, HeadQuery
+from clew.checkpointers.heads import ORDERS, STATUSES, Head, HeadQuery
 from clew.errors import Corrupt, InvalidInput, Unavailable, UsageError
 
 __all__ = [
@@ -318,6 +318,8 @@ def check_query(query: HeadQuery) -> None:
             f"a query has up to {MAX_HEAD} bytes of text and {_MOST_TAGS} tags, because no head has more; this one has "
             f"{size} and {len(query.tags)}"
         )
+    if query.order not in ORDERS:
+        raise InvalidInput(f"{query.order!r} is not an order. Use one of {', '.join(ORDERS)}.")
     for status in query.statuses() or ():
         if status not in STATUSES:
             raise InvalidInput(f"{status!r} is not a status. Use one of {', '.join(STATUSES)}.")

@@ -15,6 +15,7 @@ from blake3 import blake3
 from clew.errors import Corrupt, InvalidInput
 
 __all__ = [
+    "ORDERS",
     "STATUSES",
     "UNSEALED",
     "Head",
@@ -23,6 +24,7 @@ __all__ = [
     "Owner",
     "QueuePlace",
     "Status",
+    "due_place",
     "grace_micros",
     "micros",
     "moment",
@@ -38,6 +40,8 @@ allow. It marks the head as not signed."""
 
 Status = Literal["running", "waiting", "interrupted", "failed", "done", "queued"]
 STATUSES: tuple[Status, ...] = get_args(Status)
+Order = Literal["updated", "created", "due"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -130,7 +134,7 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Select only threads whose last append was before this moment."""
     title: str = ""
     """Select only threads whose title contains this text. Upper and lower case are not distinguished."""
-    order: Literal["updated", "created", "due"] = "updated"
+    order: Order = "updated"
     """Which time sorts the listing: the last append or the first one, newest first; or the time at which a thread is
     due, earliest first. A listing by `due` has only threads that have such a time: those in the queue of the workers."""
     limit: int | None = None
@@ -150,7 +154,8 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
         there. A listing goes from the highest to the lowest sort key. No two heads have the same sort key."""
         key = thread_key(head.thread_id)
         if self.order == "due":
-            return (-micros(head.due) if head.due is not None else -_NEVER), key
+            place = due_place(head)
+            return (-_NEVER if place is None else place), key
         return micros(head.created_at if self.order == "created" else head.updated_at), key
 
     def start(self) -> tuple[int, str] | None:
@@ -205,6 +210,13 @@ _MICROSECOND = timedelta(microseconds=1)
 def micros(moment: datetime) -> int:
     """Return this moment in microseconds since 1970, exactly. Stores sort heads by this number."""
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def due_place(head: Head) -> int | None:
+    """Return the number by which the order `due` sorts a head, or None if the thread is not in the queue of the
+    workers: the time at which it is due, in microseconds since 1970, with the opposite sign. So the earliest time has
+    the highest number, and a store can sort from the highest to the lowest number, as in every other order."""
+    return None if head.due is None else -micros(head.due)
 
 
 def moment(number: int) -> datetime:
