@@ -133,4 +133,4 @@ async def run_job(
             await journal.record(standing_of(before))
             return answered
         ending = await run_recorded(journal, loop.files, loop.run(prompt), job.timeout, job.left(called))
-        return result_of(journal, before, loop, ending, prompt)
+        return result_of(journal, before, loop, ending)
