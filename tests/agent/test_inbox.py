@@ -9,6 +9,7 @@ import pytest
 from clew import Thread
 from clew.agent import Agent
 from clew.checkpointers import MemoryCheckpointer
+from clew.errors import Unavailable
 from clew.messages import plain_text
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
@@ -71,8 +72,6 @@ async def test_a_resume_goes_on_with_what_was_posted_to_a_thread_that_was_done(s
     assert (result.prompt, result.prompt_id, result.output, model.calls) == ("And then?", name, "Chapter 2.", 2)
     assert (await agent.resume(thread_id="t")).output == "Chapter 2."
     assert model.calls == 2, "a post is asked once"
-    again = await agent.run("And then?", thread_id="t", prompt_id=name) if not name.startswith("clew:") else None
-    assert again is None
 
 
 async def test_posts_come_before_the_prompt_of_the_next_run_and_are_answered_with_it(store: MemoryCheckpointer) -> None:
@@ -231,8 +230,6 @@ async def test_the_thread_of_a_sub_agent_takes_posts_too(store: MemoryCheckpoint
 async def test_a_store_that_does_not_answer_for_the_inbox_does_not_stop_the_run(
     store: MemoryCheckpointer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clew.errors import Unavailable
-
     async def unavailable(thread: Thread) -> tuple[()]:
         raise Unavailable("away")
 

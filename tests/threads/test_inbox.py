@@ -13,7 +13,7 @@ import pytest
 from clew import Thread, open_checkpointer
 from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
 from clew.errors import Conflict, InvalidInput, ThreadNotFound, Unavailable
-from clew.log import MessageAdded, Posted, StateSet, StatusChanged
+from clew.log import EMPTY, MessageAdded, Posted, StateSet, StatusChanged, fold
 from clew.messages import assistant, user
 from clew.threads.heads import INBOX, inbox_id, is_inbox
 from clew.threads.inbox import Post
@@ -209,7 +209,8 @@ async def test_unread_posts_arrive_with_a_copy_and_are_read_there_once(store: Ch
     for prompt in ("Two.", "Three."):
         await Thread.post(store, "t", prompt)
     await read(store, most=1)
-    async with make_store("sqlite", tmp_path / "other") if (tmp_path / "other").mkdir() is None else store as other:
+    (tmp_path / "other").mkdir()
+    async with make_store("sqlite", tmp_path / "other") as other:
         for _ in range(2):
             await Thread.copy(store, other, "t")
         assert await read(other) == ["Three."]
@@ -383,6 +384,4 @@ async def test_a_conflict_with_another_post_is_tried_again() -> None:
 
 
 async def test_a_post_does_not_change_the_state_of_the_inbox() -> None:
-    from clew.log import EMPTY, fold
-
     assert fold([Posted("Two.", "p2", True)]) == EMPTY
