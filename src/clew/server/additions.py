@@ -40,7 +40,8 @@ def check_addition(stored: Head | None, body: Append) -> None:
     not mark the thread as incomplete, because incomplete threads are hidden and may be deleted. The head must have no
     id and no tag that is reserved for Clew, except those of an inbox, to which prompts are posted. It must not make the
     thread look older or newer than it is, because `clew prune` deletes threads by their age. If no frames are appended,
-    the head may change only the lease, the status and the time. A thread that is still incomplete, because a copy is being written to it, may get its final head.
+    the head may change only the lease, the status and the time. A thread that is still incomplete, because a copy is
+    being written to it, may get its final head.
 
     Raises `Conflict` if the append begins after the end of the log. If it begins before the end, it is not checked here
     whether it fits the stored log: the store refuses such an append, unless it repeats one that was made before.

@@ -272,9 +272,9 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
 
 
 def _standing(found: _Found, job: Job, store: str) -> Ended | None:
-    """Return the summary to print if there is nothing to run: the job has no prompt and no answer, and the thread is
-    done or waits for an answer, and nothing was posted to it. `found` is what the store has about the thread. `store` is the URL that the commands in
-    the summary name.
+    """Return the summary to print if there is nothing to run: the job has no prompt and no answer, the thread is done or
+    waits for an answer, and nothing was posted to it. `found` is what the store has about the thread. `store` is the URL
+    that the commands in the summary name.
 
     Returns None if there is something to run, which is always so if the job has an answer or a prompt. A prompt to a
     thread that waits is stored for later.

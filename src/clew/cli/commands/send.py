@@ -38,7 +38,7 @@ def send(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Say something to a thread, even while an agent works on it.
+    """Say something to a thread, even while an agent runs it.
 
     Posts to the thread's inbox and returns at once. A running agent takes it in at the end of its turn: the model sees
     it together with the results of its tools. If nobody runs the thread, the next run or resume asks it. Each post is

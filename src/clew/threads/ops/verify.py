@@ -18,8 +18,7 @@ from clew.log import (
 )
 from clew.log.blobs import tree_refs, unpack_blob
 from clew.log.trees import named_trees
-from clew.threads.heads import title_in_head
-from clew.threads.inbox import inbox_of
+from clew.threads.heads import inbox_id, is_hidden, is_inbox, title_in_head
 from clew.threads.ops.scan import DAMAGE, Problem, Seen, get_blobs, is_snapshot, scan
 
 __all__ = ["Verdict", "verify", "verify_all"]
@@ -60,12 +59,12 @@ async def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
     encrypted thread is missing, all is checked that can be checked without it.
     """
     verdict = await _verify_log(checkpointer, thread_id)
-    name = await inbox_of(checkpointer, thread_id)
-    if name is None:
-        return verdict
     try:
-        inbox = await _verify_log(checkpointer, name)
-    except ThreadNotFound:  # deleted meanwhile
+        head, _ = await _read_head(checkpointer, thread_id)
+        if head is None or is_hidden(head):
+            return verdict
+        inbox = await _verify_log(checkpointer, inbox_id(thread_id, head.log_id))
+    except ThreadNotFound:  # it has no inbox
         return verdict
     return msgspec.structs.replace(
         verdict,
@@ -93,8 +92,8 @@ async def verify_all(
     *,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> AsyncIterator[Verdict]:
-    """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each. Inboxes and
-    other hidden threads have verdicts of their own.
+    """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each. Inboxes
+    are checked with their threads.
 
     `progress` is called with the number of threads verified so far and the number of all. If some threads are too
     damaged to be listed, a last verdict with an empty `thread_id` holds the store's own error.
@@ -103,12 +102,13 @@ async def verify_all(
     unlisted: Corrupt | None = None
     try:
         async for head in without_keys(checkpointer).heads(query):  # `verify` checks each head
-            found.append(head.thread_id)
+            if not is_inbox(head):
+                found.append(head.thread_id)
     except Corrupt as error:
         unlisted = error
     for done, thread_id in enumerate(found, start=1):
         try:
-            verdict = await _verify_log(checkpointer, thread_id)
+            verdict = await verify(checkpointer, thread_id)
         except ThreadNotFound:  # deleted since it was listed
             continue
         finally:
