@@ -146,6 +146,7 @@ class ThreadBusy(ClewError):
         self.expires_in = expires_in
         super().__init__(
             f"thread {thread_id!r} is being run by {holder}; its lease ends in {expires_in:.0f} s. "
+            f"To tell it something: {advice.post_in_program(thread_id)}. "
             f"Wait, stop that process, or take over: {advice.take_over()}"
         )
 

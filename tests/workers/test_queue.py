@@ -15,7 +15,7 @@ from clew.errors import InvalidInput, ThreadNotFound
 from clew.log import MessageAdded, Queued, StatusChanged
 from clew.messages import plain_text, user
 from clew.testing import ScriptedModel
-from clew.threads.inbox import is_inbox
+from clew.threads.heads import is_inbox
 from clew.workers import enqueue
 from clew.workers.queue import settle_inbox
 from tests.clock import Clock

@@ -17,7 +17,7 @@ from clew.log import MessageAdded
 from clew.messages import plain_text, user
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
-from clew.threads.inbox import is_inbox
+from clew.threads.heads import is_inbox
 from clew.tools import AnyTool, ToolContext, tool
 from clew.workers import Retries, Worker, enqueue
 from clew.workers.worker import Ended, Taken, WorkerEvent

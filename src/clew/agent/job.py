@@ -140,7 +140,7 @@ async def run_job(
         answered = None if prompt is None else answer_in(job.thread_id, before, settings, prompt)
         if answered is None:
             ending = await run_recorded(journal, loop.files, loop.run(prompt), job.timeout, job.left(called))
-            result = result_of(journal, before, loop, ending, prompt)
+            result = result_of(journal, before, loop, ending)
         else:  # the folder lacks the files, or another process has answered the prompt since `find_answer`
             if lacks_files(settings.workspace, before):
                 await loop.files.bring()

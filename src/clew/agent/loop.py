@@ -62,10 +62,6 @@ _PAUSED = "pause_turn"
 """The stop reason of a response after which the model has paused. It goes on when it is asked again."""
 
 
-_NOT_MADE = "the model was not asked: a prompt was posted first"
-"""The reason on record for a model call that was announced and not made."""
-
-
 class Ending(msgspec.Struct, frozen=True):
     """How a run ended: its status, the reason for that status, and the questions to a person that the run waits for."""
 
@@ -118,6 +114,8 @@ class Loop:
         """The length of the conversation in tokens, according to the last response."""
         self.drift: dict[str, tuple[Any, Any]] = {}
         self.output: Any = None
+        self.asked: Asked | None = None
+        """The prompt that was given to the run. If it was recognized by its words, it has the id that is on record."""
 
     async def run(self, prompt: Asked | None) -> Ending:
         """Work from the present state of the thread until it is done, waits for answers, or reaches a limit. Return how
@@ -197,6 +195,7 @@ class Loop:
         right after their calls. A prompt that is on record already and not answered is not recorded again.
         """
         state = self._thread.checkpoint
+        self.asked = prompt
         is_known = prompt is None or self._is_known(state, prompts_waiting(state), prompt)
         if posts := await look(self._thread):
             await take_in(self._journal, posts)
@@ -234,7 +233,10 @@ class Loop:
             return found.is_last
         if waiting:
             return waiting[-1].text == prompt.words
-        return any(last.prompt == prompt.words for last in open_together(state))
+        known_as = next((last.prompt_id for last in open_together(state) if last.prompt == prompt.words), None)
+        if known_as:
+            self.asked = msgspec.structs.replace(prompt, id=known_as)
+        return known_as is not None
 
     async def _new_prompts(self) -> list[WaitingPrompt]:
         """Take in what was posted to the thread's inbox since the last look. Return the prompts to ask."""
@@ -300,7 +302,7 @@ class Loop:
         finally:
             await cancel_and_wait([looking])
         if posts:
-            self._journal.hold(ModelCallRefused(_NOT_MADE))
+            self._journal.hold(ModelCallRefused())  # the call was announced, and is not made yet
             await take_in(self._journal, posts)
             return prompts_waiting(self._thread.checkpoint)
         self._emit(TurnStarted(state.turns + 1))

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from clew._runtime.aio import settle
-from clew.agent.exchanges import exchange_of, last_exchange, open_together, reason_of
+from clew.agent.exchanges import exchange_of, last_exchange, reason_of
 from clew.agent.journal import Journal
 from clew.agent.loop import Ending, Loop, read_answer
 from clew.agent.prompts import Asked, prompts_waiting
@@ -83,10 +83,10 @@ async def _record_end(journal: Journal, files: Files, ending: StatusChanged, err
             error.add_note(f"that the run is {ending.status} could not be recorded: {second}")
 
 
-def result_of(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending, prompt: Asked | None) -> RunResult:
+def result_of(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending) -> RunResult:
     thread = journal.thread
     state = thread.checkpoint
-    words, prompt_id, reason = _worked_on(state, ending, prompt)
+    words, prompt_id, reason = _worked_on(state, ending, loop.asked)
     return RunResult(
         output=loop.output if ending.status == "done" else None,
         prompt=words,
@@ -122,8 +122,6 @@ def _worked_on(state: Checkpoint, ending: Ending, prompt: Asked | None) -> tuple
     if given is not None:
         return given.text, given.id, f"{reason}; {_ASKED_ON_RESUME}"
     found = None if prompt is None else exchange_of(state, prompt.id)
-    if found is None and prompt is not None:  # it was recorded by an earlier run, with another random id
-        found = next((each for each in open_together(state) if each.prompt == prompt.words), None)
     found = found or last_exchange(state)
     return ("", "", reason) if found is None else (found.prompt, found.prompt_id, reason)
 

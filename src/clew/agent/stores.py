@@ -19,6 +19,7 @@ from clew.checkpointers.heads import STATUSES
 from clew.errors import InvalidInput, ThreadNotFound, Unavailable, UsageError
 from clew.threads import Thread
 from clew.threads.heads import is_child
+from clew.threads.inbox import remove
 from clew.threads.leases import Takeover, is_live
 from clew.threads.redact import Redact
 from clew.threads.thread import Durability
@@ -238,10 +239,11 @@ class Store:
             )
 
     async def forget(self, thread_id: str) -> None:
-        """Delete a thread and the threads of its sub-agents, the agents that it called as tools, and of theirs in turn."""
+        """Delete a thread, its inbox, and the threads of its sub-agents, the agents that it called as tools, and of
+        theirs in turn."""
         store = self.open()
         children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
-        await store.delete(thread_id)
+        await remove(store, thread_id)
         for child in children:
             await self.forget(child)
 

@@ -40,6 +40,7 @@ __all__ = [
     "thread_copy",
     "thread_fork",
     "thread_heads",
+    "thread_inbox",
     "thread_purge",
     "thread_reader",
     "thread_search",
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from clew.providers import registry as provider_registry
     from clew.providers import settings as provider_settings
     from clew.threads import heads as thread_heads
+    from clew.threads import inbox as thread_inbox
     from clew.threads import leases as leases
     from clew.threads import maintenance as maintenance
     from clew.threads import reader as thread_reader
@@ -134,6 +136,7 @@ else:
     thread_copy = _Deferred("clew.threads.ops.copy")
     thread_fork = _Deferred("clew.threads.ops.fork")
     thread_heads = _Deferred("clew.threads.heads")
+    thread_inbox = _Deferred("clew.threads.inbox")
     thread_purge = _Deferred("clew.threads.ops.purge")
     thread_reader = _Deferred("clew.threads.reader")
     thread_search = _Deferred("clew.threads.views.search")

@@ -41,7 +41,7 @@ from clew.providers.native_sync import adopt_into, take_in
 from clew.providers.placement import staging_folder
 from clew.providers.prompt import PromptSender
 from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
-from clew.providers.session import GO_ON, ProviderSession, refuse_turns, with_notes
+from clew.providers.session import ProviderSession, refuse_turns, with_notes
 from clew.providers.settings import ProviderSettings, in_folder, make_settings
 from clew.providers.status import outdated
 from clew.threads import Thread
@@ -261,7 +261,7 @@ class ProviderAgent(Agent):
         async def work(emit: Emit) -> RunResult:
             agent, found = (self, thread_id) if thread_id is not None else await self._last_thread()
             session = agent.resume_session(found)
-            return await session.ask(GO_ON if prompt is None else prompt, timeout, emit, prompt_id)
+            return await session.ask(prompt, timeout, emit, prompt_id)
 
         return Run(work)
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from blake3 import blake3
 
 from clew._runtime.clock import now
 from clew.checkpointers import Checkpointer, Head, HeadQuery, Lease
@@ -18,11 +19,14 @@ from clew.log import Checkpoint, Fold, Present, Queued, StatusChanged
 from clew.threads.leases import is_crashed
 
 __all__ = [
+    "INBOX",
     "PART",
     "REPAIR_OF",
     "head_of",
+    "inbox_id",
     "is_child",
     "is_hidden",
+    "is_inbox",
     "is_part",
     "is_reserved",
     "is_unsealed",
@@ -127,6 +131,8 @@ PART = "clew:part"
 complete."""
 REPAIR_OF = "clew:repair-of"
 """Tag that `repair` gives to a thread while it writes it: the id of the damaged thread."""
+INBOX = "clew:inbox"
+"""Tag of an inbox. Its value is the random id of the log of the thread that the inbox belongs to."""
 _OWN = "clew:"
 
 
@@ -145,6 +151,18 @@ def is_hidden(head: Head) -> bool:
     """Return whether listings leave this thread out: it is a copy that is not yet complete, or Clew made it for its own
     use."""
     return is_part(head) or is_reserved(head.thread_id)
+
+
+def inbox_id(thread_id: str, log_id: str) -> str:
+    """Return the id of the hidden thread that is the inbox of a thread. `log_id` is the random id of the thread's log. So
+    a copy or a fork, and a thread that was deleted and made again, have other inboxes."""
+    words = f"{thread_id}\0{log_id}"
+    return f"{INBOX}:" + blake3(words.encode()).hexdigest()
+
+
+def is_inbox(head: Head) -> bool:
+    """Return whether this is the head of an inbox."""
+    return head.thread_id.startswith(f"{INBOX}:")
 
 
 _CHILD = re.compile(r"/[A-Za-z0-9_-]{1,64}:[0-9a-f]{1,16}")

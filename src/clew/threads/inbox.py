@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
-from blake3 import blake3
 
-from clew._runtime.clock import now
-from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import moment
 from clew.checkpointers.sealed import without_keys
 from clew.errors import Conflict, Corrupt, InvalidInput, ThreadNotFound, Unavailable
@@ -34,31 +32,20 @@ from clew.log import (
 )
 from clew.threads.appends import append_frames
 from clew.threads.frames import Source
-from clew.threads.heads import is_hidden, new_head
+from clew.threads.heads import INBOX, inbox_id, is_hidden, new_head
 from clew.threads.prompts import check_prompt, made_id, quoted
 from clew.threads.reader import decoded_frames, outline_at
 from clew.threads.redact import Redact, redactor
 
 __all__ = [
-    "INBOX",
-    "NEW_LOG_OF",
     "Post",
     "carry_posts",
-    "inbox_id",
     "inbox_of",
-    "is_inbox",
     "new_posts",
     "post",
     "remove",
-    "sweep_inboxes",
 ]
 
-INBOX = "clew:inbox"
-"""Tag of an inbox. Its value is the random id of the log of the thread that the inbox belongs to."""
-NEW_LOG_OF = ("clew:old-log", "clew:rekeying-log")
-"""Tags of the hidden copies that `purge_rewound` and `rekey` make while they replace a thread's log. The value is the
-random id of the old log, whose inbox is still needed."""
-_PREFIX = f"{INBOX}:"
 _TRIES = 200
 """How often to try to append a post, at most, while others append to the same inbox."""
 _REPEATS = 3
@@ -76,18 +63,6 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     """When it was posted, by the clock of the poster's machine."""
     read: InboxRead
     """The entry to append to the thread, together with what the post says, once the post is taken in."""
-
-
-def inbox_id(thread_id: str, log_id: str) -> str:
-    """Return the id of the hidden thread that is the inbox of a thread. `log_id` is the random id of the thread's log. So
-    a copy or a fork, and a thread that was deleted and made again, have other inboxes."""
-    words = f"{thread_id}\0{log_id}"
-    return _PREFIX + blake3(words.encode()).hexdigest()
-
-
-def is_inbox(head: Head) -> bool:
-    """Return whether this is the head of an inbox."""
-    return head.thread_id.startswith(_PREFIX)
 
 
 async def post(
@@ -186,7 +161,7 @@ async def _put(checkpointer: Checkpointer, thread: Head, entry: Posted, *, may_b
         state = fold(entries) if head is None else None
         for left in reversed(range(_REPEATS)):
             try:
-                await append_frames(checkpointer, base, [frame], state=state, tags=tags)
+                await append_frames(checkpointer, base, [frame], state=state, tags={**base.tags, **tags})
             except Conflict:
                 break
             except Unavailable:
@@ -254,35 +229,3 @@ async def carry_posts(source: Source, name: str, target: Checkpointer, thread_id
     for each in posts:
         await _put(target, thread, Posted(each.prompt, each.prompt_id, each.answer), may_be_known=True)
     return len(posts)
-
-
-async def sweep_inboxes(checkpointer: Checkpointer, *, grace: timedelta, dry_run: bool = False) -> int:
-    """Delete the inboxes of threads that are gone, and return how many. With `dry_run`, only count them.
-
-    An inbox stays if anything was posted to it within the grace period, if its thread exists with the log that it
-    belongs to, or while another operation writes that log anew.
-    """
-    before, swept = now() - grace, 0
-    async for inbox in checkpointer.heads(HeadQuery(prefix=_PREFIX, updated_before=before)):
-        log_id, parent = inbox.tags.get(INBOX), inbox.parent
-        if log_id is None or parent is None or inbox.thread_id != inbox_id(parent[0], log_id):
-            continue
-        thread = await checkpointer.head(parent[0])
-        if (thread is not None and thread.log_id == log_id) or await _is_replaced(checkpointer, log_id):
-            continue
-        again = await checkpointer.head(inbox.thread_id)
-        if again is None or again.frames != inbox.frames:
-            continue
-        swept += 1
-        if not dry_run:
-            await checkpointer.delete(inbox.thread_id)
-    return swept
-
-
-async def _is_replaced(checkpointer: Checkpointer, log_id: str) -> bool:
-    """Return whether `rekey` or `purge_rewound` is about to write a new log in place of this one, or was interrupted
-    before the posts were carried over."""
-    async for head in checkpointer.heads(HeadQuery(prefix="clew:")):
-        if any(head.tags.get(name) == log_id for name in NEW_LOG_OF):
-            return True
-    return False

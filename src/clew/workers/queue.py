@@ -16,8 +16,8 @@ from clew.log import Checkpoint, Described, Logged, ThreadStarted
 from clew.log.fold import TITLE_LENGTH
 from clew.threads import Thread
 from clew.threads.appends import append_frames
-from clew.threads.heads import is_hidden, is_reserved, queued_in
-from clew.threads.inbox import inbox_id, new_posts
+from clew.threads.heads import inbox_id, is_hidden, is_reserved, queued_in
+from clew.threads.inbox import new_posts
 from clew.threads.maintenance import put_aside_by
 from clew.threads.prompts import check_prompt
 from clew.threads.reader import load

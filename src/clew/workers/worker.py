@@ -22,8 +22,7 @@ from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import InvalidInput, LeaseLost, Retry, ThreadBusy, Unavailable, UsageError
 from clew.log import Logged, Queued, StatusChanged
 from clew.threads import Thread
-from clew.threads.heads import queued_in
-from clew.threads.inbox import is_inbox
+from clew.threads.heads import is_inbox, queued_in
 from clew.threads.leases import is_over, lease_time, note_seen
 from clew.workers.queue import put_back, settle_inbox
 from clew.workers.retries import Retries, ending_of, retry_of

@@ -27,6 +27,7 @@ from clew.server.inspector.visits import HEADERS, PageRoute, Visit, html
 from clew.server.response import Response, Stream
 from clew.threads import Thread, to_markdown
 from clew.threads.heads import is_part
+from clew.threads.inbox import new_posts
 from clew.threads.leases import is_crashed
 from clew.threads.views.timeline import TimelineReader
 from clew.threads.views.totals import stored_bytes
@@ -63,6 +64,7 @@ async def thread(visit: Visit) -> Response:
         async with visit.store() as store:
             reader, head, _ = await visit.shared.readers.read(store, visit.request.namespace, thread_id)
             forks = await _forks(store, thread_id)
+            posts = await new_posts(store, head, reader.checkpoint.inbox_read)
             way = await way_of(store, head, reader.checkpoint)
             position = _position(visit, reader)
             readers, seen = visit.shared.readers, seen_at(reader.total, position)
@@ -70,7 +72,7 @@ async def thread(visit: Visit) -> Response:
     except DAMAGE as error:
         return await damaged(visit, error)
     return await reading.show(
-        lambda reader: html(thread_page(visit.viewer, reader, reading.head, forks, way, position))
+        lambda reader: html(thread_page(visit.viewer, reader, reading.head, forks, posts, way, position))
     )
 
 
