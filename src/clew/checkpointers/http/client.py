@@ -23,6 +23,7 @@ from clew.checkpointers.http.protocol import (
     PROTOCOL_HEADER,
     RECORDS,
     Broken,
+    Code,
     Failure,
     RecordReader,
     encode_text,
@@ -134,22 +135,21 @@ class Client:
         safe: bool = True,
         headers: tuple[tuple[str, str], ...] = (),
         thread_id: str | None = None,
-        absent: bool = False,
+        absent: Code | None = None,
         largest: int = LARGEST_ANSWER,
         most: int | None = None,
         in_records: bool = False,
         retries: int | None = None,
     ) -> Reply | None:
-        """Make a call and return the server's reply, whose status is 200. Raises the error that the server reports.
-        With `absent`, return None if the server says that the thread does not exist. `kind` is the content type of
-        `body`; `headers` are sent in addition to those of every call; `thread_id` is named in errors. The body of the
-        reply may have at most `largest` bytes; with `in_records` it may be a stream, of at most `most` records of
-        `largest` bytes each.
+        """Make a call and return the server's reply, whose status is 200. Raises the error that the server reports; for
+        a 404 with the code `absent`, returns None instead. `kind` is the content type of `body`; `headers` are sent in
+        addition to those of every call; `thread_id` is named in errors. The body of the reply may have at most
+        `largest` bytes; with `in_records` it may be a stream, of at most `most` records of `largest` bytes each.
 
         If no answer comes, or the server cannot serve the call for the moment, the call is repeated, at most `retries`
-        times (an argument of the client, and of this method for one call). With `safe=False`, which says that repeating may do harm, this is done only
-        if the server has not seen the call or says that it did nothing. No attempt begins later than the client's
-        `timeout` after the first one. If no attempt succeeds, raises `Unavailable`.
+        times (an argument of the client, and of this method for one call). With `safe=False`, which says that repeating
+        may do harm, this is done only if the server has not seen the call or says that it did nothing. No attempt
+        begins later than the client's `timeout` after the first one. If no attempt succeeds, raises `Unavailable`.
         """
         all_headers = [*self._headers, *headers, *([("content-type", kind)] if method in ("POST", "PUT") else [])]
         most_retries = self._retries if retries is None else retries
@@ -267,11 +267,11 @@ class Client:
             version = int(reply.protocol) if reply.protocol.isdecimal() and len(reply.protocol) < 10 else 0
             raise NewerFormat(f"the protocol of {self._where}", version, PROTOCOL)
 
-    def _settle(self, reply: Reply, thread_id: str | None, absent: bool) -> Reply | None:
+    def _settle(self, reply: Reply, thread_id: str | None, absent: Code | None) -> Reply | None:
         if reply.status == 200:
             return reply
         failure = self._failure(reply)
-        if reply.status == 404 and failure.code == "absent" and absent:
+        if reply.status == 404 and failure.code == absent:
             return None
         raise self._error(failure, thread_id)
 

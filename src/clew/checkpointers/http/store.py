@@ -157,7 +157,7 @@ class HTTPCheckpointer(Checkpointer, LiveChannel):
     async def head(self, thread_id: str) -> Head | None:
         self._guard.enter()
         check_thread_id(thread_id)
-        reply = await self._use().call("GET", _path(thread_id), absent=True)
+        reply = await self._use().call("GET", _path(thread_id), absent="absent")
         if reply is None:
             return None
         head = self._decode(_decode_head, reply.body)
@@ -243,7 +243,7 @@ class HTTPCheckpointer(Checkpointer, LiveChannel):
         self._guard.enter()
         check_thread_id(thread_id)
         path, body = f"{_path(thread_id)}/deltas", _encode(Deltas(list(deltas)))
-        reply = await self._use().call("POST", path, body, safe=False, retries=0, absent=True)
+        reply = await self._use().call("POST", path, body, safe=False, retries=0, absent="no_such_path")
         if reply is None:
             raise NoLiveEvents
         return self._decode(_decode_listeners, reply.body).listeners
