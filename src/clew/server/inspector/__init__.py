@@ -27,9 +27,9 @@ overview: `totals`, `total-threads`, `total-spend`, `total-storage`, `chart-spen
     `table-agents`, `table-tools`
 errors: `error` (with `data-status`), `error-text`
 
-Ids of elements: `#strip` (a row with a small cell for each turn), `#timeline`, `#rows`, `#pending`, `#writing` and `#facts`. The
-element of a turn is `#p{position}`, and its cell is `#c{position}`. A position counts all turns from 0, also those that
-a rewind took back.
+Ids of elements: `#strip` (a row with a small cell for each turn), `#timeline`, `#rows`, `#pending`, `#writing` and
+`#facts`. The element of a turn is `#p{position}`, and its cell is `#c{position}`. A position counts all turns from 0,
+also those that a rewind took back.
 """
 
 from __future__ import annotations
