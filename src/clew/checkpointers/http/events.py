@@ -10,7 +10,7 @@ from clew.checkpointers.http.protocol import Broken
 __all__ = ["Event", "EventReader", "event"]
 
 _LARGEST = 2**20
-"""The most characters of an event that the client accepts. It asks for no entries, so that its events are short."""
+"""The most bytes of an event that the client accepts. It asks for no entries, so that its events are short."""
 
 
 class Event(NamedTuple):
@@ -36,9 +36,10 @@ def event(name: str, data: str, event_id: str | None = None) -> bytes:
 
 class EventReader:
     """Splits the body of an answer into server-sent events. Pass it to `feed` in pieces of any size. An event that is
-    cut off in the middle is never given out."""
+    cut off in the middle is never given out. An event may have up to `largest` bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = _LARGEST) -> None:
+        self._largest = largest
         self._rest = b""
         self._fields: dict[str, str] = {}
         self._size = 0
@@ -47,15 +48,17 @@ class EventReader:
         """Take the next piece, and yield the events that it completes. Raises `Broken` for an event that is too
         large."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
-        if self._size + len(self._rest) > _LARGEST:
-            raise Broken(f"it has an event of more than {_LARGEST} bytes")
         for line in lines:
             self._size += len(line)
-            if self._size > _LARGEST:
-                raise Broken(f"it has an event of more than {_LARGEST} bytes")
+            self._check(self._size)
             found = self._take(line.rstrip(b"\r").decode("utf-8", "replace"))
             if found is not None:
                 yield found
+        self._check(self._size + len(self._rest))
+
+    def _check(self, size: int) -> None:
+        if size > self._largest:
+            raise Broken(f"it has an event of more than {self._largest} bytes")
 
     def _take(self, line: str) -> Event | None:
         """Take one line. Returns the event that it ends; None if it ends none."""
