@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
@@ -39,7 +40,7 @@ def test_events_are_read_as_they_were_written_wherever_the_stream_is_cut(
     stream = b"retry: 2000\n\n: a comment\n\n" + b"".join(event(*each) for each in written)
     places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     reader = EventReader()
-    found = [each for start, stop in zip(places, places[1:], strict=False) for each in reader.feed(stream[start:stop])]
+    found = [each for start, stop in itertools.pairwise(places) for each in reader.feed(stream[start:stop])]
     assert found == [Event(name, data, number or "") for name, data, number in written]
 
 
@@ -83,11 +84,11 @@ DELTA = event("delta", '{"turn":1,"at":0,"text":"Hi"}')
 
 async def test_a_connection_that_is_cut_in_the_middle_of_an_event_is_unavailable_after_whole_events() -> None:
     fake = Cutting(stream(event("thread", "{}"), DELTA, event("dropped", '{"messages":3}'), DELTA[:-4]))
-    found = []
     async with talking_to(fake) as store:
+        events = store.follow("t", after=4, log_id="x")
+        found = [await anext(events) for _ in range(3)]
         with pytest.raises(Unavailable, match="broke off its events"):
-            async for each in store.follow("t", after=4, log_id="x"):
-                found.append(each)
+            await anext(events)
     assert found == [Changed(), Delta(1, 0, "Hi"), Dropped(3)]
     assert b"/events?entries=0&after=4&log=" in fake.requests[0]
 
