@@ -177,7 +177,7 @@ async def test_after_a_broken_connection_words_go_on_and_the_recorded_response_i
             for _ in range(3):
                 proxy.cut()
                 await written_until(model, screen.more())
-            assert "done" not in screen.text
+            assert "word1999" not in screen.text
             model.write(5000)
             model.end.set()
             await work
