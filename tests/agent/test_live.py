@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
@@ -43,7 +43,7 @@ class Channel(LiveChannel):
         self.called.set()
         return 1 if self._answer is None else await self._answer()
 
-    async def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> AsyncGenerator[LiveEvent, None]:
+    async def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> AsyncIterator[LiveEvent]:
         yield Changed()
 
 
@@ -57,7 +57,7 @@ class Store(MemoryCheckpointer, LiveChannel):
     async def publish(self, thread_id: str, deltas: Sequence[Delta]) -> int:
         return await self._channel.publish(thread_id, deltas)
 
-    def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> AsyncGenerator[LiveEvent, None]:
+    def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> AsyncIterator[LiveEvent]:
         return self._channel.follow(thread_id, after=after, log_id=log_id)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given
@@ -134,14 +134,14 @@ async def test_changes_and_words_are_told_in_order() -> None:
     async with followed() as (store, _), asyncio.timeout(PATIENCE):
         head = await store.head("t")
         assert head is not None
-        async with aclosing(store.follow("t", after=head.frames - 1, log_id=head.log_id)) as events:
-            assert await anext(events) == Changed()
-            while not await store.publish("t", []):
-                await asyncio.sleep(0)
-            assert await store.publish("t", [Delta(1, 0, "a"), Delta(1, 1, "b")]) == 1
-            assert [await anext(events), await anext(events)] == [Delta(1, 0, "a"), Delta(1, 1, "b")]
-            await store.delete("t")
-            assert [each async for each in events] == []
+        events = store.follow("t", after=head.frames - 1, log_id=head.log_id)
+        assert await anext(events) == Changed()
+        while not await store.publish("t", []):
+            await asyncio.sleep(0)
+        assert await store.publish("t", [Delta(1, 0, "a"), Delta(1, 1, "b")]) == 1
+        assert [await anext(events), await anext(events)] == [Delta(1, 0, "a"), Delta(1, 1, "b")]
+        await store.delete("t")
+        assert [each async for each in events] == []
 
 
 async def test_a_token_that_may_not_read_is_told_so() -> None:

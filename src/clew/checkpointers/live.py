@@ -4,7 +4,7 @@ keeps them. `live_channel` tells whether a store does."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -64,7 +64,7 @@ class LiveChannel(ABC):
         `Unavailable` if it cannot be reached."""
 
     @abstractmethod
-    def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> AsyncGenerator[LiveEvent, None]:
+    def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> AsyncIterator[LiveEvent]:
         """Yield live events of a thread: `Changed` at once and after each change, and deltas as they come. Ends if the
         thread is gone or is another than the one with this `log_id`; empty is any.
 

@@ -4,12 +4,14 @@ looking again after a pause."""
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from clew.cli.deferred import asyncio, live
 from clew.errors import ClewError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from clew.checkpointers import Delta, Head
     from clew.checkpointers.live import LiveChannel, LiveEvent
 
@@ -59,7 +61,9 @@ class Watch:
         while True:
             try:
                 events = channel.follow(self._head.thread_id, after=self._head.frames - 1, log_id=self._head.log_id)
-                async with aclosing(events):
+                async with aclosing(
+                    cast("AsyncGenerator[LiveEvent, None]", events)
+                ):  # closed now, not once it is collected
                     async for event in events:
                         self._is_told = True
                         pause = _SHORTEST

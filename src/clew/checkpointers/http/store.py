@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -248,7 +248,7 @@ class HTTPCheckpointer(Checkpointer, LiveChannel):
             raise NoLiveEvents
         return self._decode(_decode_listeners, reply.body).listeners
 
-    async def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> AsyncGenerator[LiveEvent, None]:
+    async def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> AsyncIterator[LiveEvent]:
         self._guard.enter()
         check_thread_id(thread_id)
         asked = [
