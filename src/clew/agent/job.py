@@ -13,6 +13,7 @@ import msgspec
 from clew.agent.arguments import check_count, check_has_folder, check_timeout, make_folder
 from clew.agent.exchanges import standing_of
 from clew.agent.journal import Ends, Journal
+from clew.agent.live import published
 from clew.agent.loop import Loop
 from clew.agent.outcomes import answer_in, find_answer, result_of, run_recorded
 from clew.agent.prompts import asked
@@ -21,6 +22,7 @@ from clew.agent.run import Drain, Emit, RunResult
 from clew.agent.settings import Settings
 from clew.agent.stores import Store, answers_within
 from clew.agent.workspace import lacks_files
+from clew.checkpointers import live_channel
 from clew.errors import ThreadBusy, UsageError
 from clew.threads import Thread
 from clew.threads.leases import LEASE_TIME, Takeover, this_process
@@ -103,8 +105,8 @@ async def run_job(
     `takeover` says whether the thread is taken from a process that still holds it, and `label` names this process for
     others. `ends` may change what is recorded at the end of the run. `called` is when the run was asked for, by
     `time.perf_counter`: the job's timeout counts from then. `began` is called once, after the thread was opened or the
-    recorded answer was found. `emit` is called with each event. Wrong arguments raise an error before the thread is
-    opened.
+    recorded answer was found. `emit` is called with each event; the words among them also go to those who follow the
+    thread live, unless there is something to redact. Wrong arguments raise an error before the thread is opened.
     """
     if job.max_turns is not None:
         settings = msgspec.structs.replace(settings, max_turns=job.max_turns)
@@ -127,7 +129,8 @@ async def run_job(
         redact=redact,
         timeout=job.left(called),
     )
-    async with holding as thread, Journal(thread, ends) as journal:
+    channel = None if redact is not None else live_channel(store)  # what is cut anywhere cannot be redacted
+    async with holding as thread, Journal(thread, ends) as journal, published(channel, job.thread_id, emit) as emit:
         began()
         journal.count_since(opening)
         before = thread.checkpoint

@@ -24,6 +24,7 @@ __all__ = [
     "handles",
     "importers",
     "leases",
+    "live",
     "log",
     "maintenance",
     "messages",
@@ -35,6 +36,7 @@ __all__ = [
     "providers",
     "render",
     "rich_text",
+    "sealed",
     "store_base",
     "store_registry",
     "thread_copy",
@@ -75,7 +77,9 @@ if TYPE_CHECKING:
     from clew.agent import way_forward as way_forward
     from clew.agent import workspace as agent_workspace
     from clew.checkpointers import base as store_base
+    from clew.checkpointers import live as live
     from clew.checkpointers import registry as store_registry
+    from clew.checkpointers import sealed as sealed
     from clew.checkpointers.opensearch import store as opensearch
     from clew.compat import importers as importers
     from clew.providers import registry as provider_registry
@@ -120,6 +124,7 @@ else:
     handles = _Deferred("clew.agent.handles")
     importers = _Deferred("clew.compat.importers")
     leases = _Deferred("clew.threads.leases")
+    live = _Deferred("clew.checkpointers.live")
     log = _Deferred("clew.log")
     maintenance = _Deferred("clew.threads.maintenance")
     messages = _Deferred("clew.messages")
@@ -131,6 +136,7 @@ else:
     provider_settings = _Deferred("clew.providers.settings")
     providers = _Deferred("clew.providers")
     render = _Deferred("clew.threads.views.render")
+    sealed = _Deferred("clew.checkpointers.sealed")
     store_base = _Deferred("clew.checkpointers.base")
     store_registry = _Deferred("clew.checkpointers.registry")
     thread_copy = _Deferred("clew.threads.ops.copy")

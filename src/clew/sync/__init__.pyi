@@ -18,6 +18,7 @@ from clew.agent.settings import Folder, Overflow
 from clew.agent.trajectory import Trajectory
 from clew.checkpointers import Head, HeadQuery
 from clew.checkpointers.heads import Status
+from clew.checkpointers.live import Delta, LiveEvent
 from clew.checkpointers.marks import Marks
 from clew.checkpointers.objects.oci import Auth
 from clew.checkpointers.sqlite.backup import Backup
@@ -389,7 +390,7 @@ class FileCheckpointer(Checkpointer):
 
 class HTTPCheckpointer(Checkpointer):
     """Keeps threads in the store behind a server that runs `clew serve`, within the namespace that belongs to the
-    token.
+    token. It also passes live events on (`LiveChannel`): words of a response while a model writes it.
 
     `token`, by default the value of the environment variable `CLEW_TOKEN`, is sent with every call and never shown.
     Appends, reads and puts that get no answer are repeated up to `retries` times, because that does no harm; deletes
@@ -412,11 +413,23 @@ class HTTPCheckpointer(Checkpointer):
         tls: ssl.SSLContext | None = None,
         max_blob: int = 268435456,
     ) -> None: ...
+    def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> Iterator[LiveEvent]:
+        """Yield live events of a thread: `Changed` at once and after each change, and deltas as they come. Ends if the
+        thread is gone or is another than the one with this `log_id`; empty is any.
+
+        `after` is the number of the last frame that the caller knows. Raises `Unavailable` when the connection breaks:
+        look at the thread, then call this again. Raises `NoLiveEvents` if the service does not know live events."""
+
     @staticmethod
     def from_url(url: str, namespace: str = "") -> HTTPCheckpointer:
         """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`, where the path
         `/base` is put before all paths of requests; or, at a unix socket, `http://localhost?socket=/path`. The token
         comes from the environment variable `CLEW_TOKEN`."""
+
+    def publish(self, thread_id: str, deltas: Sequence[Delta]) -> int:
+        """Pass pieces of a response on to those who follow the thread now, and return how many they are. Nothing is
+        stored, and nothing is tried again. Raises `NoLiveEvents` if the service does not know live events, and
+        `Unavailable` if it cannot be reached."""
 
 class MemoryCheckpointer(Checkpointer):
     """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process

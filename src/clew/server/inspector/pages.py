@@ -11,7 +11,7 @@ from urllib.parse import quote
 from clew._runtime.aio import settle
 from clew.agent.way_forward import way_of
 from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.checkpointers.http.protocol import OCTETS
+from clew.checkpointers.http.protocol import EVENTS, OCTETS
 from clew.errors import InvalidInput, ThreadNotFound
 from clew.server.auth import EVERY_NAMESPACE
 from clew.server.failures import Refused
@@ -25,6 +25,7 @@ from clew.server.inspector.thread_page import WINDOW, seen_at, thread_page, wind
 from clew.server.inspector.threads_page import list_threads, threads_page
 from clew.server.inspector.visits import HEADERS, PageRoute, Visit, html
 from clew.server.response import Response, Stream
+from clew.server.routes.events import NO_BUFFERS
 from clew.threads import Thread, to_markdown
 from clew.threads.heads import is_part
 from clew.threads.inbox import new_posts
@@ -36,7 +37,8 @@ __all__ = ["ROUTES"]
 
 _CHUNK = 2**16
 _MOST_FORKS = 100
-_EVENTS = {**HEADERS, "x-accel-buffering": "no"}
+_HEADERS = {**HEADERS, **NO_BUFFERS}
+"""The headers of a stream of events for a page."""
 
 
 async def threads(visit: Visit) -> Response:
@@ -47,7 +49,7 @@ async def threads(visit: Visit) -> Response:
 
 async def live_threads(visit: Visit) -> Response:
     events = threads_events(visit.store, visit.query, visit.is_over)
-    return Response(events, "text/event-stream", headers=_EVENTS)
+    return Response(events, EVENTS, headers=_HEADERS)
 
 
 async def overview(visit: Visit) -> Response:
@@ -129,8 +131,9 @@ async def live_thread(visit: Visit) -> Response:
         visit.number("frames") or 0,
         visit.is_over,
         partial(visit.shared.turns.of, visit.request.token),
+        visit.request.channels,
     )
-    return Response(events, "text/event-stream", headers=_EVENTS)
+    return Response(events, EVENTS, headers=_HEADERS)
 
 
 async def _head(store: Checkpointer, thread_id: str) -> Head:

@@ -118,6 +118,7 @@ def thread_page(
         strip=_strip(around, thread_id) if around.total or around.marks else None,
         frames=timeline.frames,
         at_end=stop == reader.total,
+        recorded=len(reader.turns),
         position=position,
         window=_window(timeline, thread_id, can_write=viewer.can_write, opened=position),
         pending=pending_view(timeline, abandoned=abandoned),

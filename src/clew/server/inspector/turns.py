@@ -42,6 +42,7 @@ __all__ = [
     "strip_cells",
     "tick_html",
     "turn_html",
+    "writing_html",
 ]
 
 _LONG = 1_200
@@ -240,6 +241,12 @@ def tick_html(mark: Mark) -> Markup | None:
 
 def pending_html(timeline: Timeline, *, abandoned: bool) -> Markup:
     return part("turns.html", "pending", pending_view(timeline, abandoned=abandoned))
+
+
+def writing_html(recorded: int) -> Markup:
+    """Return the HTML of the empty box in which the page's script shows the words of the response that comes next, while
+    the model writes it. `recorded` is the number of turns on record."""
+    return part("turns.html", "writing", recorded)
 
 
 def _turn(turn: TimelineTurn, room: Room, rest: Literal["open", "export"]) -> _Turn:
