@@ -22,7 +22,6 @@ from clew.checkpointers.files.log import Log
 from clew.checkpointers.files.queue import QueueMarkers
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.files.store import FileCheckpointer
-from clew.checkpointers.files.threads import ThreadFiles
 from tests.crash.disk import Nothing
 from tests.sampling import only_in_full
 from tests.simulation.disk.work import STORE, Run, simulate
@@ -259,11 +258,6 @@ def test_it_finds_a_marker_of_a_queued_thread_that_is_not_synced(monkeypatch: py
         os.close(os.open(queue._folder / key, os.O_WRONLY | os.O_CREAT, 0o600))
 
     monkeypatch.setattr(QueueMarkers, "add", add)
-    assert "the queue is" in found()
-
-
-def test_it_finds_a_marker_that_is_removed_while_its_thread_may_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ThreadFiles, "clear_marker", lambda threads, key: threads.queue.remove(key))
     assert "the queue is" in found()
 
 

@@ -181,6 +181,7 @@ def test_it_finds_a_new_marker_that_is_deleted_without_a_look(monkeypatch: pytes
     assert "the queue is" in found()
 
 
+@pytest.mark.slow
 def test_it_finds_a_marker_that_a_listing_deletes_although_it_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     async def clear(queue: ObjectQueue, markers: list[bucket.Listed]) -> None:
         await queue._delete([marker.key for marker in markers])

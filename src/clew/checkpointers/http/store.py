@@ -170,9 +170,18 @@ class HTTPCheckpointer(Checkpointer, LiveChannel):
         check_query(query)
         if query.limit is not None:
             query = msgspec.structs.replace(query, limit=min(query.limit, _MOST))
-        for data in await self._records(
-            "POST", "/v1/threads/query", _encode(query), largest=_LARGEST_HEAD, most=query.limit
-        ):
+        try:
+            found = await self._records(
+                "POST", "/v1/threads/query", _encode(query), largest=_LARGEST_HEAD, most=query.limit
+            )
+        except InvalidInput as error:
+            if query.order != "due":
+                raise
+            raise InvalidInput(
+                f"{self._where} cannot list the threads that are due, most likely because it runs an older Clew. Update "
+                f"Clew there. It said: {error}"
+            ) from error
+        for data in found:
             yield self._decode(_decode_head, data)
 
     async def refs(self, thread_id: str) -> set[str]:
