@@ -16,7 +16,7 @@ from clew._runtime.aio import cancel_and_wait, settle
 from clew.agent.compaction import compact, make_room
 from clew.agent.events import QUESTIONS, CheckpointSaved, Question, TurnFinished, TurnStarted, Unwound, Waiting
 from clew.agent.exchanges import exchange_of, joined, last_exchange, open_together
-from clew.agent.inbox import look, take_in
+from clew.agent.inbox import Inbox, take_in
 from clew.agent.journal import Journal
 from clew.agent.model_call import ask
 from clew.agent.output import finished_with, not_finished, value_of
@@ -103,6 +103,7 @@ class Loop:
         self._thread = journal.thread
         self.files = Files(journal, workspace, emit, every=settings.snapshot_every)
         self._emit = emit
+        self._inbox = Inbox(journal.thread)
         self._state = State()
         self._turns = 0
         """The number of model responses since the last prompt."""
@@ -197,7 +198,7 @@ class Loop:
         state = self._thread.checkpoint
         self.asked = prompt
         is_known = prompt is None or self._is_known(state, prompts_waiting(state), prompt)
-        if posts := await look(self._thread):
+        if posts := await self._inbox.look():
             await take_in(self._journal, posts)
             state = self._thread.checkpoint
         waiting = prompts_waiting(state)
@@ -240,7 +241,7 @@ class Loop:
 
     async def _new_prompts(self) -> list[WaitingPrompt]:
         """Take in what was posted to the thread's inbox since the last look. Return the prompts to ask."""
-        posts = await look(self._thread)
+        posts = await self._inbox.look()
         if not posts:
             return []
         await take_in(self._journal, posts)
@@ -294,13 +295,13 @@ class Loop:
         recorded before the response. Shortens the conversation if it is too long.
         """
         self._journal.note_work(self._settings.model.name)
-        looking = asyncio.ensure_future(look(self._thread))  # while the start of the model call is being stored
+        looking = [asyncio.ensure_future(self._inbox.look())] if self._inbox.is_due else []  # while entries are stored
         try:
             await self._journal.record(ModelCallStarted(self._settings.model.name))
             await self._journal.catch_up()
-            posts = await looking
+            posts = [post for look in looking for post in await look]
         finally:
-            await cancel_and_wait([looking])
+            await cancel_and_wait(looking)
         if posts:
             self._journal.hold(ModelCallRefused())  # the call was announced, and is not made yet
             await take_in(self._journal, posts)

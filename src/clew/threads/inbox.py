@@ -43,6 +43,7 @@ __all__ = [
     "inbox_of",
     "new_posts",
     "post",
+    "posts_made",
     "remove",
 ]
 
@@ -99,15 +100,26 @@ async def post(
     change = redactor(redact)
     (entry,) = [given] if change is None else change([given])
     assert isinstance(entry, Posted)  # noqa: S101 - redaction keeps the kind
+    global _made
     may_be_known = prompt_id is not None
     thread = await checkpointer.head(thread_id)
     while thread is not None and not is_hidden(thread):
         await _put(checkpointer, thread, entry, may_be_known=may_be_known)
         log_id, thread = thread.log_id, await checkpointer.head(thread_id)
         if thread is not None and thread.log_id == log_id:
+            _made += 1
             return entry.prompt_id
         may_be_known = True  # the thread has a new log now, and this post was carried over to its inbox or not
     raise ThreadNotFound(thread_id)
+
+
+_made = 0
+
+
+def posts_made() -> int:
+    """Return a number that changes with each post that this process makes, to whatever thread. It tells an agent in the
+    same process to look."""
+    return _made
 
 
 async def new_posts(source: Source, thread: Head, read: InboxRead | None) -> tuple[Post, ...]:
