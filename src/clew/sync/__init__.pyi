@@ -27,6 +27,7 @@ from clew.log.checkpoint import Checkpoint as Checkpoint
 from clew.log.keys import Keyring
 from clew.messages.dialects import Loss
 from clew.models import Model, Price
+from clew.threads.inbox import Post
 from clew.threads.ops.copy import Copied
 from clew.threads.ops.export import Exported, File
 from clew.threads.ops.gc import Collected
@@ -910,6 +911,7 @@ class Thread:
         - **Encrypted again** if the target has another encryption key: reading the copy does not need the source's key. In
           a target with a key, no frame is left unencrypted.
 
+        What was posted to the thread's inbox and is not taken in yet is in the inbox of the copy too, and is asked there.
         A thread that is being worked on is copied as it was when the copy began. Leases are never copied: a running thread
         is interrupted in the copy. `progress` is called with the number of frames copied so far and the number of all
         frames."""
@@ -1002,7 +1004,8 @@ class Thread:
         SQLite and in files, the two are one step. If a single `delete_blobs` takes longer than the grace period,
         reachability is computed again, and deleted blobs that a thread reaches by then are put back from memory.
 
-        Hidden threads that are still being copied count like all others. Raises `Corrupt` and deletes nothing if a thread
+        Hidden threads that are still being copied, and inboxes, count like all others. Inboxes of threads that are gone are
+        deleted first, if nothing was posted to them during the grace period. Raises `Corrupt` and deletes nothing if a thread
         or tree cannot be read, since it is unknown what it reaches. `progress` is called with the number of threads and
         blobs examined so far, and None because their total is unknown."""
 
@@ -1114,6 +1117,34 @@ class Thread:
         at once if there was no takeover, if the thread had no lease at the takeover, if the holder of that lease was
         certainly gone, or if that lease must have ended by now."""
 
+    @staticmethod
+    def post(
+        checkpointer: Checkpointer,
+        thread_id: str,
+        prompt: str | None = None,
+        *,
+        prompt_id: str | None = None,
+        answer: Any = None,
+        redact: Redact | None = None,
+    ) -> str:
+        """Post a prompt, an answer, or both to a thread, also while another process runs it. Takes no lease.
+
+        The agent that runs the thread takes the post in at the end of its turn: the model sees the prompt together with the
+        results of its tool calls. If no process runs the thread, the next run or resume takes it in. `answer` answers the
+        questions to a person for which the thread waits, as `resume(answer=…)` does. An answer to a thread that asks nothing
+        once the post is taken in is dropped, with a warning in the log of the program.
+
+        Returns the prompt's id: `prompt_id`, or one that is made. Every post is taken in exactly once. If the same
+        `prompt_id` is posted again with the same words, nothing is posted; with other words, `InvalidInput` is raised. So
+        after `Unavailable`, post again with the same id. `redact` removes text that must not be on record: a function from
+        text to text, or patterns whose matches are replaced.
+
+        Raises `ThreadNotFound` if there is no such thread."""
+
+    def posts(self) -> tuple[Post, ...]:
+        """Return what others have posted to the thread's inbox and is not on record here yet, oldest first. To take a
+        post in, append what it says together with its `read`, so that it is never taken in twice."""
+
     @property
     def present(self) -> Present:
         """The part of the state that a run needs for its next model or tool call, such as the messages that the model
@@ -1144,7 +1175,8 @@ class Thread:
         `dry_run` there is no wait: a lease counts as live until the time that is written in it, unless its holder is
         certainly gone. Before a thread is deleted, its lease is taken, which fails if the thread was opened or changed
         since it was listed; such a thread stays. Hidden threads that are still being copied are neither counted nor
-        deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged thread cannot be listed."""
+        deleted. The inbox of a thread goes with the thread. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a
+        damaged thread cannot be listed."""
 
     @staticmethod
     def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
@@ -1156,10 +1188,10 @@ class Thread:
         is left to `gc`. A blob that another process has put but not yet pointed at may be deleted: then its append raises
         `MissingBlob`, writes nothing, and can be made again after another put.
 
-        Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The copy that an interrupted
-        `purge_rewound` left is deleted too. Forks and copies are separate threads and stay. Raises `Corrupt` and deletes
-        nothing if the blobs of this thread cannot be determined. If that fails for another thread, this one is deleted and
-        its blobs are left to `gc`."""
+        Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The inbox of the thread and the
+        copy that an interrupted `purge_rewound` left are deleted too. Forks and copies are separate threads and stay. Raises
+        `Corrupt` and deletes nothing if the blobs of this thread cannot be determined. If that fails for another thread,
+        this one is deleted and its blobs are left to `gc`."""
 
     @staticmethod
     def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
@@ -1177,7 +1209,8 @@ class Thread:
         1. The new log is written under a hidden id, and lists all blobs of the old log as needed.
         2. The old log is deleted.
         3. The new log is written under the thread's own id.
-        4. The blobs of the old log that nobody else reaches are deleted, and then the hidden copy.
+        4. The posts in the inbox that are not taken in yet are brought to the inbox of the new log. The old inbox and the
+           blobs of the old log that nobody else reaches are deleted, and then the hidden copy.
 
         If this is interrupted, call it again. The hidden copy names the old and the new log, so it is known which steps are
         done. If the old log exists (after 1), it may have grown, so the copy is dropped and everything starts over. If
@@ -1199,7 +1232,8 @@ class Thread:
         Plain threads and heads without a seal are accepted only if the keyring allows plain data. Otherwise `NotSealed` is
         raised: a seal on what somebody without a key has written would make it look genuine.
 
-        A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
+        A thread keeps its id, entries and times. What was posted to its inbox and is not taken in yet is encrypted again with
+        it. No store can replace a log in one step, so a complete copy exists at every
         moment: the thread is copied to an id that listings leave out, its lease is taken, it is deleted and copied back,
         and then the hidden copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. A thread
         that claims to be such a copy, but has another id or no seal, is left alone. Blobs of the old key are left to gc.
@@ -1224,6 +1258,8 @@ class Thread:
 
         A long thread is written in parts and stays hidden until the last part is written. If this is interrupted, call it
         again with the same ids: it starts over. Raises `Conflict` if any other thread has the id `new_id`.
+
+        What was posted to the thread's inbox and is not taken in yet is in the inbox of the new thread too.
 
         Intact frames that cannot be read here are not damage: then `WrongKey` or `NewerFormat` is raised and nothing is
         written. Raises `Corrupt` if nothing can be saved. A sound thread is simply copied."""
@@ -1261,6 +1297,8 @@ class Thread:
         `log_id`, lease and times. Checks that the thread's list of needed blobs names all blobs that its frames refer to,
         and that these, and all blobs that they point at, exist, are intact and can be unpacked.
 
+        The thread's inbox is checked too: its problems are in the result, and say that they are in the inbox.
+
         Damage is reported in the result, and never raised. Raises `Unavailable` and `ThreadNotFound`. If the key of an
         encrypted thread is missing, all is checked that can be checked without it."""
 
@@ -1268,7 +1306,8 @@ class Thread:
     def verify_all(
         checkpointer: Checkpointer, query: HeadQuery = ..., *, progress: Callable[[int, int | None], None] | None = None
     ) -> Iterator[Verdict]:
-        """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each.
+        """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each. Inboxes
+        are checked with their threads.
 
         `progress` is called with the number of threads verified so far and the number of all. If some threads are too
         damaged to be listed, a last verdict with an empty `thread_id` holds the store's own error."""
