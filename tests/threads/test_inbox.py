@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
-from clew.errors import Conflict, InvalidInput, ThreadNotFound, Unavailable
+from clew.errors import Conflict, Corrupt, InvalidInput, ThreadNotFound, Unavailable
 from clew.log import EMPTY, MessageAdded, Posted, StateSet, StatusChanged, fold
 from clew.messages import assistant, user
 from clew.threads.heads import INBOX, inbox_id, is_inbox
@@ -220,6 +221,39 @@ async def test_unread_posts_arrive_with_a_copy_and_are_read_there_once(store: Ch
     await Thread.copy(store, store, "t", new_id="u")
     assert await read(store, "u") == ["Four."]
     assert await read(store) == ["Four."]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("key", [None, OLD])
+async def test_unread_posts_arrive_with_an_import(plain: bool, key: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "t.clew"
+    async with open_checkpointer(f"sqlite:///{tmp_path}/a.db", key=key) as here:
+        await begin(here)
+        for prompt in ("Two.", "Three. " * 20_000):
+            await Thread.post(here, "t", prompt)
+        await read(here, most=1)
+        await Thread.export(here, "t", file, plain=plain)
+    async with open_checkpointer(f"sqlite:///{tmp_path}/b.db", key=key) as there:
+        for _ in range(2):
+            await Thread.import_(there, file)
+        await Thread.import_(there, file, thread_id="u")
+        assert await read(there) == ["Three. " * 20_000]
+        assert await read(there, "u") == ["Three. " * 20_000]
+        assert await read(there) == []
+
+
+async def test_a_file_whose_posts_were_changed_is_refused_and_nothing_is_imported(tmp_path: Path) -> None:
+    store, file = MemoryCheckpointer(), io.BytesIO()
+    await begin(store)
+    await Thread.post(store, "t", "Two.")
+    await Thread.export(store, "t", file)
+    whole = file.getvalue()
+    place = whole.index(b"inbox/00000000") + 512 + 40
+    for changed in (whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], whole[: place - 552] + bytes(1024)):
+        other = MemoryCheckpointer()
+        with pytest.raises(Corrupt):
+            await Thread.import_(other, io.BytesIO(changed))
+        assert [head async for head in other.heads()] == []
 
 
 async def test_a_copy_of_all_threads_brings_their_posts_and_lists_no_inbox(store: Checkpointer) -> None:
