@@ -126,7 +126,9 @@ async def test_what_comes_faster_than_it_is_sent_is_dropped_and_leaves_a_gap() -
     assert first.at > 900_000
 
 
-async def test_while_nobody_follows_nothing_is_sent_for_a_while() -> None:
+async def test_while_nobody_follows_nothing_is_sent_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_BETWEEN", 0)
+
     async def nobody() -> int:
         return 0
 
