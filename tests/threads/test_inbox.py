@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clew import Thread, open_checkpointer
 from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
@@ -419,3 +421,28 @@ async def test_a_conflict_with_another_post_is_tried_again() -> None:
 
 async def test_a_post_does_not_change_the_state_of_the_inbox() -> None:
     assert fold([Posted("Two.", "p2", True)]) == EMPTY
+
+
+@given(st.lists(st.sampled_from(["post", "read", "rewind", "copy", "purge"]), max_size=12))
+def test_whatever_is_done_with_a_thread_each_post_is_read_once(steps: list[str]) -> None:
+    async def work() -> None:
+        store, sent, taken = MemoryCheckpointer(), list[str](), list[str]()
+        await begin(store)
+        for number, step in enumerate(steps):
+            if step == "post":
+                sent.append(f"Post {number}.")
+                await Thread.post(store, "t", sent[-1])
+            elif step == "read":
+                taken += await read(store, most=2)
+            elif step == "rewind":
+                async with Thread.open(store, "t") as thread:
+                    await thread.rewind(0)
+            elif step == "copy":
+                other = MemoryCheckpointer()
+                await Thread.copy(store, other, "t")
+                store = other
+            else:
+                await Thread.purge_rewound(store, "t")
+        assert taken + await read(store) == sent
+
+    asyncio.run(work())
