@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from clew._runtime.clock import now
 from clew.agent.arguments import check_mapping, check_name
 from clew.checkpointers import Checkpointer, Head, QueuePlace
+from clew.checkpointers.bells import ring_soon
 from clew.errors import Conflict, InvalidInput, Retry, ThreadBusy, ThreadNotFound
 from clew.log import Checkpoint, Described, Logged, ThreadStarted
 from clew.log.fold import TITLE_LENGTH
@@ -25,7 +26,7 @@ from clew.threads.redact import Redact, redactor
 from clew.workers.places import first_place
 from clew.workers.retries import Retries, next_try
 
-__all__ = ["enqueue", "put_back", "settle_inbox"]
+__all__ = ["enqueue", "put_back", "ring_if_queued", "settle_inbox"]
 
 _TRIES = 20
 
@@ -77,7 +78,16 @@ async def enqueue(
         raise InvalidInput(f"thread {thread_id!r} is one of the agent {head.agent!r}, and not of {agent!r}")
     if asks:
         await Thread.post(checkpointer, thread_id, prompt, prompt_id=prompt_id, answer=answer, redact=redact)
-    return await _mark(checkpointer, thread_id, agent, priority, delay, tags, asks=asks)
+    marked = await _mark(checkpointer, thread_id, agent, priority, delay, tags, asks=asks)
+    await ring_if_queued(checkpointer, marked)
+    return marked
+
+
+async def ring_if_queued(checkpointer: Checkpointer, head: Head) -> None:
+    """Tell the workers that wait, on stores that can, to look into the queue, if this thread is in it. If it is due only
+    later, they look again then."""
+    if head.status == "queued":
+        await ring_soon(checkpointer)
 
 
 async def _make(
@@ -170,7 +180,7 @@ async def settle_inbox(checkpointer: Checkpointer, inbox: Head) -> bool:
                 return () if is_queued else [*_named(state, inbox.agent), place]
 
             try:
-                await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+                await ring_if_queued(checkpointer, await put_aside_by(checkpointer, thread_id, decide, wait=0.0))
             except ThreadBusy:
                 return False
     try:
@@ -195,4 +205,8 @@ async def put_back(
         return () if queued is None else [next_try(retries, queued, state.turns, reason, retry)]
 
     head = await checkpointer.head(thread_id)
-    return None if head is None or head.due is None else await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+    if head is None or head.due is None:
+        return None
+    again = await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+    await ring_if_queued(checkpointer, again)
+    return again

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -19,17 +20,20 @@ from clew.agent.arguments import check_count, check_label, check_timeout
 from clew.agent.children import hosted
 from clew.agent.exchanges import reason_of
 from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.checkpointers.bells import listen, ring_soon
 from clew.errors import InvalidInput, LeaseLost, Retry, ThreadBusy, Unavailable, UsageError
 from clew.log import Logged, Queued, StatusChanged
 from clew.threads import Thread
 from clew.threads.heads import is_inbox, queued_in
 from clew.threads.leases import is_over, lease_time, note_seen
+from clew.workers.events import Counts, Ended, Pulse, Taken, WorkerEvent
+from clew.workers.places import waits_since
 from clew.workers.queue import put_back, settle_inbox
 from clew.workers.retries import Retries, ending_of, retry_of
 from clew.workers.shares import Limits, Shares, applying, check_limits
 from clew.workers.slots import NoSlot, slots
 
-__all__ = ["Ended", "Taken", "Worker", "WorkerEvent"]
+__all__ = ["Worker"]
 
 log = logging.getLogger("clew.workers")
 
@@ -40,41 +44,9 @@ _SWEEP = 2.0
 """Seconds between two looks at the threads that run anywhere, for those whose worker has died."""
 _BUSY = 2.0
 """Seconds for which a worker leaves a thread alone that somebody else runs."""
+_SHORTEST_WAIT = 0.05
 _LONGEST_WAIT = 30.0
 """The longest pause between two tries to reach a store, in seconds."""
-
-
-class Taken(msgspec.Struct, frozen=True):
-    """A worker has begun to run a thread."""
-
-    thread_id: str
-    agent: str
-    tries: int
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """A run of a worker has ended. `status` is that of the thread: `queued` if it is tried again, `failed` if it failed or
-    was set aside, and `busy` if somebody else had it or has taken it over."""
-
-    thread_id: str
-    agent: str
-    status: Literal["done", "waiting", "interrupted", "failed", "queued", "busy"]
-    reason: str = ""
-    seconds: float = 0.0
-    turns: int = 0
-
-
-WorkerEvent = Taken | Ended
-
-
-class Counts(msgspec.Struct):
-    """What a worker has done since it was made."""
-
-    taken: int = 0
-    recovered: int = 0
-    """How many threads it took from workers that had died."""
-    ended: dict[str, int] = {}
-    """How many runs ended, by the status of the thread."""
 
 
 class Worker:
@@ -107,8 +79,9 @@ class Worker:
         threads that have all of them. `limits` say how many threads may run at a time, in all workers together that are
         given the same limit: `{"agent:clerk": 4, "tag:gpu": 1, "tag:customer=acme": 2, "tenant": 20}`. `retries` says
         how often a thread is tried. After `timeout` seconds a run is interrupted. `label` names the worker in leases.
-        `poll` is how many seconds pass at most before it looks into the queue again. `on_event` is called with what
-        happens."""
+        `poll` is how many seconds pass at most before it looks into the queue again; PostgreSQL, Redis and Valkey tell it
+        at once that there is something to take, and so does every store in the same process. `on_event` is called with
+        what happens."""
         given = [agents] if isinstance(agents, Agent) else list(agents)
         self._agents = _by_name(given)
         check_count("concurrency", concurrency)
@@ -137,11 +110,23 @@ class Worker:
         self._changed = asyncio.Event()
         self._swept = 0.0
         self._failures = 0
+        self._next_due: datetime | None = None
+        """When the next thread that was seen in the queue is due; None if none was seen."""
         self.counts = Counts()
+        self.pulse = Pulse()
 
     @property
     def store(self) -> Checkpointer:
         return self._given_store or next(iter(self._agents.values())).checkpointer
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The names of the agents that this worker can run."""
+        return tuple(self._agents)
+
+    @property
+    def concurrency(self) -> int:
+        return self._concurrency
 
     @property
     def running(self) -> int:
@@ -158,9 +143,11 @@ class Worker:
 
         If this is cancelled, the runs are stopped at their next barrier and their threads go back into the queue.
         """
+        bell = asyncio.get_running_loop().create_task(listen(self.store, self._changed.set))
         try:
             while not self._draining:
                 self._changed.clear()
+                self.pulse.round_at = time.monotonic()
                 is_empty = not await self._fill()
                 if until_empty and is_empty and not self._tasks:
                     return
@@ -170,6 +157,8 @@ class Worker:
         except BaseException:
             await cancel_and_wait(self._tasks.values())
             raise
+        finally:
+            await cancel_and_wait([bell])
 
     def drain(self) -> None:
         """Take no more threads, end those that run after their open turn, and then let `run` return. Their threads go back
@@ -184,13 +173,16 @@ class Worker:
         pause = self._poll * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
         if self._failures:
             pause = min(_LONGEST_WAIT, pause * 2**self._failures)
+        elif self._next_due is not None:
+            pause = min(pause, max(_SHORTEST_WAIT, (self._next_due - now()).total_seconds()))
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._changed.wait()
 
     async def _finish(self) -> None:
         while self._tasks:
-            await asyncio.wait(self._tasks.values())
+            self.pulse.round_at = time.monotonic()
+            await asyncio.wait(self._tasks.values(), timeout=_LONGEST_WAIT)
 
     async def _fill(self) -> bool:
         """Begin as many runs as there is room for. Return whether there is anything to do: a thread that is due, or one
@@ -198,16 +190,21 @@ class Worker:
         try:
             found = await self._sweep()
             free = self._concurrency - len(self._tasks)
+            self._next_due = None
             if free > 0:
+                self.pulse.oldest_due = 0.0
                 due, are_others = await self._due(free)
                 for head in self._shares.choose(due, free):
                     self._begin(head)
                 found = found or bool(due) or are_others
         except Unavailable as error:
             self._failures = min(self._failures + 1, 10)
+            self.pulse.is_store_ok = False
             log.warning("the queue could not be read: %s", error)
             return True
         self._failures = 0
+        self.pulse.is_store_ok = True
+        self.pulse.looked_at = time.monotonic()
         return found
 
     async def _due(self, free: int) -> tuple[list[Head], bool]:
@@ -239,12 +236,32 @@ class Worker:
             last, count = None, 0
             async for head in self.store.heads(query):
                 if head.due is None or head.due > moment:
+                    self._note_due(head)
                     return
                 last, count = head, count + 1
+                self._note_wait(head, moment)
                 yield head
             if last is None or count < _PAGE:
                 return
             query = query.after(last)
+
+    def _note_due(self, head: Head) -> None:
+        """Note that a thread is due later, so that the worker looks again then."""
+        if head.due is not None and (self._next_due is None or head.due < self._next_due):
+            self._next_due = head.due
+
+    def _note_wait(self, head: Head, moment: datetime) -> None:
+        if head.status == "queued" and (since := waits_since(head)) is not None:
+            self.pulse.oldest_due = max(self.pulse.oldest_due, (moment - since).total_seconds())
+
+    async def _look_from_afar(self) -> None:
+        """Find out for how long threads have been waiting, while there is no room to run any."""
+        moment, self.pulse.oldest_due = now(), 0.0
+        for name in self._agents:
+            async for head in self.store.heads(HeadQuery(agent=name, order="due", tags=self._tags, limit=_PAGE)):
+                if head.due is None or head.due > moment:
+                    break
+                self._note_wait(head, moment)
 
     def _may_take(self, head: Head) -> bool:
         moment = time.monotonic()
@@ -283,6 +300,8 @@ class Worker:
                 is_gone = is_over(head.lease) or note_seen(head, asked) >= lease_time(head)
                 if is_gone and head.thread_id not in self._tasks:
                     await self._recover(head)
+        if len(self._tasks) >= self._concurrency:
+            await self._look_from_afar()
         return found
 
     async def _recover(self, head: Head) -> None:
@@ -323,7 +342,8 @@ class Worker:
             async with slots(self.store, applying(self._limits, head), self._label):
                 ended = await self._run(head)
         except NoSlot as full:
-            self._full[full.name] = time.monotonic() + self._poll
+            self._full[full.name] = time.monotonic() + min(self._poll, _BUSY)
+            self.counts.limits_reached += 1
             return
         except Unavailable as error:  # of a slot
             self._leave_alone(head.thread_id, _BUSY)
@@ -331,6 +351,8 @@ class Worker:
             return
         self.counts.ended[ended.status] = self.counts.ended.get(ended.status, 0) + 1
         self._tell(msgspec.structs.replace(ended, seconds=round(time.monotonic() - began, 3)))
+        if ended.status == "queued":
+            await ring_soon(self.store)
 
     async def _run(self, head: Head) -> Ended:
         tries = head.queue.tries if head.queue is not None else 0
