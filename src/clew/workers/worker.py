@@ -21,7 +21,7 @@ from clew.agent.children import hosted
 from clew.agent.exchanges import reason_of
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.checkpointers.bells import listen, ring_soon
-from clew.errors import InvalidInput, LeaseLost, Retry, ThreadBusy, Unavailable, UsageError
+from clew.errors import ClewError, Corrupt, InvalidInput, LeaseLost, Retry, ThreadBusy, Unavailable, UsageError
 from clew.log import Logged, Queued, StatusChanged
 from clew.threads import Thread
 from clew.threads.heads import is_inbox, queued_in
@@ -110,6 +110,8 @@ class Worker:
         self._changed = asyncio.Event()
         self._swept = 0.0
         self._failures = 0
+        self._damage: set[str] = set()
+        """The errors about damaged heads that were logged."""
         self._next_due: datetime | None = None
         """When the next thread that was seen in the queue is due; None if none was seen."""
         self.counts = Counts()
@@ -127,6 +129,10 @@ class Worker:
     @property
     def concurrency(self) -> int:
         return self._concurrency
+
+    @property
+    def poll(self) -> float:
+        return self._poll
 
     @property
     def running(self) -> int:
@@ -234,7 +240,7 @@ class Worker:
         moment = now()
         for _ in range(_MOST_PAGES):
             last, count = None, 0
-            async for head in self.store.heads(query):
+            async for head in self._heads(query):
                 if head.due is None or head.due > moment:
                     self._note_due(head)
                     return
@@ -244,6 +250,16 @@ class Worker:
             if last is None or count < _PAGE:
                 return
             query = query.after(last)
+
+    async def _heads(self, query: HeadQuery) -> AsyncIterator[Head]:
+        """Yield the heads that match the query. Log it once if some cannot be read: the others are run all the same."""
+        try:
+            async for head in self.store.heads(query):
+                yield head
+        except Corrupt as error:
+            if str(error) not in self._damage:
+                self._damage.add(str(error))
+                log.warning("%s", error)
 
     def _note_due(self, head: Head) -> None:
         """Note that a thread is due later, so that the worker looks again then."""
@@ -258,7 +274,7 @@ class Worker:
         """Find out for how long threads have been waiting, while there is no room to run any."""
         moment, self.pulse.oldest_due = now(), 0.0
         for name in self._agents:
-            async for head in self.store.heads(HeadQuery(agent=name, order="due", tags=self._tags, limit=_PAGE)):
+            async for head in self._heads(HeadQuery(agent=name, order="due", tags=self._tags, limit=_PAGE)):
                 if head.due is None or head.due > moment:
                     break
                 self._note_wait(head, moment)
@@ -293,7 +309,7 @@ class Worker:
         found = False
         for name in self._agents:
             asked = time.monotonic()
-            async for head in self.store.heads(HeadQuery(agent=name, order="due", status="running", tags=self._tags)):
+            async for head in self._heads(HeadQuery(agent=name, order="due", status="running", tags=self._tags)):
                 if head.lease is None or is_inbox(head):
                     continue
                 found = True
@@ -386,7 +402,7 @@ class Worker:
         if ending.told is None:
             try:
                 await put_back(self.store, head.thread_id, self._retries, reason_of(error), retry_of(error))
-            except (ThreadBusy, Unavailable) as second:
+            except ClewError as second:  # busy, not to be reached, damaged, or refused
                 self._leave_alone(head.thread_id, _BUSY)
                 log.warning("thread %r: %s", head.thread_id, second)
         status, reason = ending.told or ("failed", reason_of(error))
