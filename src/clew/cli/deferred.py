@@ -51,6 +51,7 @@ __all__ = [
     "timeline_stream",
     "timelines",
     "way_forward",
+    "workers",
     "workspace_compare",
     "workspace_reader",
     "workspaces",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from clew import log as log
     from clew import messages as messages
     from clew import providers as providers
+    from clew import workers as workers
     from clew import workspace as workspaces
     from clew.agent import exchanges as exchanges
     from clew.agent import handles as handles
@@ -151,6 +153,7 @@ else:
     timelines = _Deferred("clew.threads.views.timeline")
     timeline_stream = _Deferred("clew.threads.views.timeline_stream")
     way_forward = _Deferred("clew.agent.way_forward")
+    workers = _Deferred("clew.workers")
     workspace_compare = _Deferred("clew.workspace.compare")
     workspace_reader = _Deferred("clew.workspace.reader")
     workspaces = _Deferred("clew.workspace")

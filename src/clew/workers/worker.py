@@ -395,7 +395,8 @@ class Worker:
     async def _failed(self, head: Head, ending: _Ending, error: Exception) -> Ended:
         """Return what became of a thread whose run failed. If nothing is on record of that, because the run failed before
         it had begun, record it now."""
-        log.warning("thread %r: %s", head.thread_id, reason_of(error))
+        level = logging.WARNING if self._on_event is None else logging.INFO  # who gets the events hears of it there
+        log.log(level, "thread %r: %s", head.thread_id, reason_of(error))
         if ending.told is None and isinstance(error, Unavailable):
             self._leave_alone(head.thread_id, _BUSY)
             return Ended(head.thread_id, head.agent, "queued", str(error))

@@ -51,7 +51,7 @@ def ls(
         typer.Option(
             "--status",
             metavar="STATUS",
-            help="Only running, waiting, interrupted, failed or done. Repeatable.",
+            help="Only running, waiting, interrupted, failed, done or queued. Repeatable.",
         ),
     ] = None,
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only threads of this agent.")] = None,
@@ -90,7 +90,7 @@ def ls(
         prefix=prefix,
         status=tuple(one.value for one in status) if status else None,
         agent=agent,
-        tags=_tags(tag or []),
+        tags=quantities.tags(tag or [], "--tag"),
         updated_after=quantities.since(since),
         title=text,
     )
@@ -100,16 +100,6 @@ def ls(
     shown = functools.partial(_print, url=store)
     work = _watch_json if watch and json else _watch if watch else _print_json if json else shown
     on_store(store, lambda opened: work(opened, query, most, children))
-
-
-def _tags(given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not name or not equals:
-            raise InvalidInput(f"--tag {one!r} is not a tag. Write --tag name=value.")
-        found[name] = value
-    return found
 
 
 class _Listed(NamedTuple):
