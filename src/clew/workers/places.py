@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from clew._runtime.clock import now
+from clew._runtime.text import elapsed, plural
 from clew.checkpointers import Head
 from clew.checkpointers.heads import micros
 from clew.errors import InvalidInput
 from clew.log import Queued
 
-__all__ = ["HIGHEST", "STEP", "first_place", "place", "waits_since"]
+__all__ = ["HIGHEST", "STEP", "first_place", "place", "place_words", "waits_since"]
 
 HIGHEST = 9
 """The highest priority; the lowest is the negative number."""
@@ -52,3 +53,16 @@ def waits_since(head: Head) -> datetime | None:
     if head.due is None or head.queue is None:
         return None
     return max(head.due, head.queue.queued_at)
+
+
+def place_words(head: Head) -> str:
+    """Return in words where a thread is in the queue: when it is due, its priority, and how often it was tried. Empty if
+    it is not in the queue, or if a worker runs it."""
+    since = waits_since(head)
+    if head.status != "queued" or since is None or head.queue is None:
+        return ""
+    waited = (now() - since).total_seconds()
+    parts = [f"due in {elapsed(-waited)}" if waited < 0 else f"due for {elapsed(waited)}" if waited >= 1 else "due now"]
+    parts += [f"priority {head.queue.priority}"] if head.queue.priority else []
+    parts += [f"tried {plural(head.queue.tries, 'time')}"] if head.queue.tries else []
+    return ", ".join(parts)

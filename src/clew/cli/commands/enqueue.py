@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import clew
 from clew import advice
 from clew._runtime.text import one_line, plural
-from clew.cli.deferred import asyncio, workers
+from clew.cli.deferred import agent_questions, asyncio, leases, worker_places, workers
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import hint, print_json, say, working
-from clew.cli.output.heads import head_object, queue_words
+from clew.cli.output.heads import head_object
 from clew.cli.quantities import duration, tags
 from clew.cli.stores import find_thread, on_store, shown_store
 from clew.errors import ClewError, InvalidInput
@@ -113,7 +114,7 @@ def enqueue(
             f"An agent runs it, and takes this in. To follow it: {advice.tail(head.thread_id, store=shown_store(store))}"
         )
     else:
-        hint(f"queued: {queue_words(head)}")
+        hint(f"queued: {worker_places.place_words(head)}")
 
 
 def _split(words: list[str], *, is_about_thread: bool) -> tuple[str | None, str | None]:
@@ -144,6 +145,9 @@ async def _enqueue(
     its complete id. None makes a new thread with an id of its own. Raises `InvalidInput` if a new thread has no agent."""
     if given is not None and prompt is None:
         thread_id = await find_thread(store, given)
+        head = await store.head(thread_id)
+        if answer is not None and head is not None and not leases.is_live(head.lease):
+            agent_questions.answers_to(thread_id, await clew.Thread.load(store, thread_id), answer)
     else:
         thread_id = given or f"{options['agent'] or 'run'}-{secrets.token_hex(6)}"
         if options["agent"] is None and await store.head(thread_id) is None:

@@ -13,7 +13,7 @@ import clew
 from clew import advice
 from clew._runtime.text import ago, dollars, one_line, short_number
 from clew.cli import quantities
-from clew.cli.deferred import asyncio, checkpointers, msgspec, thread_heads
+from clew.cli.deferred import asyncio, checkpointers, msgspec, thread_heads, worker_places
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import console, hint, print_json
@@ -77,8 +77,9 @@ def ls(
 ) -> None:
     """List the threads of a store, the newest first.
 
-    Shows their status, title, tokens and cost, and the process that works on each. A thread whose process died while it
-    was running is shown as interrupted. Reads no logs, so it is fast with many threads.
+    Shows their status, title, tokens and cost, and the process that works on each, or its place in the queue of the
+    workers. A thread whose process died while it was running is shown as interrupted. Reads no logs, so it is fast with
+    many threads.
 
     \b
     Examples:
@@ -234,7 +235,7 @@ def _rows(heads: Sequence[Head], *, signs: bool = True) -> list[list[Cell]]:
             Cell(short_number(head.input_tokens + head.output_tokens)),
             Cell(dollars(head.cost_usd)),
             Cell(ago(head.updated_at)),
-            Cell(one_line(holder(head))),
+            Cell(one_line(holder(head)) or worker_places.place_words(head)),
         ]
         for head in heads
     ]

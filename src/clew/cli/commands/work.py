@@ -24,7 +24,7 @@ def work(
             metavar="MODULE:NAME...", help="Agents, lists or dicts of agents, or functions that return them."
         ),
     ],
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", metavar="N", help="Threads at a time.")] = 8,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, metavar="N", help="Threads at a time.")] = 8,
     tag: Annotated[
         list[str] | None,
         typer.Option("--tag", metavar="NAME=VALUE", help="Only threads with this tag. Repeatable: all must match."),
@@ -42,7 +42,7 @@ def work(
         ),
     ] = None,
     tries: Annotated[
-        int, typer.Option("--tries", metavar="N", help="Set a thread aside after N tries without a new turn.")
+        int, typer.Option("--tries", min=1, metavar="N", help="Set a thread aside after N tries without a new turn.")
     ] = 5,
     timeout: TimeoutOption = None,
     label: Annotated[

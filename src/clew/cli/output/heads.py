@@ -3,17 +3,15 @@ head as JSON."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from clew._runtime.text import elapsed, plural
 from clew.cli.deferred import leases, thread_heads
 from clew.cli.output.tables import Cell
 
 if TYPE_CHECKING:
     from clew.checkpointers import Head, Lease
 
-__all__ = ["head_object", "holder", "queue_words", "status_cell", "status_style"]
+__all__ = ["head_object", "holder", "status_cell", "status_style"]
 
 _SIGNS = {
     "running": ("●", "cyan"),
@@ -44,19 +42,6 @@ def holder(head: Head) -> str:
         return ""
     label = f" ({lease.owner.label})" if lease.owner.label else ""
     return f"{lease.owner.host}:{lease.owner.pid}{label}"
-
-
-def queue_words(head: Head) -> str:
-    """Return in words where a thread is in the queue of the workers: when it is due, its priority, and how often it was
-    tried. Empty if it is not in the queue, or if a worker runs it."""
-    if head.status != "queued" or head.due is None or head.queue is None:
-        return ""
-    now, since = datetime.now(UTC), max(head.due, head.queue.queued_at)
-    waited = (now - since).total_seconds()
-    parts = [f"due in {elapsed(-waited)}" if waited < 0 else f"due for {elapsed(waited)}" if waited >= 1 else "due now"]
-    parts += [f"priority {head.queue.priority}"] if head.queue.priority else []
-    parts += [f"tried {plural(head.queue.tries, 'time')}"] if head.queue.tries else []
-    return ", ".join(parts)
 
 
 def head_object(head: Head) -> dict[str, Any]:
