@@ -70,7 +70,7 @@ def work(
     Examples:
       clew enqueue "Send the invoices." --agent clerk
       clew work shop.agents:clerk --until-empty
-      clew work shop.agents:all_of_them --limit agent:clerk=2 --until-empty
+      clew work shop.agents:everybody --limit agent:clerk=2 --until-empty
     """
     from clew.cli.pool import Pool
 
