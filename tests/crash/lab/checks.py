@@ -1,4 +1,4 @@
-"""What has to be true of every thread of a lab in the end, whatever was killed: compared with the ledger of what happened."""
+"""What has to be true of every thread of a lab in the end, whatever was killed. The ledger says what really happened."""
 
 from __future__ import annotations
 

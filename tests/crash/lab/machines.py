@@ -52,7 +52,7 @@ class Machine:
         self._name = f"machine-{number}"
         files = folder / self._name
         files.mkdir(exist_ok=True)
-        self._job = msgspec.structs.replace(job, files=str(files))
+        self.job = msgspec.structs.replace(job, files=str(files))
         self._log = folder / f"{self._name}.log"
         self._apart = apart
         self._lives = 0
@@ -68,7 +68,7 @@ class Machine:
 
     def start(self) -> None:
         self._lives += 1
-        job = msgspec.structs.replace(self._job, life=self.life)
+        job = msgspec.structs.replace(self.job, life=self.life)
         birth = Birth(job=job, log=str(self._log), host=self._name if self._apart else "")
         word, _, pid = self._nursery.ask(msgspec.json.encode(birth).decode()).partition(" ")
         assert word == "pid", f"{self.life} was not started: {self.said()}"
@@ -110,6 +110,7 @@ class Machine:
             self._close()
         for number in self._namespaces:
             os.close(number)
+        self._namespaces.clear()
 
     def _close(self) -> None:
         os.close(self._process)
@@ -155,6 +156,23 @@ class Machines:
         machine = random.choice([machine for number, machine in enumerate(self.each) if number not in spared])
         self.kills.append(machine.kill())
         machine.start()
+
+    def replace_dead(self) -> None:
+        """Start another worker where one has killed itself."""
+        for machine in self.each:
+            if machine.has_ended():
+                count("times SIGKILL")
+                self.kills.append(Kill(machine.life, time.time_ns() // 1000))
+                machine.end()
+                machine.start()
+
+    def replace_all(self, **job: object) -> None:
+        """Kill all workers, and start others, whose job has these changes."""
+        self.replace_dead()
+        for machine in self.each:
+            machine.job = msgspec.structs.replace(machine.job, **job)
+            self.kills.append(machine.kill())
+            machine.start()
 
     def said(self) -> str:
         return "\n".join(machine.said() for machine in self.each)
