@@ -23,7 +23,7 @@ LAYERS = [
     {"providers"},
     {"testing"},
     {"sync"},
-    {"compat"},
+    {"compat", "integrations"},
     {"server"},
     {"demo"},
     {"cli"},
