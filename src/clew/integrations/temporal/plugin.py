@@ -26,7 +26,8 @@ __all__ = ["ClewPlugin"]
 _GRACE = timedelta(seconds=20)
 """How long a worker that is shut down waits for open turns, unless `graceful_shutdown_timeout` says otherwise."""
 _OFTEN = timedelta(seconds=2)
-"""The longest time between heartbeats that reach the server. An activity learns of its cancellation with one."""
+"""The longest time between heartbeats that reach the server, because an activity learns of its cancellation with one.
+Also the longest time that a workflow waits for the worker that knows it, which may be gone: any other one can go on."""
 
 
 class ClewPlugin(SimplePlugin):
@@ -74,12 +75,14 @@ class ClewPlugin(SimplePlugin):
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Register workflow and activity, unless the worker has them from the same plugin of its client. Gives open
-        turns 20 seconds at a shutdown, and lets a cancellation reach a run within two seconds."""
+        turns 20 seconds at a shutdown, and lets a cancellation reach a run within two seconds. Longer times that the
+        worker was given for heartbeats and for workflows that it knows are shortened to these two seconds."""
         if AgentThread in config.get("workflows", []):
             return config
-        if not config.get("graceful_shutdown_timeout"):
-            config["graceful_shutdown_timeout"] = _GRACE
-        config["max_heartbeat_throttle_interval"] = min(_OFTEN, config.get("max_heartbeat_throttle_interval", _OFTEN))
+        times: dict[str, Any] = config  # type: ignore[assignment] # a TypedDict takes only literal names
+        times["graceful_shutdown_timeout"] = times.get("graceful_shutdown_timeout") or _GRACE
+        for name in ("max_heartbeat_throttle_interval", "sticky_queue_schedule_to_start_timeout"):
+            times[name] = min(_OFTEN, times.get(name, _OFTEN))
         return super().configure_worker(config)
 
 
