@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -27,6 +28,7 @@ from clew.integrations.temporal import ClewPlugin
 from clew.messages import Assistant, Text, ToolResult, plain_text
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
+from clew.threads import leases
 from clew.tools import NOT_DONE
 from tests.limits import PATIENCE
 from tests.providers.toys import with_toys
@@ -163,6 +165,9 @@ def a_worker(
 async def main(address: str, told: dict[str, Any]) -> None:
     folder = Path(told["folder"])
     found = agents(folder, told["store"])
+    if machine := told.get("machine"):
+        # So that nobody can tell whether a process of another machine is alive.
+        mock.patch.object(leases, "boot", return_value=machine).start()
     if "toy" in told["runs"]:
         with_toys()
         home = folder / f"home-{told['named']}"

@@ -32,6 +32,26 @@ async def test_a_worker_killed_inside_a_tool_is_replaced_and_the_effect_happens_
 
 
 @in_child
+async def test_a_worker_on_another_machine_waits_for_the_lease_of_one_that_was_killed(
+    temporal: str, tmp_path: Path, sqlite: str
+) -> None:
+    handle = await a_handle(temporal, tmp_path, sqlite)
+    with a_worker(temporal, tmp_path, sqlite, named="first", machine="one") as first:
+        waiting = asyncio.create_task(handle.ask("pay slow-A"))
+        await until(lambda: effects(tmp_path), "the tool did not begin")
+        first.kill()
+        with a_worker(temporal, tmp_path, sqlite, named="second", machine="two"):
+
+            async def is_busy() -> bool:
+                return "is being run by" in (await handle.status()).problem
+
+            await until(is_busy, "the second worker did not find the thread busy")
+            result = await waiting
+    assert (result.status, result.output) == ("done", "slow-A was paid")
+    assert effects(tmp_path) == ["paid slow-A"]
+
+
+@in_child
 async def test_a_worker_killed_again_and_again_pays_each_order_once(temporal: str, tmp_path: Path, shared: str) -> None:
     handle = await a_handle(temporal, tmp_path, shared)
     orders = [f"slow-{number}" for number in range(3)]

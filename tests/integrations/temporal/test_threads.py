@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.exceptions import CancelledError
 
 from clew import Agent, Thread, open_checkpointer
-from clew.errors import ClewError, InvalidInput, ModelRefused, UsageError
+from clew.errors import InvalidInput, ModelRefused, UsageError
 from clew.integrations.temporal import ClewPlugin, Limits, ThreadHandle, thread
 from clew.threads.views.entries import Line
 from tests.integrations.temporal.child import in_child
@@ -163,14 +163,17 @@ async def test_a_cancelled_workflow_stops_the_run_and_the_thread_says_interrupte
 ) -> None:
     handle = await a_handle(temporal, tmp_path, sqlite)
     with a_worker(temporal, tmp_path, sqlite):
-        await handle.post("look slow-A")
+        asking = asyncio.create_task(handle.ask("look slow-A"))
         await until(lambda: effects(tmp_path), "the tool did not begin")
+        await handle.post("say next", prompt_id="next")
         await handle.workflow.cancel()
         with pytest.raises(WorkflowFailureError) as stopped:
             await handle.workflow.result()
         assert isinstance(stopped.value.cause, CancelledError)
+        assert (await asking).status == "interrupted"
+        assert "never" in (await handle.result("next")).reason
         status = await handle.status()
-    assert status.status == "interrupted"
+    assert (status.status, status.pending) == ("interrupted", ())
     async with open_checkpointer(sqlite) as store:
         head = await store.head(handle.thread_id)
         assert head is not None
@@ -386,11 +389,3 @@ async def until_status(handle: ThreadHandle) -> list[Line]:
         if line.kind == "status":
             break
     return seen
-
-
-def test_what_cannot_be_sent_is_refused_before_anything_happens(tmp_path: Path) -> None:
-    agent = agents(tmp_path, "memory://")["writer"]
-    with pytest.raises(InvalidInput, match="two agents"):
-        ClewPlugin(agent, agent)
-    with pytest.raises(ClewError, match="takes agents"):
-        ClewPlugin("writer")  # type: ignore[arg-type]

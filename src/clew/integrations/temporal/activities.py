@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from clew._runtime.aio import cancel_and_wait, settle
 from clew.agent import Agent, Run, RunResult, ToolReplayed, ToolStarted, TurnFinished, TurnStarted
@@ -169,6 +169,7 @@ def _handed_back(work: Work) -> ApplicationError:
     return ApplicationError(
         f"thread {work.thread_id!r}: this worker is shut down. Another one goes on.",
         type="WorkerShutdown",
+        category=ApplicationErrorCategory.BENIGN,
         next_retry_delay=timedelta(milliseconds=1),
     )
 

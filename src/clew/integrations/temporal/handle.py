@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -38,7 +38,8 @@ _SHARE = 0.1
 long one."""
 _ASK_EVERY = 5
 """How many times rarer than the store the workflow is asked, in which a worker takes part."""
-_RPC_TIMEOUT = timedelta(seconds=10)
+_RPC_TIMEOUT = timedelta(seconds=5)
+_NO_ANSWER = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE, RPCStatusCode.CANCELLED)
 _LONGEST_ID = 900
 """Temporal takes ids of workflows of up to 1,000 bytes."""
 
@@ -217,15 +218,18 @@ class ThreadHandle:
 
     async def _state(self) -> ThreadState | None:
         """Return what the workflow says of its letters, or None if no worker answers. A workflow that does not exist,
-        or has ended and is forgotten, has no letters."""
+        or has ended in any way, has nothing left to do."""
         try:
-            return await self.workflow.query(AgentThread.state, rpc_timeout=_RPC_TIMEOUT)
+            told = await self.workflow.describe(rpc_timeout=_RPC_TIMEOUT)
+            state = await self.workflow.query(AgentThread.state, rpc_timeout=_RPC_TIMEOUT)
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
                 return ThreadState([], [])
-            if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE, RPCStatusCode.CANCELLED):
+            if error.status in _NO_ANSWER:
                 return None
             raise
+        has_ended = told.status not in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
+        return ThreadState([], state.failures) if has_ended else state
 
     async def status(self) -> ThreadStatus:
         """Return how the thread stands, from the store and from Temporal."""
@@ -257,15 +261,17 @@ class ThreadHandle:
         """Yield the entries of the thread's log, as they are recorded, each with its time, its kind and the number of
         its frame. Begins with frame `after`; to go on later, give the number of the last frame that was seen, plus one.
         With `follow=False` ends at the end of the log; otherwise goes on until the caller stops, and waits for a thread
-        that does not exist yet."""
-        store = store_of(self._agent)
+        that does not exist yet. A thread that is deleted and made anew is read from its start."""
+        store, log_id = store_of(self._agent), ""
         since = time.monotonic()
         while True:
             head = await store.head(self.thread_id)
+            if head is not None and log_id not in ("", head.log_id):
+                after = 0
             if head is not None and head.frames > after:
                 async for line in read_lines(store, head, after):
                     yield line
-                after, since = head.frames, time.monotonic()
+                after, log_id, since = head.frames, head.log_id, time.monotonic()
             if not follow:
                 return
             await asyncio.sleep(min(_LONGEST, max(_SHORTEST, _SHARE * (time.monotonic() - since))))

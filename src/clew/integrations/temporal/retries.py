@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, ApplicationErrorCategory
 
 from clew import errors
 from clew.errors import (
@@ -50,7 +50,8 @@ def _delay(error: ClewError) -> timedelta | None:
 
 def as_failure(error: ClewError) -> ApplicationError:
     """Return the error of Temporal with which the activity fails because of `error`. It keeps the class, the message and
-    the plain attributes, from which `error_of` makes the same error for the client."""
+    the plain attributes, from which `error_of` makes the same error for the client. One that will be tried again counts
+    as benign: Temporal logs it as a detail, and Clew as a warning."""
     plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
     return ApplicationError(
         str(error),
@@ -58,6 +59,7 @@ def as_failure(error: ClewError) -> ApplicationError:
         type=type(error).__name__,
         non_retryable=is_final(error),
         next_retry_delay=_delay(error),
+        category=ApplicationErrorCategory.UNSPECIFIED if is_final(error) else ApplicationErrorCategory.BENIGN,
     )
 
 
