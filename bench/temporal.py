@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import msgspec
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
-from bench.peers import HOW_TO_INSTALL, has_agents
+from bench.peers import HOW_TO_INSTALL
 from bench.results import Result, at_most, spread
 from bench.scale import Scale, progress, scratch
 from bench.show import micros, rate, size
@@ -50,6 +51,11 @@ class Times(msgspec.Struct):
     peer: list[float] = []
     history: int = 0
     peer_history: int = 0
+
+
+def has_agents() -> bool:
+    """Whether the OpenAI Agents SDK's plugin is installed, which the group `peers` brings."""
+    return find_spec("agents") is not None and find_spec("temporalio.openai_agents") is not None
 
 
 def has_server() -> bool:

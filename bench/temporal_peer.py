@@ -13,9 +13,9 @@ from temporalio import activity, workflow
 with workflow.unsafe.imports_passed_through():
     from agents import Agent, Runner
     from openai.types.responses import ResponseFunctionToolCall
-    from temporalio.contrib.openai_agents import ModelActivityParameters, OpenAIAgentsPlugin
-    from temporalio.contrib.openai_agents.testing import ResponseBuilders, TestModel, TestModelProvider
-    from temporalio.contrib.openai_agents.workflow import activity_as_tool
+    from temporalio.openai_agents import ModelActivityParameters, OpenAIAgentsPlugin
+    from temporalio.openai_agents.testing import ResponseBuilders, TestModel, TestModelProvider
+    from temporalio.openai_agents.workflow import activity_as_tool
 
     from bench.temporal_script import REPORT
 
