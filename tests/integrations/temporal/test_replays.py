@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
@@ -21,14 +19,12 @@ async def replay(name: str, text: str) -> None:
     await replayer.replay_workflow(WorkflowHistory.from_json(name, text))
 
 
-@pytest.fixture(params=sorted(path.name for path in HISTORIES.glob("*.json")))
-def history(request: pytest.FixtureRequest) -> str:
-    return str(HISTORIES / request.param)
-
-
 @in_child
-async def test_a_history_of_an_older_version_replays(history: str) -> None:
-    await replay(history, Path(history).read_text())
+async def test_the_histories_of_older_versions_replay() -> None:
+    histories = sorted(HISTORIES.glob("*.json"))
+    assert len(histories) >= 10
+    for history in histories:
+        await replay(history.stem, history.read_text())
 
 
 @in_child

@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 from temporalio.worker import Worker
 
 from clew.errors import InvalidInput
-from clew.integrations.temporal import ClewPlugin, run_thread
+from clew.integrations.temporal import AgentThread, ClewPlugin, Limits, ThreadStop, run_thread
+from clew.integrations.temporal.payloads import RUN_ACTIVITY, Letter, ThreadStart, Work
 from tests.integrations.temporal.child import in_child
 from tests.integrations.temporal.fleet import agents, connect, effects, until
 from tests.integrations.temporal.workflows import Approval, Invoice
@@ -83,6 +85,34 @@ async def test_a_plugin_that_is_given_to_client_and_worker_registers_once(
     with pytest.warns(UserWarning, match="plugin"):
         worker = Worker(client, task_queue=tmp_path.name, plugins=[plugin])
     assert worker.task_queue == tmp_path.name
+
+
+@activity.defn(name=RUN_ACTIVITY)
+async def deaf(work: Work) -> ThreadStop:
+    """Ends as if nothing had happened when it is cancelled."""
+    try:
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(0.1)
+    except asyncio.CancelledError:
+        return ThreadStop(work.thread_id, "done")
+
+
+@in_child
+async def test_a_cancellation_counts_even_if_the_run_ends_as_it_arrives(temporal: str, tmp_path: Path) -> None:
+    client = await connect(temporal, ClewPlugin())
+    start = ThreadStart("t", "deaf", limits=Limits(heartbeat_seconds=1), inbox=[Letter("p"), Letter("q")])
+    async with Worker(client, task_queue=tmp_path.name, activities=[deaf]):
+        handle = await client.start_workflow(AgentThread.run, start, id=tmp_path.name, task_queue=tmp_path.name)
+
+        async def is_begun() -> bool:
+            return bool((await handle.describe()).raw_description.pending_activities)
+
+        await until(is_begun, "the activity did not begin")
+        await handle.cancel()
+        with pytest.raises(WorkflowFailureError) as stopped:
+            await handle.result()
+    assert isinstance(stopped.value.cause, CancelledError)
 
 
 @in_child

@@ -112,14 +112,16 @@ class AgentThread:
         try:
             self._last = await self._running
         except ActivityError as error:
-            task = asyncio.current_task()
             is_cancelled = isinstance(error.cause, CancelledError)
-            if is_cancelled and (not self._is_interrupted or (task is not None and task.cancelling())):
+            if is_cancelled and not self._is_interrupted:
                 raise
             if not is_cancelled:
                 self._failures = [*self._failures, failure_of(letter.id, error)][-_KEPT_FAILURES:]
         finally:
             self._running = None
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # the run ended in another way before it heard of the cancellation
+            raise asyncio.CancelledError
 
     def _rest(self) -> ThreadStart:
         """Return what the next run of this workflow begins with."""
