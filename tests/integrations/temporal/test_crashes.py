@@ -93,7 +93,9 @@ async def test_a_worker_that_is_shut_down_ends_the_open_turn_and_another_goes_on
         open_gate(tmp_path)
         await stopping
         assert "shut down" in (tmp_path / "first.log").read_text()
-        assert (await handle.status()).turns == 1
+        status = await handle.status()
+        assert status.turns == 1
+        assert "shut down" in status.problem
         with a_worker(temporal, tmp_path, sqlite, named="second"):
             result = await waiting
     assert (result.status, result.output, result.turns) == ("done", "looked slow-A", 2)

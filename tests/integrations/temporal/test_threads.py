@@ -68,6 +68,7 @@ async def test_equal_prompts_are_two_prompts_and_an_equal_id_is_one(temporal: st
     with a_worker(temporal, tmp_path, sqlite):
         await handle.ask("say end")
         assert effects(tmp_path) == ["paid A"] * 3
+        assert len(await activities(handle)) == 4
         again = await handle.ask("pay A", prompt_id="first")
         assert (again.output, again.turns) == ("paid A", 7)
         with pytest.raises(InvalidInput, match="other words"):
