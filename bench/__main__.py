@@ -28,6 +28,7 @@ from bench.redis import redis
 from bench.results import Result
 from bench.scale import FULL, QUICK, Scale
 from bench.sizes import sizes
+from bench.temporal import temporal
 
 MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "append": appending,
@@ -44,6 +45,7 @@ MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "redis": redis,
     "http": http,
     "providers": providers,
+    "temporal": temporal,
     "peers": beside_peers,
 }
 
