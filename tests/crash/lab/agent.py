@@ -142,6 +142,7 @@ def lab_agent(
     return Agent(
         ScriptedModel(answer, delay=delay),
         name=NAME,
+        label=ledger.life,
         tools=tools,
         checkpointer=store,
         workspace=None if files is None else lambda thread_id: files / thread_id,

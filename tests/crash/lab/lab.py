@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from clew.checkpointers import open_checkpointer
+from clew.checkpointers import Checkpointer, open_checkpointer
 from tests.crash.lab.checks import Found, check_threads
 from tests.crash.lab.ledger import Ledger
 from tests.crash.lab.machines import Machines
@@ -30,12 +30,15 @@ WATCH = 36.0
 Nobody else can see that a worker on another machine has died."""
 
 Disturbance = Callable[[Machines, Work], Awaitable[None]]
+NewWork = Callable[[Checkpointer, int], Work]
 
 
 class Lab:
     """One store, and the folder of a test."""
 
-    def __init__(self, url: str, folder: Path, *, apart: bool = True, new_work: type[Work] = Work) -> None:
+    def __init__(
+        self, url: str, folder: Path, *, apart: bool = True, new_work: Callable[[Checkpointer, int], Work] = Work
+    ) -> None:
         """`apart` says whether machines are hosts of their own. `new_work` makes the work."""
         self._url = url
         self._folder = folder

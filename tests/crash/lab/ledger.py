@@ -29,11 +29,11 @@ class Ledger:
     def __init__(self, path: Path, life: str = "test") -> None:
         """`life` names this process in the lines that it writes."""
         self._path = path
-        self._life = life
+        self.life = life
 
     def add(self, kind: Kind, thread_id: str, number: int | str, key: str = "") -> None:
         """Append one line. The line is there whatever happens to this process afterwards."""
-        line = "\t".join((str(time.time_ns() // 1000), self._life, kind, thread_id, str(number), key))
+        line = "\t".join((str(time.time_ns() // 1000), self.life, kind, thread_id, str(number), key))
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(file, f"{line}\n".encode())

@@ -73,7 +73,12 @@ def _live(birth: Birth, said: int) -> None:
         os.write(said, f"pid {os.getpid()}\n".encode())
     os.close(said)
     logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {birth.job.life} %(name)s %(message)s")
-    asyncio.run(worker.work(birth.job))
+    if birth.job.temporal:
+        from tests.crash.lab import temporal_worker
+
+        asyncio.run(temporal_worker.work(birth.job))
+    else:
+        asyncio.run(worker.work(birth.job))
 
 
 def main() -> None:
@@ -83,6 +88,8 @@ def main() -> None:
         for scheme, package in _STORES.items():
             if birth.job.url.startswith(scheme):
                 importlib.import_module(f"clew.checkpointers.{package}.store")
+        if birth.job.temporal:
+            importlib.import_module("tests.crash.lab.temporal_worker")
         heard, said = os.pipe()
         if not os.fork():
             code = 1

@@ -12,7 +12,7 @@ from typing import Any
 
 from clew import Thread
 from clew.checkpointers import Checkpointer
-from clew.errors import Unavailable
+from clew.errors import ThreadNotFound, Unavailable
 from clew.threads.inbox import new_posts
 from clew.workers import enqueue
 from tests.crash.lab.agent import NAME, prompt
@@ -62,7 +62,10 @@ class Work:
         name = f"post-{self._posted}"
         for _ in range(2 if way == "twice" else 1):
             if way == "post":
-                await sent(partial(Thread.post, self.store, thread_id, text, prompt_id=name))
+                try:
+                    await sent(partial(Thread.post, self.store, thread_id, text, prompt_id=name))
+                except ThreadNotFound:  # nobody has begun to work on it yet
+                    await self.give(thread_id, text, name)
             else:
                 await self.give(thread_id, text, name)
         self.texts[thread_id][text] += 1
