@@ -14,7 +14,7 @@ from tests.crash.lab.lab import KILLS, Lab, killing, tell
 from tests.crash.processes import FULL
 from tests.sampling import sampled
 
-pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.anyio, pytest.mark.xdist_group("lab")]
 
 
 @pytest.mark.parametrize("store", sampled([postgres, redis, s3], 1))

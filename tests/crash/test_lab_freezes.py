@@ -24,7 +24,7 @@ from tests.crash.processes import FULL
 from tests.limits import PATIENCE
 from tests.tally import count
 
-pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.anyio, pytest.mark.xdist_group("postgres")]
+pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.anyio, pytest.mark.xdist_group("lab")]
 
 EACH = 25 if FULL else 1
 """How many threads wait before they pay, and how many after it, of each agent."""

@@ -20,7 +20,7 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.running import Frozen
 from tests.tally import count
 
-pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.anyio]
+pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.anyio, pytest.mark.xdist_group("lab")]
 
 AWAY = 10.0
 """Seconds for which the store is away."""

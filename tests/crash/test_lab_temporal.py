@@ -5,22 +5,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.crash.lab.temporal_lab import SCENARIOS, STORES
 from tests.crash.processes import ROOT
 from tests.limits import PATIENCE
 from tests.sampling import sampled
 from tests.tally import count
 
-pytestmark = [pytest.mark.slow, pytest.mark.crash]
+pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.xdist_group("lab on temporal")]
+
+SCENARIOS = ("killed", "restarted", "without-store", "half-told")
+STORES = ("postgres", "http")
 
 
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("scenario", sampled(SCENARIOS, 1))
+@pytest.mark.parametrize(("scenario", "store"), sampled(product(SCENARIOS, STORES), 2))
 def test_workers_of_temporal_finish_all_and_repeat_nothing(scenario: str, store: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.crash.lab.temporal_lab", scenario, store, str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=6 * PATIENCE, check=False)

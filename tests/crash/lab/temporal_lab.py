@@ -26,8 +26,6 @@ from tests.servers.running import ServerProcess
 from tests.servers.temporal import temporal_on
 from tests.tally import count, taken
 
-__all__ = ["SCENARIOS", "STORES"]
-
 STORES: dict[str, Callable[[Path], AbstractContextManager[Site]]] = {"postgres": postgres, "http": http}
 AWAY = 10.0
 """Seconds for which a server is away."""
@@ -37,8 +35,8 @@ Scenario = Callable[[Lab, Site, ServerProcess], Awaitable[None]]
 
 
 async def killed(lab: Lab, site: Site, temporal: ServerProcess) -> None:
-    """Workers on machines of their own are killed every second."""
-    tell(await lab.run(killing(KILLS)), 35.0)
+    """Workers are killed every second: on machines of their own, or for a sample, which must not take long, on one."""
+    tell(await lab.run(killing(KILLS, apart=FULL)), 35.0)
 
 
 async def restarted(lab: Lab, site: Site, temporal: ServerProcess) -> None:
@@ -94,7 +92,7 @@ async def main(scenario: str, store: str, folder: Path) -> None:
         lab = Lab(
             site.url,
             folder,
-            apart=scenario == "killed",
+            apart=FULL and scenario == "killed",
             new_work=lambda store, threads: TemporalWork(store, threads, address),
         )
         lab.job = msgspec.structs.replace(lab.job, temporal=address)
