@@ -40,7 +40,7 @@ $(VENV)/.ready: pyproject.toml
 	$(if $(LOCKED),$(call install,--no-deps -e .))
 	@touch $@
 
-$(VENV)/.peers $(VENV)/.fuzz $(VENV)/.docs $(VENV)/.release $(VENV)/.audit: $(VENV)/.%: $(VENV)/.ready
+$(VENV)/.peers $(VENV)/.temporal $(VENV)/.fuzz $(VENV)/.docs $(VENV)/.release $(VENV)/.audit: $(VENV)/.%: $(VENV)/.ready
 	$(call install,--group $*)
 	@touch $@
 
@@ -81,10 +81,10 @@ docs: $(VENV)/.ready ## Run every example in the guides
 
 ##@ Longer proofs
 
-test-all: $(VENV)/.ready $(VENV)/.clis $(VENV)/.oci ## Run the rest: slow tests, and all samples drawn anew
+test-all: $(VENV)/.ready $(VENV)/.clis $(VENV)/.oci $(VENV)/.temporal ## Run the rest: slow tests, and all samples drawn anew
 	CLEW_SEED=$${CLEW_SEED:-random} $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "slow or crash or hypothesis"
 
-crash: $(VENV)/.ready $(VENV)/.clis ## Run the long matrices whole: every kill, every torn byte
+crash: $(VENV)/.ready $(VENV)/.clis $(VENV)/.temporal ## Run the long matrices whole: every kill, every torn byte
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash
 
 attack: $(VENV)/.ready ## Attack all ways: floods and malformed requests; forged logs, archives, sessions, databases, pages
@@ -95,7 +95,7 @@ fuzz: $(FUZZ) ## Give eleven million inputs to everything that reads bytes from 
 $(FUZZ): fuzz-%: $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz $* $(if $(filter $@,$(FUZZ_SLOW)),$(FUZZ_RUNS),$(FUZZ_QUICK))
 
-bench: $(VENV)/.peers ## Measure: one table of ratios against the floors and the peers
+bench: $(VENV)/.peers $(VENV)/.temporal ## Measure: one table of ratios against the floors and the peers
 	$(BIN)/python -m bench
 
 ##@ Documentation and releases

@@ -29,6 +29,7 @@ from bench.redis import redis
 from bench.results import Result
 from bench.scale import FULL, QUICK, Scale
 from bench.sizes import sizes
+from bench.temporal import temporal
 
 MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "append": appending,
@@ -46,6 +47,7 @@ MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "http": http,
     "fleet": fleet,
     "providers": providers,
+    "temporal": temporal,
     "peers": beside_peers,
 }
 
