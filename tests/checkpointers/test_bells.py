@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -164,7 +164,7 @@ class Broken(MemoryCheckpointer, Bell):
     async def ring(self) -> None:
         raise OSError("no rope")
 
-    async def hear(self) -> AsyncGenerator[None]:
+    async def hear(self) -> AsyncIterator[None]:
         raise OSError("no clapper")
         yield
 

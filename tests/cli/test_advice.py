@@ -35,6 +35,7 @@ from clew.providers.base import Place
 from clew.providers.registry import find_provider
 from clew.server.inspector.templates import thread_url
 from clew.testing import ScriptedModel, call
+from clew.workers import Retries, Worker, enqueue
 from tests.cli import command_line
 from tests.cli.command_line import Samples, path_with_clew
 from tests.cli.native_sessions import Machine as NativeMachine
@@ -458,6 +459,20 @@ def a_thread_that_another_process_holds_is_followed_or_taken(bench: Bench, patch
     assert bench.do("resume", "t", "--max-turns", "9", *bench.at).stdout == "Rested.\n"
     followed = bench.follow(tail)
     assert (followed.returncode, "Rested." in followed.stdout) == (0, True)
+
+
+@follows("enqueue_again")
+def a_thread_that_workers_set_aside_is_queued_again(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with open_checkpointer(bench.url) as store:
+            await enqueue(store, "t", "Rest.", agent="clerk")
+            agent = Agent(ScriptedModel([RuntimeError("no")]), name="clerk")
+            await Worker(agent, store=store, retries=Retries(most=1)).run(until_empty=True)
+
+    asyncio.run(work())
+    command = bench.told("enqueue_again", bench.do("why", "t", *bench.at).stdout)
+    assert bench.follow(command).returncode == 0
+    assert bench.state("t").status == "queued"
 
 
 @follows("take_over")

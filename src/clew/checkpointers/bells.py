@@ -11,13 +11,17 @@ import asyncio
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from typing import TYPE_CHECKING, cast
 
 from blake3 import blake3
 
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.wrapper import WrappedCheckpointer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
 
 __all__ = ["Bell", "bell_name", "bell_of", "listen", "ring_soon"]
 
@@ -38,7 +42,7 @@ class Bell(ABC):
         """Tell all who listen now. May raise any error, or tell nobody."""
 
     @abstractmethod
-    def hear(self) -> AsyncGenerator[None]:
+    def hear(self) -> AsyncIterator[None]:
         """Yield once when the connection stands, because something may have been missed before, and then after each
         ring. Raises any error when the connection breaks. Ends by itself if the bell cannot be heard from here."""
 
@@ -56,7 +60,7 @@ class _OwnBell(Bell):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(event.set)
 
-    async def hear(self) -> AsyncGenerator[None]:
+    async def hear(self) -> AsyncIterator[None]:
         me = asyncio.get_running_loop(), asyncio.Event()
         with _lock:
             _listening.setdefault(self._place, set()).add(me)
@@ -115,7 +119,7 @@ async def listen(store: Checkpointer, heard: Callable[[], None]) -> None:
     pause, bell = _FIRST, bell_of(store)
     while True:
         try:
-            async with aclosing(bell.hear()) as rings:
+            async with aclosing(cast("AsyncGenerator[None, None]", bell.hear())) as rings:
                 async for _ in rings:
                     pause = _FIRST
                     heard()

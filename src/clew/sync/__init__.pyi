@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import EllipsisType, TracebackType
@@ -653,7 +653,7 @@ class PostgresCheckpointer(Checkpointer):
         of libpq (PostgreSQL's client library) may be added to the URL. `namespace` selects a separate part of the
         store."""
 
-    def hear(self) -> AsyncGenerator[None]:
+    def hear(self) -> Iterator[None]:
         """Yield once when the connection stands, because something may have been missed before, and then after each
         ring. Raises any error when the connection breaks. Ends by itself if the bell cannot be heard from here."""
 
@@ -704,7 +704,7 @@ class RedisCheckpointer(Checkpointer):
         `?cluster=true` for a cluster. All keys start with `prefix`, and a thread without appends is deleted after `ttl`
         seconds. `namespace` selects a separate part of the store."""
 
-    def hear(self) -> AsyncGenerator[None]:
+    def hear(self) -> Iterator[None]:
         """Yield once when the connection stands, because something may have been missed before, and then after each
         ring. Raises any error when the connection breaks. Ends by itself if the bell cannot be heard from here."""
 

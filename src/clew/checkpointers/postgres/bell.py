@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator
 
 import psycopg
 from psycopg import sql
@@ -15,7 +15,7 @@ __all__ = ["hear"]
 log = logging.getLogger("clew.checkpointers.postgres")
 
 
-async def hear(address: Address, channel: str) -> AsyncGenerator[None]:
+async def hear(address: Address, channel: str) -> AsyncIterator[None]:
     """Yield once when the server was told to notify this process, and then whenever it does. Raises `psycopg.Error` when
     the connection breaks.
 

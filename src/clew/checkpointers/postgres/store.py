@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -245,7 +245,7 @@ class PostgresCheckpointer(Checkpointer, Bell):
     async def ring(self) -> None:
         await self._use().read(Statement(f"SELECT pg_notify('{self._channel}', '')".encode(), ()))
 
-    def hear(self) -> AsyncGenerator[None]:
+    def hear(self) -> AsyncIterator[None]:
         from clew.checkpointers.postgres.bell import hear  # with the driver, which an extra brings
 
         return hear(self._address, self._channel)

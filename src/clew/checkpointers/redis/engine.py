@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -195,16 +195,15 @@ class Engine:
             await self.commands([("PUBLISH", channel, "")])
             return
 
-        async def work(client: Any) -> None:
-            await client.execute_command("PUBLISH", channel, "", target_nodes=client.get_random_node())
+        await self._attempt(
+            lambda client: client.execute_command("PUBLISH", channel, "", target_nodes=client.get_random_node())
+        )
 
-        await self._attempt(work)
-
-    async def hear(self, channel: str) -> AsyncGenerator[None]:
+    async def hear(self, channel: str) -> AsyncIterator[None]:
         """Yield once when the server was told that this process listens to a channel, and then after each message in it.
-        Raises an error of the driver when the connection breaks. Listens on a connection of its own, in a cluster to
-        the server that the URL names."""
-        async with self._driver.Redis(**self._address_of_server()) as client, client.pubsub() as heard:
+        Raises an error of the driver when the connection, which is its own, breaks. In a cluster, listens to the server
+        that the URL names."""
+        async with self._driver.Redis(**self._server()) as client, client.pubsub() as heard:
             await heard.subscribe(channel)
             while True:
                 if await heard.get_message(timeout=None) is not None:
@@ -342,12 +341,12 @@ class Engine:
         await self._give_notice(client)
 
     def _make(self) -> Redis | RedisCluster:
-        given = self._address_of_server()
+        given = self._server()
         if self._options.cluster:
             return self._driver.RedisCluster(**given, max_connections=2 * CONNECTIONS)
         return self._driver.Redis(**given, db=self._address.db)
 
-    def _address_of_server(self) -> dict[str, Any]:
+    def _server(self) -> dict[str, Any]:
         """Return how to connect to the server that the URL names, as arguments for the driver's clients."""
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff

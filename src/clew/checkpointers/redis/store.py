@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from zlib import crc32
@@ -300,7 +300,7 @@ class RedisCheckpointer(Checkpointer, Bell):
         with self._engine.use():
             await self._engine.publish(self._channel)
 
-    def hear(self) -> AsyncGenerator[None]:
+    def hear(self) -> AsyncIterator[None]:
         return self._engine.hear(self._channel)
 
     async def close(self) -> None:
