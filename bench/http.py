@@ -27,7 +27,7 @@ from bench.results import Result, at_most, spread
 from bench.scale import Scale, progress, scratch
 from bench.show import micros
 from clew.checkpointers import Head, SQLiteCheckpointer
-from clew.checkpointers.http.client import Address, Answer, Pool
+from clew.checkpointers.http.connections import Address, Answer, Pool
 from clew.checkpointers.http.protocol import MSGPACK, Append
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.checkpointers.patience import Patience

@@ -21,6 +21,7 @@ LAYERS = [
     {"models", "tools"},
     {"agent"},
     {"providers"},
+    {"workers"},
     {"testing"},
     {"sync"},
     {"compat", "integrations"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -28,6 +28,7 @@ from clew.errors import (
     ProviderLimited,
     ProviderMissing,
     ProviderOutdated,
+    Retry,
     SessionNotFound,
     ThreadBusy,
     ThreadNotFound,
@@ -92,7 +93,7 @@ def test_notes_survive_pickling() -> None:
 
 
 def test_every_error_is_shown_here_and_in_the_drawing_of_the_tree() -> None:
-    named = set(errors.__all__)
+    named = {*errors.__all__} - {"Retry"}
     assert {type(error).__name__ for error, _ in EXAMPLES} == named
     assert errors.__doc__ is not None
     drawn = {line.split("──")[1].split()[0] for line in errors.__doc__.splitlines() if "──" in line}
@@ -100,7 +101,7 @@ def test_every_error_is_shown_here_and_in_the_drawing_of_the_tree() -> None:
 
 
 def test_all_errors_are_clew_errors() -> None:
-    for name in errors.__all__:
+    for name in {*errors.__all__} - {"Retry"}:
         assert issubclass(getattr(errors, name), ClewError)
 
 
@@ -122,3 +123,30 @@ def test_absent_unreachable_and_corrupt_are_apart() -> None:
     kinds = [ThreadNotFound, SessionNotFound, MissingBlob, Unavailable, Corrupt]
     for one in kinds:
         assert not any(issubclass(one, other) for other in kinds if other is not one)
+
+
+@pytest.mark.parametrize(
+    ("error", "retry"),
+    [
+        (Conflict("t", "its log ends at frame 3"), Retry("now")),
+        (ThreadBusy("t", "process 1", 12.0), Retry("later", 12.0)),
+        (ThreadBusy("t", "process 1", 0.0), Retry("later", 1.0)),
+        (LeaseLost("t", "process 1"), Retry("later", 30.0)),
+        (Unavailable("no answer"), Retry("later", 1.0)),
+        (ModelUnavailable("m", "a timeout", attempts=3), Retry("later", 10.0)),
+        (ProviderLimited("codex", "429"), Retry("later", 60.0)),
+        (ProviderLimited("codex", "429", until=datetime(2020, 1, 1, tzinfo=UTC)), Retry("later", 1.0)),
+        (ModelRefused("m", "a bad key"), Retry("never")),
+        (InvalidInput("no"), Retry("never")),
+        (Corrupt("no"), Retry("never")),
+        (UsageError("no"), Retry("never")),
+    ],
+)
+def test_an_error_says_whether_the_call_may_succeed_later(error: ClewError, retry: Retry) -> None:
+    assert error.retry == retry
+    assert pickle.loads(pickle.dumps(error)).retry == retry
+
+
+def test_a_limit_says_when_to_try_again() -> None:
+    until = datetime.now(UTC) + timedelta(hours=1)
+    assert 3000 < ProviderLimited("codex", "429", until=until).retry.seconds <= 3600

@@ -51,6 +51,7 @@ __all__ = [
     "make_private",
     "new_token",
     "open_session",
+    "post_in_program",
     "quoted",
     "remove",
     "repair",
@@ -58,6 +59,7 @@ __all__ = [
     "resume",
     "resume_in_program",
     "run_again",
+    "send",
     "show",
     "start",
     "tail",
@@ -185,6 +187,19 @@ def resume_in_program(
     given += [] if answer is None else [f"answer={answer!r}"]
     given += [] if max_turns is None else [f"max_turns={max_turns}"]
     return f"agent.resume({', '.join(given)})"
+
+
+@_kind
+def send(thread_id: str, prompt: str, *, store: str = "") -> str:
+    """Return the shell command that posts a prompt to a thread, also while another process works on it. `store` is the
+    URL of the thread's store; empty means the default store."""
+    return _clew("send", thread_id, prompt, store=store)
+
+
+@_kind
+def post_in_program(thread_id: str) -> str:
+    """Return the Python call that posts a prompt to a thread, also while another process works on it."""
+    return f"Thread.post(checkpointer, {thread_id!r}, {PROMPT!r})"
 
 
 @_kind
@@ -387,6 +402,7 @@ def for_shell(text: str, thread_id: str = "", *, store: str = "") -> str:
         list_in_program(): list_threads(store=store),
         discover(): list_sessions(),
         take_over(): unlock(thread_id, store=store),
+        post_in_program(thread_id): send(thread_id, PROMPT, store=store),
         KEY_IN_PROGRAM: KEY_IN_SHELL,
     }
     for python, shell in pairs.items():

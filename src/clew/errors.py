@@ -33,8 +33,8 @@ happened, to which thread, and what to do. It never contains a prompt, a key or 
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
 
 from clew import advice
 
@@ -57,6 +57,7 @@ __all__ = [
     "ProviderLimited",
     "ProviderMissing",
     "ProviderOutdated",
+    "Retry",
     "SessionNotFound",
     "ThreadBusy",
     "ThreadNotFound",
@@ -66,8 +67,22 @@ __all__ = [
 ]
 
 
+class Retry(NamedTuple):
+    """Whether the call that raised an error may succeed if it is made again: `now`, `later`, after so many `seconds`, or
+    `never`, unless something is changed first."""
+
+    when: Literal["now", "later", "never"]
+    seconds: float = 0.0
+
+
 class ClewError(Exception):
     """Base class of all errors that Clew raises."""
+
+    @property
+    def retry(self) -> Retry:
+        """Whether the same call may succeed if it is made again, and after how long. A program that runs agents for
+        others, such as a pool of workers, decides by it, and need not know each kind of error."""
+        return Retry("never")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make every error picklable, whatever arguments its constructor takes, so that it can be sent to another
@@ -114,6 +129,10 @@ class Conflict(ClewError):
         self.thread_id = thread_id
         super().__init__(f"thread {thread_id!r}: {reason}. Read its head again and append from there.")
 
+    @property
+    def retry(self) -> Retry:
+        return Retry("now")
+
 
 class ThreadBusy(ClewError):
     """Another live process holds the lease of this thread.
@@ -127,8 +146,13 @@ class ThreadBusy(ClewError):
         self.expires_in = expires_in
         super().__init__(
             f"thread {thread_id!r} is being run by {holder}; its lease ends in {expires_in:.0f} s. "
+            f"To tell it something: {advice.post_in_program(thread_id)}. "
             f"Wait, stop that process, or take over: {advice.take_over()}"
         )
+
+    @property
+    def retry(self) -> Retry:
+        return Retry("later", max(1.0, self.expires_in))
 
 
 class LeaseLost(ClewError):
@@ -149,6 +173,10 @@ class LeaseLost(ClewError):
             f"thread {self.thread_id!r} was taken over by {holder}. Nothing more is written from here; "
             "open the thread again to continue from what is on record.",
         )
+
+    @property
+    def retry(self) -> Retry:
+        return Retry("later", 30.0)  # the process that has the thread now works on it; its lease lasts that long
 
 
 class ThreadNotFound(ClewError, LookupError):
@@ -181,6 +209,10 @@ class MissingBlob(ClewError):
 class Unavailable(ClewError):
     """The store could not be reached or could not write, or this process got no memory or no OS thread for the call. It is
     safe to make the same call again."""
+
+    @property
+    def retry(self) -> Retry:
+        return Retry("later", 1.0)
 
 
 class Corrupt(ClewError):
@@ -274,6 +306,10 @@ class ModelUnavailable(ModelError):
         why = f"no answer in {times}, the last time because of {reason}"
         super().__init__(model, why, "Try again later.", status=status, is_free=is_free)
 
+    @property
+    def retry(self) -> Retry:
+        return Retry("later", 10.0)
+
 
 class ModelRefused(ModelError):
     """The vendor refused the request: because of a bad key, an unknown model, or something else in the request that the
@@ -349,6 +385,13 @@ class ProviderLimited(ProviderError):
         super().__init__(
             provider, f"its limit is reached ({reason})", f"Try again {when}, or move the session to another provider."
         )
+
+    @property
+    def retry(self) -> Retry:
+        if self.until is None:
+            return Retry("later", 60.0)
+        until = self.until if self.until.tzinfo is not None else self.until.astimezone()
+        return Retry("later", max(1.0, (until - datetime.now(UTC)).total_seconds()))
 
 
 class SessionNotFound(ProviderError, LookupError):

@@ -19,16 +19,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from blake3 import blake3
 
 from clew._runtime import files
 from clew.checkpointers import FileCheckpointer, HeadQuery, open_checkpointer
 from clew.checkpointers.files import heads as _file_heads
 from clew.checkpointers.files import log as _file_log
 from clew.checkpointers.files.envelope import HEADER, TRAILER
+from clew.checkpointers.files.root import Root
 from clew.checkpointers.heads import thread_key
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
-from clew.testing.contract.builders import a_head, append, digest_of, every_call, heads, listed, put, state
+from clew.testing.contract.builders import a_head, append, digest_of, every_call, heads, listed, minute, put, state
 from tests.checkpointers.damage import sound_and_damaged
 from tests.checkpointers.scripts import race, run_script, start_script
 
@@ -542,8 +545,8 @@ async def test_an_empty_folder_becomes_a_store(path: Path, there: list[str]) -> 
 
 async def test_a_store_of_a_newer_clew_is_refused_untouched(path: Path) -> None:
     path.mkdir()
-    (path / "clew-store").write_text("clew-store 2\n")
-    await assert_refused(path, NewerFormat, "version 2; this Clew reads up to 1")
+    (path / "clew-store").write_text("clew-store 3\n")
+    await assert_refused(path, NewerFormat, "version 3; this Clew reads up to 2")
     assert [entry.name for entry in path.iterdir()] == ["clew-store"]
 
 
@@ -772,6 +775,134 @@ def eager_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that trusts what it saw a moment ago and keeps it at once, as it would after a while."""
     monkeypatch.setattr(_file_heads, "_SETTLED", -(10**9))
     monkeypatch.setattr(_file_heads, "_WORTH_KEEPING", 1)
+
+
+# The queue
+
+
+def markers(path: Path) -> list[str]:
+    return sorted(os.listdir(space(path) / "due"))
+
+
+async def test_the_queue_is_listed_without_a_look_at_other_threads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FileCheckpointer(path) as store:
+        for number in range(50):
+            await append(store, f"done {number}", b"frame", status="done")
+        for number in range(3):
+            await append(store, f"queued {number}", b"frame", due=minute(number))
+    opened: list[str] = []
+    real = os.open
+
+    def counting(name: Any, *given: Any, **options: Any) -> int:
+        opened.append(Path(name).name)
+        return real(name, *given, **options)
+
+    def scan(root: Root, folder: Path) -> Iterator[Any]:
+        raise AssertionError(f"{folder} is listed")
+
+    async with FileCheckpointer(path) as store:
+        await store.head("done 0")
+        monkeypatch.setattr(os, "open", counting)
+        monkeypatch.setattr(Root, "fanned", scan)
+        assert await listed(store, order="due", limit=50) == ["queued 0", "queued 1", "queued 2"]
+        assert len(opened) == 3
+
+
+async def test_a_marker_that_a_crash_left_behind_is_removed_by_a_listing(path: Path) -> None:
+    async with FileCheckpointer(path) as store:
+        await append(store, "queued", b"frame", due=minute(0))
+        await append(store, "done", b"frame", status="done")
+        await append(store, "deleted", b"frame", due=minute(0))
+        await store.delete("deleted")
+        assert markers(path) == [thread_key("queued")]
+        for thread_id in ("done", "deleted", "never made"):
+            (space(path) / "due" / thread_key(thread_id)).touch()
+        assert await listed(store, order="due") == ["queued"]
+        assert markers(path) == [thread_key("queued")]
+        assert await listed(store) == await listed(FileCheckpointer(path))
+        await append(store, "never made", b"frame", due=minute(1))
+        assert await listed(store, order="due") == ["queued", "never made"]
+
+
+async def test_a_marker_of_a_thread_that_another_process_has_locked_is_not_removed(path: Path) -> None:
+    """The holder of the lock may be about to put the thread into the queue, after it has made the marker."""
+    async with FileCheckpointer(path) as store:
+        await append(store, "thread", b"frame", status="done")
+        await append(store, "queued", b"frame", due=minute(0))
+        assert await listed(store, order="due") == ["queued"]
+        marker = space(path) / "due" / thread_key("thread")
+        marker.touch()
+        assert await store.head("thread") is not None
+        heads_of = store._heads._read
+
+        def lock_then_forget(key: str, before: Any) -> Any:
+            found = heads_of(key, before)
+            if key == thread_key("thread"):
+                held.append(os.open(thread_file(path), os.O_RDWR))
+                assert files.try_lock(held[-1], shared=False)
+            return found
+
+        held: list[int] = []
+        store._heads._read = lock_then_forget  # type: ignore[method-assign]
+        assert await listed(store, order="due") == ["queued"]
+        assert marker.exists()
+        for fd in held:
+            os.close(fd)
+        store._heads._read = heads_of  # type: ignore[method-assign]
+        assert await listed(store, order="due") == ["queued"]
+        assert not marker.exists()
+
+
+async def test_a_queued_thread_whose_marker_was_lost_gets_one_with_its_next_append(path: Path) -> None:
+    async with FileCheckpointer(path) as store:
+        await append(store, "thread", b"frame", due=minute(0))
+        (space(path) / "due" / thread_key("thread")).unlink()
+        await append(store, "thread", b"frame", at=1, due=minute(1))
+        assert await listed(store, order="due") == ["thread"]
+
+
+async def test_a_thread_is_marked_before_the_append_that_queues_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    real = _file_log.Log.add
+
+    def looking(log: _file_log.Log, *given: Any) -> None:
+        seen.append((space(path) / "due" / Path(log.path).name).exists())
+        real(log, *given)
+
+    monkeypatch.setattr(_file_log.Log, "add", looking)
+    async with FileCheckpointer(path) as store:
+        await append(store, "thread", b"frame", due=minute(0))
+        await append(store, "thread", b"ended", at=1)
+    assert seen == [True, True]
+    assert markers(path) == []
+
+
+async def test_a_store_is_refused_by_an_older_clew_from_its_first_queued_thread_on(path: Path) -> None:
+    async with FileCheckpointer(path) as store, FileCheckpointer(path) as other:
+        await append(store, "thread", b"frame")
+        assert (path / "clew-store").read_text() == "clew-store 1\n"
+        await append(store, "thread", b"frame", at=1, due=minute(0))
+        assert (path / "clew-store").read_text() == "clew-store 2\n"
+        await append(other, "other", b"frame", due=minute(1))
+    async with FileCheckpointer(path) as store:
+        assert await listed(store, order="due") == ["thread", "other"]
+
+
+async def test_a_cache_that_an_older_clew_has_written_is_not_believed(path: Path) -> None:
+    """It holds heads without their place in the queue."""
+    async with FileCheckpointer(path) as store:
+        await append(store, "thread", b"frame", due=minute(0))
+        [head] = await heads(store)
+        cache = space(path) / "heads.cache"
+        stamp = _file_heads._stamp(os.stat(thread_file(path)))
+        bare = msgspec.structs.replace(head, due=None, queue=None)
+        data = _file_heads._encode({thread_key("thread"): _file_heads._Known(stamp, bare)})
+        cache.write_bytes(b"clew heads 1\n" + blake3(data).digest(16) + data)
+    async with FileCheckpointer(path) as store:
+        assert await heads(store) == [head] == await heads(store, HeadQuery(order="due"))
+
+
+# Listings
 
 
 @pytest.mark.usefixtures("eager_cache")

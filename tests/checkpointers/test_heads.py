@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.checkpointers import Head, HeadQuery, Owner
-from clew.checkpointers.heads import micros, thread_key
+from clew.checkpointers.checks import check_query
+from clew.checkpointers.heads import micros, select, thread_key
 from clew.errors import InvalidInput
 from clew.testing.contract.builders import a_head, minute
 
@@ -88,6 +89,23 @@ def test_a_head_matches_when_every_condition_holds() -> None:
         HeadQuery(updated_before=minute(0)),
     ]:
         assert not query.matches(head), query
+
+
+def test_the_order_of_the_queue_has_only_threads_that_are_due_earliest_first() -> None:
+    query = HeadQuery(order="due")
+    early, late = (a_head(name, due=minute(number), updated_at=minute(-number)) for number, name in enumerate("ab"))
+    assert query.matches(early)
+    assert not query.matches(a_head("c"))
+    assert query.position(early) > query.position(late)
+    start = query.after(early).start()
+    assert start == (-micros(minute(0)), thread_key("a"))
+    assert select([late, a_head("c"), early], query) == [early, late]
+    assert select([late, early], query.after(early)) == [late]
+
+
+def test_an_unknown_order_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidInput, match="'title' is not an order"):
+        check_query(HeadQuery(order="title"))  # type: ignore[arg-type]
 
 
 @given(moments, moments)

@@ -20,7 +20,7 @@ from clew.checkpointers.http.protocol import END, MSGPACK, RECORDS, Broken, Reco
 from clew.checkpointers.http.protocol import Failure as WireFailure
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable, UsageError
-from clew.testing.contract.builders import a_head, append, digest_of, every_call, put
+from clew.testing.contract.builders import a_head, append, digest_of, every_call, listed, put
 from tests.certificate import make_certificate
 from tests.server.serving import a_token, serving
 
@@ -167,6 +167,17 @@ async def test_a_token_that_is_not_enough_is_an_error_that_says_so(status: int, 
             with pytest.raises(UsageError, match="words of the server") as caught:
                 pytest.fail(f"{name} returned {await call()!r}")
             assert SECRET not in str(caught.value)
+
+
+async def test_a_service_that_knows_no_queue_is_told_as_that() -> None:
+    async with talking_to(Fake(failing(400, "invalid"))) as store:
+        with pytest.raises(
+            InvalidInput, match=r"runs an older Clew. Update Clew there. It said: .*words of the server"
+        ):
+            await listed(store, order="due")
+        with pytest.raises(InvalidInput, match="words of the server") as caught:
+            await listed(store, order="created")
+        assert "older Clew" not in str(caught.value)
 
 
 async def test_a_missing_token_is_named() -> None:

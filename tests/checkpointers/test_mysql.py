@@ -15,6 +15,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
+from asyncmy import connect
 from asyncmy.structs import iB
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -239,6 +240,87 @@ async def test_a_page_far_down_a_listing_reads_few_rows(
     page = await heads(store, HeadQuery(order=order, limit=10).after(above[-1]))
     assert [head.thread_id for head in page] == [f"{n}" for n in range(99, 89, -1)]
     assert await _status(server, "Handler_read_%") - before < 100
+
+
+async def test_the_queue_is_listed_without_a_look_at_other_threads(
+    server: MariaDBServer, store: MySQLCheckpointer
+) -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    await asyncio.gather(*(append(store, f"{n}", b"frame", status="done", updated_at=moment) for n in range(500)))
+    for number in range(3):
+        await append(store, f"queued {number}", b"frame", due=moment + timedelta(minutes=number))
+    for query in (
+        HeadQuery(order="due", limit=50),
+        HeadQuery(order="due"),
+        HeadQuery(order="due", prefix="q", status=("running", "queued"), updated_after=moment, limit=50),
+    ):
+        before = await _status(server, "Handler_read_%")
+        assert [head.thread_id for head in await heads(store, query)] == ["queued 0", "queued 1", "queued 2"]
+        assert await _status(server, "Handler_read_%") - before < 20
+
+
+async def _age(server: MariaDBServer, prefix: str) -> None:
+    """Bring the tables of a store back to the version before the queue."""
+    await server.execute(f"ALTER TABLE {prefix}heads DROP KEY by_due, DROP COLUMN due")
+    await server.execute(f"UPDATE {prefix}meta SET version = 1")
+
+
+async def test_a_store_of_before_the_queue_gets_one_while_older_processes_write_to_it(server: MariaDBServer) -> None:
+    prefix = server.new_prefix()
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    async with MySQLCheckpointer(server.url(), prefix=prefix) as store:
+        for number in range(200):
+            await append(store, f"{number}", b"frame", status="done")
+    await _age(server, prefix)
+    writing = True
+
+    async def write() -> None:
+        while writing:  # what a process of before sends, as far as it matters here
+            await server.execute(f"UPDATE {prefix}heads SET updated = updated + 1, head = head")
+
+    older = asyncio.create_task(write())
+    stores = [MySQLCheckpointer(server.url(), prefix=prefix, connections=number) for number in (1, 2, 3)]
+    try:
+        await asyncio.gather(*(append(store, f"new {n}", b"frame", due=moment) for n, store in enumerate(stores)))
+    finally:
+        writing = False
+        await older
+    await append(stores[0], "7", b"more", at=1, due=moment - timedelta(minutes=1))
+    found = [head.thread_id for head in await heads(stores[1], HeadQuery(order="due"))]
+    assert found[0] == "7"
+    assert sorted(found) == ["7", "new 0", "new 1", "new 2"]
+    assert await server.execute(f"SELECT version FROM {prefix}meta") == [(2,)]
+    for store in stores:
+        await store.close()
+
+
+async def test_an_upgrade_that_has_to_wait_for_another_program_says_so(server: MariaDBServer) -> None:
+    prefix = server.new_prefix()
+    async with MySQLCheckpointer(server.url(), prefix=prefix) as store:
+        await append(store, "thread", b"frame")
+    await _age(server, prefix)
+    backup = await connect(user="root", unix_socket=str(server.socket), database="clew", autocommit=True)
+    async with backup.cursor() as cursor, MySQLCheckpointer(server.url(), prefix=prefix, timeout=30) as store:
+        await cursor.execute(f"LOCK TABLES {prefix}heads READ")
+        with pytest.raises(Unavailable, match="such as that of a backup"):
+            await store.head("thread")
+        await cursor.execute("UNLOCK TABLES")
+        assert await store.head("thread") is not None
+    backup.close()
+
+
+async def test_an_older_process_that_writes_a_queued_thread_takes_it_out_of_the_queue(server: MariaDBServer) -> None:
+    prefix = server.new_prefix()
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    async with MySQLCheckpointer(server.url(), prefix=prefix) as store:
+        for thread_id in ("queued", "written"):
+            await append(store, thread_id, b"frame", due=moment)
+        await append(store, "done", b"frame", status="done")
+        await server.execute(
+            f"UPDATE {prefix}heads a JOIN {prefix}heads b ON b.thread_id = 'done' SET a.head = b.head "
+            "WHERE a.thread_id = 'written'"
+        )
+        assert [head.thread_id for head in await heads(store, HeadQuery(order="due"))] == ["queued"]
 
 
 def _count_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:

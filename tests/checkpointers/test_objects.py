@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.checkpointers import open_checkpointer
+from clew.checkpointers.heads import thread_key
 from clew.checkpointers.objects.base import BucketCheckpointer
 from clew.checkpointers.objects.bucket import Refused, _ahead
 from clew.checkpointers.objects.clouds import open_obstore
@@ -31,7 +32,7 @@ from clew.checkpointers.objects.threads import TAIL
 from clew.checkpointers.packed.clock import Clock
 from clew.checkpointers.packed.packs import LARGEST, merged_with
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
-from clew.testing.contract.builders import all_blobs, append, digest_of, heads, listed, put, state
+from clew.testing.contract.builders import all_blobs, append, digest_of, heads, listed, minute, put, state
 from tests.limits import PATIENCE
 from tests.servers.buckets import WatchedBucket
 from tests.servers.proxy import Proxy
@@ -500,6 +501,99 @@ async def test_a_blob_whose_removal_was_cut_short_is_absent_can_be_put_again_and
     await _set_ahead(other, 120_000_000)
     await other.delete_blobs([], untouched_for=timedelta(0))
     assert await bucket.keys("blobs/") == [key for key in keys if key.endswith(first)]
+
+
+# The queue
+
+
+async def test_the_queue_is_listed_without_a_look_at_other_threads() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    for number in range(100):
+        await append(store, f"done {number}", b"frame", status="done")
+    for number in range(3):
+        await append(store, f"queued {number}", b"frame", due=minute(number))
+    reader = bucket.store()
+    await reader.head("done 0")
+    bucket.forget()
+    assert await listed(reader, order="due", limit=50) == ["queued 0", "queued 1", "queued 2"]
+    assert bucket.asked == {"list": 1, "get": 3}
+
+
+async def test_only_an_append_that_enters_or_leaves_the_queue_makes_requests_for_it() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    await append(store, "thread", b"frame")
+    asked: list[dict[str, int]] = []
+    for at, due in enumerate([minute(1), minute(2), minute(3), None, None], start=1):
+        bucket.forget()
+        await append(store, "thread", b"frame", at=at, due=due)
+        asked.append(dict(bucket.asked))
+    assert asked == [{"put": 2}, {"put": 1}, {"put": 1}, {"put": 1, "delete": 1}, {"put": 1}]
+    assert await bucket.keys("due/") == []
+
+
+async def test_a_thread_is_marked_before_the_put_that_queues_it() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    await append(store, "thread", b"frame")
+    put_before: list[list[str]] = []
+
+    async def look(key: str) -> None:
+        put_before.append(await bucket.keys("due/"))
+        bucket.before_put = look
+
+    bucket.before_put = look
+    await append(store, "thread", b"frame", at=1, due=minute(0))
+    assert [len(there) for there in put_before] == [0, 1]
+
+
+async def test_a_deletion_and_a_lost_race_leave_no_marker() -> None:
+    bucket = WatchedBucket()
+    store, other = bucket.store(), bucket.store()
+    await append(store, "thread", b"frame")
+    assert await other.read("thread") == [b"frame"]
+    await append(store, "thread", b"won", at=1, due=minute(0))
+    with pytest.raises(Conflict):
+        await append(other, "thread", b"lost", at=1, due=minute(0))
+    assert len(await bucket.keys("due/")) == 1
+    await store.delete("thread")
+    assert await bucket.keys("due/") == []
+    await append(other, "thread", b"anew", due=minute(0))
+    assert await listed(store, order="due") == ["thread"]
+
+
+async def test_a_marker_that_a_crash_left_behind_is_deleted_by_a_listing_after_a_day() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    await append(store, "done", b"frame", status="done")
+    await append(store, "queued", b"frame", due=minute(0))
+    [marker] = await bucket.keys("due/")
+    folder = marker.rpartition("/")[0].rpartition("/")[0]
+    left = [f"{folder}/{thread_key(name)}/{'0' * 32}" for name in ("done", "never made")]
+    for key in left:
+        await bucket.replace(key, b"")
+    assert await listed(store, order="due") == ["queued"]
+    assert sorted(await bucket.keys("due/")) == sorted([marker, *left])
+    other = bucket.store()
+    await _set_ahead(other, 2 * _DAY)
+    assert await listed(other, order="due") == ["queued"]
+    assert await bucket.keys("due/") == [marker]
+
+
+async def test_an_older_clew_refuses_the_object_of_a_queued_thread_and_no_other() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    [blob] = await put(store, b"blob")
+    await append(store, "thread", b"frame", refs=[blob])
+    versions = []
+    for at, due in enumerate([minute(0), minute(1), None], start=1):
+        await append(store, "thread", b"frame", at=at, due=due)
+        [key] = await bucket.keys("threads/")
+        versions.append((await bucket.read(key))[3])
+    assert versions == [2, 2, 1]
+    [key] = await bucket.keys("blobs/")
+    assert (await bucket.read(key))[3] == 1
 
 
 # Listing

@@ -242,6 +242,33 @@ async def test_an_index_of_a_newer_clew_is_refused(node: OpenSearchNode, open_st
         await append(open_store(prefix="newer"), "thread", b"frame")
 
 
+async def test_an_index_of_before_the_queue_gets_one(node: OpenSearchNode, open_store: Open) -> None:
+    prefix = f"before-the-queue-{next(_numbers)}"
+    await append(open_store(prefix=prefix), "thread", b"frame")
+    mappings = node.ask("GET", f"/{prefix}-threads")[f"{prefix}-threads"]["mappings"]
+    node.ask("DELETE", f"/{prefix}-threads")
+    del mappings["properties"]["due"]
+    mappings["_meta"]["clew_format"] = 1
+    node.ask("PUT", f"/{prefix}-threads", {"mappings": mappings})
+    stores = [open_store(prefix=prefix) for _ in range(3)]
+    await asyncio.gather(*(append(store, f"{n}", b"frame", due=minute(-n)) for n, store in enumerate(stores)))
+    await append(stores[0], "done", b"frame", status="done")
+    assert await listed(stores[0], order="due") == ["2", "1", "0"]
+    changed = node.ask("GET", f"/{prefix}-threads")[f"{prefix}-threads"]["mappings"]
+    assert changed["_meta"]["clew_format"] == FORMAT
+    assert changed["properties"]["due"] == {"type": "long"}
+
+
+async def test_the_queue_is_found_without_a_look_at_other_threads(node: OpenSearchNode, open_store: Open) -> None:
+    store = open_store()
+    await asyncio.gather(*(append(store, f"{n}", b"frame", status="done") for n in range(30)))
+    for number in range(3):
+        await append(store, f"queued {number}", b"frame", due=minute(number))
+    assert await listed(store, order="due", limit=50) == ["queued 0", "queued 1", "queued 2"]
+    body = {**store._listing._body(HeadQuery(order="due"), 50), "track_total_hits": True}
+    assert node.ask("POST", "/tests-threads/_search", body)["hits"]["total"]["value"] == 3
+
+
 async def test_what_somebody_deleted_is_corrupt_and_never_absent(node: OpenSearchNode, open_store: Open) -> None:
     store = open_store(prefix="wiped")
     await append(store, "thread", b"frame")

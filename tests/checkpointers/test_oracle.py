@@ -23,7 +23,7 @@ from oracledb.errors import _Error
 from sqlglot import exp
 
 from clew.checkpointers import HeadQuery, open_checkpointer
-from clew.checkpointers.oracle.sql import Statements
+from clew.checkpointers.oracle.sql import VERSION, Statements
 from clew.checkpointers.oracle.store import OracleCheckpointer
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, MissingExtra, NewerFormat, Unavailable
 from clew.testing.contract.builders import EPOCH, a_head, append, digest_of, every_call, heads, minute, put
@@ -41,6 +41,7 @@ QUERIES = [
     HeadQuery(prefix="a", status=("done", "failed"), agent="x", parent="p", limit=3, order="created"),
     HeadQuery(updated_after=EPOCH, updated_before=EPOCH, title="t", tags={"a": "b"}, limit=3),
     HeadQuery(status=(), limit=0).after(a_head("thread")),
+    HeadQuery(order="due", prefix="a", limit=50).after(a_head("thread", due=EPOCH)),
 ]
 PLAIN = [SQL.version, SQL.read, SQL.head, SQL.refs, SQL.untouched, SQL.heads(3), SQL.blobs(3)]
 PLAIN += [SQL.listed_keys(b"space", query)[0] for query in QUERIES]
@@ -272,7 +273,7 @@ class Database:
         self.asked.append((statement, binds))
         if answers := self.script.get(statement):
             return (answers.pop(0) if len(answers) > 1 else answers[0])(binds)
-        return [(1,)] if statement == SQL.version else []
+        return [(VERSION,)] if statement == SQL.version else []
 
     def count(self, statement: str) -> int:
         return sum(asked == statement for asked, _ in self.asked)
@@ -415,13 +416,32 @@ async def test_what_the_server_refuses_is_unavailable_and_what_it_finds_damaged_
 
 
 async def test_the_tables_are_made_once_and_by_whoever_is_first(database: Database) -> None:
-    database.script[SQL.version] = [_fails("ORA-00942"), lambda binds: [(1,)]]
+    database.script[SQL.version] = [_fails("ORA-00942"), lambda binds: [(VERSION,)]]
     async with OracleCheckpointer(URL) as store:
         await asyncio.gather(store.head("a"), store.head("b"))
         await store.head("c")
     made = [statement for statement, _ in database.asked if "EXECUTE IMMEDIATE" in statement]
     assert [re.findall(r"'(.*)'", text, re.DOTALL)[0] for text in made] == list(SQL.definitions)
-    assert all("SQLCODE NOT IN (-1, -955, -1408)" in text for text in made)
+    assert all("SQLCODE NOT IN (-1, -955, -1408, -1430)" in text for text in made)
+
+
+async def test_a_store_of_before_the_queue_gets_one(database: Database) -> None:
+    database.script[SQL.version] = [lambda binds: [(1,)], lambda binds: [(VERSION,)]]
+    async with OracleCheckpointer(URL) as store:
+        await asyncio.gather(store.head("a"), store.head("b"))
+    made = [statement for statement, _ in database.asked if "EXECUTE IMMEDIATE" in statement]
+    assert [re.findall(r"'(.*)'", text, re.DOTALL)[0] for text in made] == list(SQL.upgrades)
+    assert "ADD (due NUMBER(19))" in SQL.upgrades[1]
+
+
+def test_the_queue_is_read_from_its_own_index_and_nothing_else_is() -> None:
+    for query in (HeadQuery(order="due", limit=50), HeadQuery(order="due", prefix="a", updated_after=EPOCH)):
+        sql, binds = SQL.listed_keys(b"space", query)
+        assert "INDEX_DESC(clew_heads clew_heads_due)" in sql
+        assert "due <= :b_never" in sql
+        assert binds["b_never"] == 2**62
+        assert "ORDER BY due DESC, thread_key DESC" in sql
+    assert "due" not in SQL.listed_keys(b"space", HeadQuery())[0]
 
 
 async def test_a_store_of_a_newer_clew_is_refused(database: Database) -> None:

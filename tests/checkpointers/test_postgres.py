@@ -10,18 +10,22 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
 from clew.checkpointers import HeadQuery, open_checkpointer
+from clew.checkpointers.heads import thread_digest
 from clew.checkpointers.postgres.engine import Engine
 from clew.checkpointers.postgres.statements import Statements
 from clew.checkpointers.postgres.store import PostgresCheckpointer
 from clew.checkpointers.postgres.wire import Connection
+from clew.checkpointers.sql.heads import with_sum
 from clew.errors import Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
-from clew.testing.contract.builders import append, digest_of, every_call, heads, listed, minute, put, state
+from clew.testing.contract.builders import a_head, append, digest_of, every_call, heads, listed, minute, put, state
 from clew.testing.contract.silence import available
 from tests.checkpointers.damage import sound_and_damaged
 from tests.limits import PATIENCE, processor_time
@@ -30,6 +34,9 @@ from tests.servers.proxy import Proxy
 from tests.servers.running import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("postgres")]
+
+VERSION_1 = Path(__file__).with_name("postgres_version_1.sql")
+"""What the version before the queue sent to make a store in the schema `clew`."""
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +173,7 @@ async def test_many_processes_make_one_store_at_once(server: PostgresServer, sch
     assert [(worker.communicate()[1], worker.returncode) for worker in workers] == [(b"", 0)] * 8
     async with PostgresCheckpointer(server.url(), schema=schema) as store:
         assert sorted(await listed(store)) == [f"thread {number}" for number in range(8)]
-    assert server.execute(f"SELECT version FROM {schema}.clew_meta") == [(1,)]
+    assert server.execute(f"SELECT version FROM {schema}.clew_meta") == [(2,)]
 
 
 async def test_a_role_that_may_make_nothing_uses_a_store_that_is_there(server: PostgresServer, schema: str) -> None:
@@ -193,6 +200,111 @@ async def test_a_store_of_a_newer_clew_is_refused(
     async with apart(server, schema, 2) as late:
         with pytest.raises(NewerFormat, match="99"):
             await late.head("thread")
+
+
+def old_store(server: PostgresServer, schema: str) -> None:
+    """Make a store as the version before the queue made it."""
+    made = VERSION_1.read_text().replace('"clew"', f'"{schema}"').replace("hashtext('clew')", f"hashtext('{schema}')")
+    server.execute(made)
+
+
+def old_append(schema: str, thread_id: str, at: int, **fields: Any) -> str:
+    """Return the statement with which a process of the version before the queue appends a frame."""
+    head = with_sum(msgspec.msgpack.encode(a_head(thread_id, at + 1, **fields)))
+    given: list[Any] = [
+        b"",
+        thread_digest(thread_id),
+        b"log-1",
+        at,
+        thread_id.encode(),
+        b"running",
+        b"",
+        None,
+        1,
+        1,
+        b"",
+        b"",
+        head,
+    ]
+    values = [str(one) if isinstance(one, int) else "NULL" if one is None else f"'\\x{one.hex()}'" for one in given]
+    return f"SELECT {schema}.clew_append_one({', '.join(values)}, '\\x{b'frame'.hex()}')"
+
+
+async def test_a_store_of_before_the_queue_gets_one_while_older_processes_write_to_it(
+    server: PostgresServer, schema: str
+) -> None:
+    old_store(server, schema)
+    writing, written = True, 0
+
+    def write() -> None:
+        nonlocal written
+        while writing:
+            assert server.execute(old_append(schema, "old", written)) == [(None,)]
+            written += 1
+
+    older = asyncio.create_task(asyncio.to_thread(write))
+    try:
+        while not written:
+            await asyncio.sleep(0.01)
+        stores = [apart(server, schema, number) for number in range(2, 6)]
+        await asyncio.gather(*(store.head("old") for store in stores))
+        before = written
+        while written < before + 5 and not older.done():
+            await asyncio.sleep(0.01)
+    finally:
+        writing = False
+        await older
+    for number, store in enumerate(stores):
+        await append(store, f"new {number}", b"frame", due=minute(-number))
+    assert await listed(stores[0], order="due") == ["new 3", "new 2", "new 1", "new 0"]
+    assert await stores[0].read("old") == [b"frame"] * written
+    assert server.execute(f"SELECT version FROM {schema}.clew_meta") == [(2,)]
+    for store in stores:
+        await store.close()
+
+
+async def test_an_older_process_that_writes_a_queued_thread_takes_it_out_of_the_queue(
+    server: PostgresServer, schema: str
+) -> None:
+    old_store(server, schema)
+    async with apart(server, schema, 2) as store:
+        for thread_id in ("queued", "written"):
+            await append(store, thread_id, b"frame", due=minute(1))
+        assert server.execute(old_append(schema, "written", 1)) == [(None,)]
+        assert await listed(store, order="due") == ["queued"]
+        assert server.execute(f"SELECT count(due) FROM {schema}.clew_heads") == [(1,)]
+
+
+async def test_an_upgraded_store_has_the_tables_and_functions_of_a_new_one(server: PostgresServer, schema: str) -> None:
+    old_store(server, f"{schema}_old")
+    for name in (schema, f"{schema}_old"):
+        async with PostgresCheckpointer(server.url(), schema=name) as store:
+            await store.head("thread")
+
+    def parts(name: str) -> set[Any]:
+        columns = (
+            f"SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = '{name}'"
+        )
+        indexes = f"SELECT tablename, replace(indexdef, '{name}.', '') FROM pg_indexes WHERE schemaname = '{name}'"
+        functions = (
+            "SELECT pg_get_function_identity_arguments(oid), prosrc "
+            f"FROM pg_proc WHERE pronamespace = '{name}'::regnamespace AND prosrc NOT LIKE '%NULL::bigint%'"
+        )
+        found = {row for query in (columns, indexes, functions) for row in server.execute(query)}
+        return {tuple(str(value).replace(f'"{name}"', "") for value in row) for row in found}
+
+    assert parts(schema) == parts(f"{schema}_old")
+
+
+async def test_an_upgrade_that_has_to_wait_for_another_program_says_so(server: PostgresServer, schema: str) -> None:
+    old_store(server, schema)
+    with psycopg.connect(server.url()) as backup, backup.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {schema}.clew_heads IN ACCESS SHARE MODE")
+        async with apart(server, schema, 2) as store:
+            with pytest.raises(Unavailable, match="locked, such as a backup"):
+                await store.head("thread")
+            backup.rollback()
+            assert await store.head("thread") is None
 
 
 async def test_tables_of_another_program_are_left_alone(server: PostgresServer, schema: str) -> None:
@@ -363,21 +475,25 @@ async def test_heads_are_changed_in_place(server: PostgresServer, schema: str, s
         await append(store, "thread", b"frame", at=at, updated_at=minute(0) + timedelta(seconds=at / 10))
     sizes = f"SELECT pg_relation_size('{schema}.clew_heads'), pg_indexes_size('{schema}.clew_heads')"
     [[table, indexes]] = server.execute(sizes)
-    assert (table, indexes) == (8192, 4 * 16384 + 8192)
+    assert (table, indexes) == (8192, 4 * 16384 + 2 * 8192)
 
 
 async def test_a_short_listing_of_many_threads_reads_few_of_them(
     server: PostgresServer, schema: str, store: PostgresCheckpointer
 ) -> None:
-    await append(store, "thread", b"frame")
+    await append(store, "thread", b"frame", due=minute(1))
     columns = "frames, ns, log_id, status, agent, title, tags, head"
     server.execute(
         f"INSERT INTO {schema}.clew_heads (created, updated, key, thread_id, {columns}) "
         f"SELECT n::bigint * 1000000, n::bigint * 1000000, sha256(n::text::bytea), n::text::bytea, {columns} "
         f"FROM {schema}.clew_heads, generate_series(1, 50000) n"
     )
-    server.execute(f"ANALYZE {schema}.clew_heads")
-    for query in (HeadQuery(limit=10), HeadQuery(limit=10, order="created"), HeadQuery(limit=10, prefix="4711")):
+    queued = HeadQuery(order="due", limit=50)
+    for query in (HeadQuery(limit=10), HeadQuery(limit=10, order="created"), HeadQuery(limit=10, prefix="4711"), queued,
+                  HeadQuery(order="due", agent="", tags={"a": "b"}, updated_after=minute(-9))):  # fmt: skip
+        if query is queued:
+            assert len(await heads(store, query)) == 1  # also before the server has counted its rows
+            server.execute(f"ANALYZE {schema}.clew_heads")
         statement, values = Statements(schema).listing(b"", query)
         sql = statement.sql.decode()
         for place, value in reversed(list(enumerate(values, start=1))):

@@ -21,8 +21,9 @@ from redis.crc import key_slot
 
 from clew.checkpointers import Checkpointer, HeadQuery, open_checkpointer
 from clew.checkpointers.heads import thread_key
-from clew.checkpointers.redis.engine import Call
-from clew.checkpointers.redis.keys import SHARDS, Layout
+from clew.checkpointers.redis import scripts
+from clew.checkpointers.redis.engine import Call, Engine
+from clew.checkpointers.redis.keys import FORMAT, SHARDS, Layout
 from clew.checkpointers.redis.store import RedisCheckpointer
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
 from clew.testing.contract.builders import (
@@ -218,11 +219,63 @@ async def test_a_full_server_is_unavailable_and_keeps_what_it_has(
 
 
 async def test_a_store_of_a_newer_format_is_refused_untouched(server: Server, prefix: str, client: Redis) -> None:
-    await client.set(f"{prefix}format", 2)
+    await client.set(f"{prefix}format", FORMAT + 1)
     async with RedisCheckpointer(server.url, prefix=prefix) as store:
         with pytest.raises(NewerFormat):
             await append(store, "thread", b"frame")
     assert [key async for key in client.scan_iter(f"{prefix}*")] == [f"{prefix}format".encode()]
+
+
+async def test_a_store_of_before_the_queue_gets_one(server: Server, prefix: str, client: Redis) -> None:
+    async with RedisCheckpointer(server.url, prefix=prefix) as store:
+        for number in range(100):
+            await append(store, f"{number}", b"frame", updated_at=minute(number))
+    await client.unlink(*await client.keys(f"{prefix}*:due"))
+    await client.set(f"{prefix}format", 1)
+    async with RedisCheckpointer(server.url, prefix=prefix) as store:
+        await append(store, "7", b"more", at=1, due=minute(2))
+        await append(store, "new", b"frame", due=minute(1))
+        for _ in range(2):
+            assert await listed(store, order="due") == ["new", "7"]
+        scans = (await client.info("commandstats"))["cmdstat_scan"]["calls"]
+    async with RedisCheckpointer(server.url, prefix=prefix) as store:
+        assert await listed(store, order="due") == ["new", "7"]
+        assert (await client.info("commandstats"))["cmdstat_scan"]["calls"] == scans, "threads are looked for only once"
+    assert await client.get(f"{prefix}format") == b"%d" % FORMAT
+
+
+async def test_the_queue_is_listed_without_a_look_at_other_threads(
+    store: RedisCheckpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.gather(*(append(store, f"{number}", b"frame", status="done") for number in range(300)))
+    for number in range(3):
+        await append(store, f"queued {number}", b"frame", due=minute(number))
+    assert len(await listed(store)) == 303
+    asked: list[Call] = []
+    run_all = Engine.run_all
+
+    async def counted(self: Engine, calls: Sequence[Call], **given: Any) -> list[Any]:
+        asked.extend(calls)
+        return await run_all(self, calls, **given)
+
+    monkeypatch.setattr(Engine, "run_all", counted)
+    assert await listed(store, order="due", limit=50) == ["queued 0", "queued 1", "queued 2"]
+    assert sum(len(call.keys) for call in asked if call.script is scripts.HEADS) == 3
+    assert len(asked) <= SHARDS + 3
+
+
+async def test_what_an_expired_thread_leaves_in_the_queue_is_not_listed_and_goes(
+    server: Server, prefix: str, client: Redis
+) -> None:
+    async with RedisCheckpointer(server.url, prefix=prefix, ttl=100) as store:
+        await append(store, "kept", b"one", due=minute(30))
+        for number in range(20):
+            await append(store, f"{number}", b"one", due=minute(number))
+            await client.unlink(*keys_of(prefix, f"{number}")[:3])
+        assert await listed(store, order="due", limit=1) == ["kept"]
+        assert await listed(store, order="due") == ["kept"]
+        left = [await client.zrange(key, 0, -1) async for key in client.scan_iter(f"{prefix}*:due")]
+        assert len([place for places in left for place in places if place]) == 1
 
 
 # Keys and scripts
@@ -432,20 +485,29 @@ async def test_gc_removes_the_blobs_of_expired_threads_and_no_others(
         assert await all_blobs(store) == [second]
 
 
-@pytest.mark.parametrize("lost", [["updated"], ["created"], ["updated", "created"], ["updated", "created", "threads"]])
+@pytest.mark.parametrize(
+    "lost",
+    [["updated"], ["created"], ["due"], ["updated", "created"], ["updated", "created", "due", "threads"]],
+)
 async def test_threads_whose_listing_was_lost_are_listed_again(
     lost: list[str], server: Server, prefix: str, store: Checkpointer, client: Redis
 ) -> None:
-    made = [await append(store, f"{n}", b"one", updated_at=minute(n), created_at=minute(-n)) for n in range(100)]
+    made = [
+        await append(
+            store, f"{n}", b"one", updated_at=minute(n), created_at=minute(-n), due=minute(n) if n % 3 else None
+        )
+        for n in range(100)
+    ]
     await store.delete("7")
     kept = [head for head in made if head.thread_id != "7"]
     await client.unlink(*[key for name in lost for key in await client.keys(f"{prefix}*:{name}")])
     if "threads" not in lost:
         kept[0] = await append(store, "0", b"two", at=1, updated_at=minute(1000), created_at=minute(0))
         kept.append(await append(store, "new", b"one", updated_at=minute(2000), created_at=minute(2000)))
-    for query in (HeadQuery(), HeadQuery(order="created"), HeadQuery(limit=30), HeadQuery(order="created", limit=30)):
+    for query in (HeadQuery(), HeadQuery(order="created"), HeadQuery(limit=30), HeadQuery(order="created", limit=30),
+                  HeadQuery(order="due"), HeadQuery(order="due", limit=30)):  # fmt: skip
         async with RedisCheckpointer(server.url, prefix=prefix) as other:
-            expected = sorted(kept, key=query.position, reverse=True)
+            expected = sorted(filter(query.matches, kept), key=query.position, reverse=True)
             assert await heads(other, query) == expected[: query.limit]
     scans = (await client.info("commandstats"))["cmdstat_scan"]["calls"]
     assert len(await heads(store)) == len(kept)
@@ -463,7 +525,7 @@ async def test_gc_keeps_the_blobs_of_threads_whose_listing_was_lost(
     [free] = await put(store, b"of no thread")
     lost: Sequence[bytes | str] = keys_of(prefix, "0")[3:]
     if shards == "all":
-        names = ("updated", "created", "threads")
+        names = ("updated", "created", "due", "threads")
         lost = [key for name in names for key in await client.keys(f"{prefix}*:{name}")]
     assert await client.unlink(*lost) == len(lost)
     collected = await gc(store, grace=timedelta(0))

@@ -12,7 +12,7 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, SealedCheckpointer
-from clew.checkpointers.heads import UNSEALED
+from clew.checkpointers.heads import UNSEALED, QueuePlace
 from clew.checkpointers.marks import Marks
 from clew.checkpointers.sealed import without_keys
 from clew.errors import Corrupt, InvalidInput, NotSealed, Unavailable, WrongKey
@@ -20,7 +20,7 @@ from clew.log import DIGEST, MessageAdded, StateSet, encode_entries, encode_fram
 from clew.log.keys import Keyring
 from clew.messages import assistant, user
 from clew.server.inspector.entries_page import read_stretch
-from clew.testing.contract.builders import a_head
+from clew.testing.contract.builders import a_head, listed, minute
 from clew.threads.appends import append_frames
 from clew.threads.ops.rekey import rekey
 from clew.threads.ops.verify import verify, verify_all
@@ -108,9 +108,20 @@ async def test_another_thread_of_the_same_store_does_not_pass_for_this_one(url: 
             await Thread.load(store, "t")
 
 
-@pytest.mark.parametrize("field", ["log_id", "status", "lease", "snapshot", "cost_usd", "tags", "parent"])
+@pytest.mark.parametrize(
+    "field", ["log_id", "status", "lease", "snapshot", "cost_usd", "tags", "parent", "due", "queue"]
+)
 async def test_every_field_of_a_head_is_sealed(field: str) -> None:
-    new = {"log_id": "x", "status": "failed", "lease": None, "snapshot": 0, "cost_usd": 9.0, "tags": {"a": "b"}}
+    new = {
+        "log_id": "x",
+        "status": "failed",
+        "lease": None,
+        "snapshot": 0,
+        "cost_usd": 9.0,
+        "tags": {"a": "b"},
+        "due": minute(0),
+        "queue": QueuePlace(queued_at=minute(0)),
+    }
     async with open_checkpointer("memory://", key=KEY) as store, Thread.open(store, "t") as thread:
         await thread.append(MessageAdded(user("hello")))
         frames = await store.read("t")
@@ -119,6 +130,16 @@ async def test_every_field_of_a_head_is_sealed(field: str) -> None:
             await store.head("t")
         await store.delete("t")
         thread.abandon() if hasattr(thread, "abandon") else None
+
+
+async def test_the_queue_of_a_store_with_a_key_is_listed_in_its_order(url: str) -> None:
+    async with open_checkpointer(url, key=KEY) as store:
+        for number in (2, 0, 1):
+            head = a_head(f"t{number}", due=minute(number), queue=QueuePlace(queued_at=minute(0)))
+            await store.append(head.thread_id, [b"frame"], at=0, head=head)
+        await store.append("done", [b"frame"], at=0, head=a_head("done"))
+        assert await listed(store, order="due") == ["t0", "t1", "t2"]
+        assert await listed(store, order="due", limit=1) == ["t0"]
 
 
 async def test_an_older_head_with_its_frames_is_noticed_only_by_a_mark_outside(url: str, tmp_path: Path) -> None:

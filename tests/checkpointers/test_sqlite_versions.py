@@ -22,7 +22,7 @@ from clew.checkpointers.sqlite.backup import backup
 from clew.checkpointers.sqlite.store import _listing
 from clew.errors import Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.providers.opencode import database as database_of_opencode
-from clew.testing.contract.builders import append, digest_of, heads, listed, state
+from clew.testing.contract.builders import append, digest_of, heads, listed, minute, state
 from tests.checkpointers.scripts import _PREAMBLE, race, run_script
 from tests.sqlite_files import database
 
@@ -47,7 +47,9 @@ def old(path: Path) -> Path:
 def age(path: Path, version: int) -> None:
     """Bring the tables of a store back to an older version."""
     with database(path) as db:
-        db.execute("DROP TABLE packs")
+        db.execute("DROP INDEX heads_by_due; ALTER TABLE heads DROP COLUMN due")
+        if version < 4:
+            db.execute("DROP TABLE packs")
         for column in ("title", "tags") if version < 3 else ():
             db.execute(f"ALTER TABLE heads DROP COLUMN {column}")
         if version == 1:
@@ -83,7 +85,7 @@ async def check_content(path: Path) -> None:
 
 async def test_a_store_of_version_1_is_migrated_in_place_and_keeps_everything(old: Path) -> None:
     await check_content(old)
-    assert value(old, "PRAGMA user_version") == schema.VERSION == 4
+    assert value(old, "PRAGMA user_version") == schema.VERSION == 5
     assert {"heads_by_updated", "heads_by_created"} <= indexes(old)
     await check_content(old)
     async with SQLiteCheckpointer(old) as store:
@@ -126,7 +128,7 @@ async def test_a_migration_that_is_broken_off_leaves_version_1(old: Path, monkey
     await check_content(old)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 @pytest.mark.parametrize("read_only", [False, True])
 async def test_titles_and_tags_of_an_older_store_are_found(
     path: Path, version: int, read_only: bool, monkeypatch: pytest.MonkeyPatch
@@ -157,7 +159,7 @@ async def test_a_backup_of_a_store_of_version_1_is_one_too(old: Path, tmp_path: 
 
 async def test_a_page_of_a_listing_is_read_from_an_index(path: Path) -> None:
     async with SQLiteCheckpointer(path) as store:
-        await append(store, "thread", b"frame")
+        await append(store, "thread", b"frame", due=minute(1))
         last = (await heads(store))[-1]
     with database(path) as db:
         for query in (
@@ -165,6 +167,9 @@ async def test_a_page_of_a_listing_is_read_from_an_index(path: Path) -> None:
             HeadQuery(limit=50, order="created"),
             HeadQuery(limit=50).after(last),
             HeadQuery(limit=50, title="a", tags={"b": "c"}, status="done"),
+            HeadQuery(order="due"),
+            HeadQuery(order="due", limit=50, agent="a", tags={"b": "c"}, status=("queued", "running")),
+            HeadQuery(order="due", limit=50, updated_after=minute(0), updated_before=minute(1)).after(last),
         ):
             statement, values = _listing("", query)
             plan = " ".join(str(row[3]) for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values))
@@ -184,6 +189,56 @@ async def test_no_head_is_read_that_has_not_the_title_and_the_tags_of_the_query(
     with database(path) as db:
         for query in (HeadQuery(limit=2, title="no. 1"), HeadQuery(limit=2, title="no. 1", tags={"even": "True"})):
             assert len(db.execute(*_listing("", query)).fetchall()) == 2
+
+
+# The queue
+
+
+@pytest.mark.parametrize("version", [1, 4])
+async def test_a_store_of_before_the_queue_lists_its_queue(path: Path, version: int) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "old", b"frame")
+    age(path, version)
+    async with SQLiteCheckpointer(path) as store:
+        assert await listed(store, order="due") == []
+        await append(store, "new", b"frame", due=minute(2))
+        await append(store, "old", b"more", at=1, due=minute(1))
+        assert await listed(store, order="due") == ["old", "new"]
+
+
+async def test_a_store_of_before_the_queue_that_cannot_be_written_has_an_empty_one(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.checkpointers.sqlite.file.is_read_only", lambda _: True)
+    async with SQLiteCheckpointer(old) as store:
+        assert await listed(store, order="due") == []
+        assert len(await listed(store)) == 5
+
+
+async def test_an_older_process_that_writes_a_queued_thread_takes_it_out_of_the_queue(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "queued", b"frame", due=minute(1))
+        await append(store, "written", b"frame", due=minute(0))
+        await append(store, "done", b"frame", status="done")
+    with database(path) as db:  # such a process replaces the head and knows no column `due`
+        db.execute(
+            "UPDATE heads SET head = (SELECT head FROM heads WHERE thread_id = 'done') WHERE thread_id = 'written'"
+        )
+    async with SQLiteCheckpointer(path) as store:
+        assert await listed(store, order="due") == ["queued"]
+
+
+async def test_an_append_to_a_thread_that_is_not_queued_leaves_the_index_of_the_queue_alone(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        for at in range(3):
+            await append(store, "thread", b"frame", at=at)
+    with database(path) as db:
+        assert db.execute("SELECT count(*) FROM heads INDEXED BY heads_by_due WHERE due IS NOT NULL").get == 0
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "queued", b"frame", due=minute(1))
+    with database(path) as db:
+        entries = "SELECT count(*) FROM heads INDEXED BY heads_by_due WHERE due IS NOT NULL"
+        assert db.execute(entries).get == 1
 
 
 # Journal mode
@@ -344,11 +399,13 @@ async def test_a_store_without_its_marks_or_tables_is_corrupt(path: Path, statem
     assert "is a store, but" in await refused_as_damaged(path)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 async def test_a_restored_dump_is_refused_with_the_command_that_makes_it_a_store_again(
     path: Path, tmp_path: Path, version: int
 ) -> None:
     with database(await made(path)) as db:
+        if version < 5:
+            db.execute("DROP INDEX heads_by_due; ALTER TABLE heads DROP COLUMN due")
         if version < 4:
             db.execute("DROP TABLE packs")
         if version < 3:

@@ -203,7 +203,7 @@ async def _write_threads(url: str, *ids: str) -> None:
 
 
 def test_a_shell_is_offered_commands_options_and_nothing_from_a_store_that_is_not_there(samples: Samples) -> None:
-    assert completed("bash", "clew s", samples) == ["show", "search", "stats", "sessions", "serve"]
+    assert completed("bash", "clew s", samples) == ["send", "show", "search", "stats", "sessions", "serve"]
     assert completed("bash", "clew show --ent", samples) == ["--entries"]
     nowhere = samples.clew(
         env={

@@ -420,6 +420,130 @@ class ListsByOffset(Listing):
             number += 1
 
 
+class QueueOfAll(Listing):
+    """Lists the other threads too, after those that are due."""
+
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        rest = [head for head in await self.every() if query.order == "due" and head.due is None]
+        return found + [head for head in rest if msgspec.structs.replace(query, order="updated").matches(head)]
+
+
+class QueueLatestFirst(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return found[::-1] if query.order == "due" else found
+
+
+class QueueInOrderOfUpdate(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return sorted(found, key=lambda head: head.updated_at) if query.order == "due" else found
+
+
+class QueueOfBefore(Listing):
+    """Lists the queue as it was at the listing before."""
+
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        if query.order != "due":
+            return found
+        before: list[Head] = vars(self._space).get("before", found)
+        vars(self._space)["before"] = found
+        return before
+
+
+class QueueDropsTies(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        start = query.start() if query.order == "due" else None
+        return [head for head in found if start is None or query.position(head)[0] < start[0]]
+
+
+class QueueOnlyOfQueued(Listing):
+    """Leaves out the threads that run, which are due when their lease ends."""
+
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return [head for head in found if query.order != "due" or head.status == "queued"]
+
+
+class QueueNeverLeft(Mutant):
+    """Keeps a thread in the queue whose new head is not due."""
+
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        log = self.log(thread_id)
+        kept = log.head.due if log and log.head and head.due is None else head.due
+        await self.sound(thread_id, frames, at, msgspec.structs.replace(head, due=kept), refs)
+
+
+class QueueNeverMoved(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        log = self.log(thread_id)
+        kept = log.head.due if log and log.head and log.head.due and head.due else head.due
+        await self.sound(thread_id, frames, at, msgspec.structs.replace(head, due=kept), refs)
+
+
+class QueueEnteredOnce(Mutant):
+    """Forgets to put a thread into the queue again that has left it."""
+
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await self.sound(thread_id, frames, at, head, refs)
+        left: set[str] = vars(self._space).setdefault("left", set())
+        if head.due is None:
+            left.add(thread_id)
+        elif thread_id in left:
+            self._space.queued.discard(thread_id)
+
+
+class QueueBeforeTheCheck(Mutant):
+    """Takes a thread out of the queue before it is known whether the append is refused."""
+
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        if head.due is None:
+            self._space.queued.discard(thread_id)
+        await self.sound(thread_id, frames, at, head, refs)
+
+
+class QueueWithoutItsPlace(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await self.sound(thread_id, frames, at, msgspec.structs.replace(head, queue=None), refs)
+
+
+class QueueLimitBeforeConditions(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        if query.order != "due" or query.limit is None:
+            return found
+        everyone = MemoryCheckpointer.heads(self, HeadQuery(order="due", limit=query.limit))
+        return [head async for head in everyone if query.matches(head)]
+
+
+class QueueHeadBesideTheHead(Mutant):
+    """Puts no thread into the queue with an append of the head alone."""
+
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        queued = set(self._space.queued)
+        await self.sound(thread_id, frames, at, head, refs)
+        if not frames and thread_id not in queued:
+            self._space.queued.discard(thread_id)
+
+
+class QueueOutlivesItsThread(Mutant):
+    async def delete(self, thread_id: str) -> None:
+        log = self.log(thread_id)
+        await super().delete(thread_id)
+        if log and log.head and log.head.due:
+            vars(self).setdefault("gone", []).append(log.head)
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        for head in vars(self).get("gone", []):
+            if query.order == "due" and query.matches(head):
+                yield head
+        async for head in super().heads(query):
+            yield head
+
+
+class NamespacesShareTheQueue(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        spaces = [space for space in self._spaces.values() if space is not self._space]
+        others = [log.head for space in spaces for log in space.logs.values() if log.head and log.head.due]
+        return found + others if query.order == "due" else found
+
+
 # Blobs and namespaces
 
 
@@ -617,6 +741,26 @@ MUTANTS: list[tuple[type[Mutant], Callable[..., Any]]] = [
     (ListsFromTheLastHead, CheckpointerContract.test_a_long_listing_is_right_while_its_threads_are_written),
     (ListsByKey, CheckpointerContract.test_long_pages_are_right_while_their_threads_are_written),
     (ListsByKeyWhatMatches, CheckpointerContract.test_long_pages_are_right_while_their_threads_are_written),
+    (QueueOfAll, CheckpointerContract.test_only_threads_that_are_due_are_in_the_queue_earliest_first),
+    (QueueLatestFirst, CheckpointerContract.test_only_threads_that_are_due_are_in_the_queue_earliest_first),
+    (QueueInOrderOfUpdate, CheckpointerContract.test_only_threads_that_are_due_are_in_the_queue_earliest_first),
+    (TiesInAnyOrder, CheckpointerContract.test_only_threads_that_are_due_are_in_the_queue_earliest_first),
+    (QueueOnlyOfQueued, CheckpointerContract.test_only_threads_that_are_due_are_in_the_queue_earliest_first),
+    (QueueWithoutItsPlace, CheckpointerContract.test_a_queued_head_comes_back_with_its_place_in_the_queue),
+    (QueueLimitBeforeConditions, CheckpointerContract.test_conditions_select_queued_threads),
+    (AnyTagWillDo, CheckpointerContract.test_conditions_select_queued_threads),
+    (QueueDropsTies, CheckpointerContract.test_pages_of_the_queue_hold_every_queued_thread_once),
+    (RepeatsAtThePageBoundary, CheckpointerContract.test_pages_of_the_queue_hold_every_queued_thread_once),
+    (QueueNeverLeft, CheckpointerContract.test_a_thread_moves_in_the_queue_leaves_it_and_comes_back),
+    (QueueNeverMoved, CheckpointerContract.test_a_thread_moves_in_the_queue_leaves_it_and_comes_back),
+    (QueueEnteredOnce, CheckpointerContract.test_a_thread_moves_in_the_queue_leaves_it_and_comes_back),
+    (QueueOfBefore, CheckpointerContract.test_a_thread_with_an_earlier_time_is_first_at_once),
+    (QueueOutlivesItsThread, CheckpointerContract.test_a_deleted_thread_is_not_in_the_queue),
+    (QueueBeforeTheCheck, CheckpointerContract.test_a_refused_append_changes_nothing_in_the_queue),
+    (NamespacesShareTheQueue, CheckpointerContract.test_namespaces_share_no_queue),
+    (NamespacesIgnored, CheckpointerContract.test_namespaces_share_no_queue),
+    (ListsByOffset, CheckpointerContract.test_a_queue_holds_waiting_threads_once_while_others_come_and_go),
+    (QueueHeadBesideTheHead, CheckpointerContract.test_a_thread_moves_in_the_queue_leaves_it_and_comes_back),
     (BlobsUnchecked, CheckpointerContract.test_a_blob_with_a_wrong_digest_is_invalid_and_none_is_kept),
     (BlobsKeptUpToTheWrongOne, CheckpointerContract.test_a_blob_with_a_wrong_digest_is_invalid_and_none_is_kept),
     (EmptyBlobAsAbsent, CheckpointerContract.test_blobs_come_back_byte_for_byte_through_another_opener),

@@ -14,6 +14,7 @@ from clew.log import (
     Described,
     Fold,
     FoldedState,
+    InboxRead,
     LeaseTaken,
     Logged,
     MessageAdded,
@@ -21,6 +22,7 @@ from clew.log import (
     ModelCallStarted,
     Present,
     ProviderKey,
+    Queued,
     Rewound,
     Spend,
     StateSet,
@@ -292,6 +294,22 @@ def test_status_lease_and_description() -> None:
         "better",
         {"team": "x"},
     )
+
+
+def test_a_queued_thread_stays_in_the_queue_while_it_runs_and_leaves_it_when_the_run_has_ended() -> None:
+    place = Queued("log-1", 5, 4, priority=1, tries=2, reason="no answer")
+    queued = fold([place])
+    assert (queued.status, queued.reason, queued.queued) == ("queued", "no answer", place)
+    running = fold([LeaseTaken("me", "token")], queued)
+    assert (running.status, running.queued) == ("running", place)
+    assert fold([StatusChanged("queued")], running).queued == place
+    assert fold([StatusChanged("done")], running).queued is None
+
+
+def test_a_rewind_changes_neither_the_queue_nor_how_far_the_inbox_was_read() -> None:
+    read, place = InboxRead("inbox-1", 3), Queued("log-1", 5)
+    rewound = fold([*turns(3), read, place, Rewound(turn=1)])
+    assert (rewound.inbox_read, rewound.queued, rewound.turns) == (read, place, 1)
 
 
 def test_an_unknown_kind_is_skipped() -> None:

@@ -104,7 +104,7 @@ async def test_a_program_that_cannot_be_run_is_told_with_its_path_the_reason_and
         await agent.run("Hi", thread_id="t")
     for part in (str(tmp_path / "bin"), reason, install):
         assert str(error.value).count(part) == 1
-    assert await agent.store.head("t") is None
+    assert await agent.checkpointer.head("t") is None
     await agent.aclose()
 
 

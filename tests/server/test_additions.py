@@ -21,7 +21,7 @@ from clew.log import FIRST, Described, MessageAdded, StatusChanged, encode_entri
 from clew.messages import assistant, user
 from clew.server.additions import check_addition
 from clew.server.failures import Refused
-from clew.threads.heads import PART, new_head
+from clew.threads.heads import INBOX, PART, inbox_id, new_head
 from clew.threads.ops.copy import copy
 from tests.server.serving import Running, a_token, serving
 
@@ -62,6 +62,30 @@ async def test_an_append_token_does_the_work_of_an_agent(running: Running) -> No
         assert len((await Thread.load(store, "trip")).messages) == 3
         assert len((await Thread.load(store, "other")).messages) == 2  # a fork is cut at a turn
         assert (await Thread.verify(store, "trip")).sound
+
+
+async def test_an_append_token_posts_to_a_thread_that_another_holds(running: Running) -> None:
+    async with adder(running) as store, adder(running) as poster:
+        await written(store)
+        async with Thread.open(store, "trip") as thread:
+            for number in range(2):
+                await Thread.post(poster, "trip", f"Rome {number}?" + "x" * 100_000 * number)
+            assert [post.prompt_id for post in await thread.posts()]
+            assert len(await thread.posts()) == 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"tags": {INBOX: "other"}}, {"tags": {}}, {"parent": ("other", 0)}, {"status": "running"}]
+)
+def test_an_append_token_makes_nothing_hidden_that_is_no_inbox(change: dict[str, Any]) -> None:
+    frame, digest = a_frame(FIRST, 0)
+    inbox = msgspec.structs.replace(
+        new_head(inbox_id("trip", "log"), "done"), parent=("trip", 0), tags={INBOX: "log"}, frames=1, digest=digest
+    )
+    check_addition(None, Append(at=0, frames=[frame], head=inbox))
+    forged = msgspec.structs.replace(inbox, **change)
+    with pytest.raises(Refused):
+        check_addition(None, Append(at=0, frames=[frame], head=forged))
 
 
 async def test_an_append_token_can_bring_a_copy_of_a_thread(running: Running) -> None:

@@ -137,10 +137,23 @@ class Clients:
         self.history.reads.append(Read(thread, frames, began, self.loop.time()))
 
     async def list(self, store: Checkpointer, thread: str) -> None:
-        async def heads() -> list[str]:
-            return [head.thread_id async for head in store.heads(HeadQuery(prefix="t", limit=2))]
+        query = HeadQuery(prefix="t", limit=2, order="due" if len(self.history.appends) % 2 else "updated")
 
-        self.loop.say("listed %s", await self.history.call("list", heads()))
+        async def heads() -> list[Head]:
+            return [head async for head in store.heads(query)]
+
+        found = await self.history.call("list", heads())
+        self.loop.say("listed %s", [head.thread_id for head in found])
+        if not all(map(query.matches, found)):
+            raise Broken(f"a listing has heads that do not match {query}: {found}")
+
+    async def check_queue(self, store: Checkpointer) -> None:
+        """Check that the queue of the workers is exactly the threads whose head says so, while nobody writes."""
+        query = HeadQuery(order="due")
+        every = [head for name in self.names if (head := await store.head(name)) is not None]
+        expected = sorted(filter(query.matches, every), key=query.position, reverse=True)
+        if (found := [head async for head in store.heads(query)]) != expected:
+            raise Broken(f"the queue is {found} and should be {expected}")
 
     async def delete(self, store: Checkpointer, thread: str) -> None:
         await self.history.delete(thread, store.delete(thread))
@@ -169,8 +182,12 @@ class Clients:
         await self.history.append(append, call)
 
     def head(self, thread: str, log: str, frames: int) -> Head:
+        """Return a head for an append. Of three lengths of a log, one takes the thread out of the queue of the workers."""
         now = datetime.fromtimestamp(EPOCH + self.loop.time(), UTC)
-        return Head(thread_id=thread, frames=frames, log_id=log, status="running", created_at=now, updated_at=now)
+        due = datetime.fromtimestamp(EPOCH + 60 * frames, UTC) if frames % 3 else None
+        return Head(
+            thread_id=thread, frames=frames, log_id=log, status="running", created_at=now, updated_at=now, due=due
+        )
 
     async def read_all(self, store: Checkpointer) -> None:
         """Read every thread, which must be possible at once."""

@@ -8,54 +8,45 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 from types import EllipsisType, TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from clew._runtime.plugins import find
 from clew.agent.arguments import (
-    check_budget,
-    check_choice,
-    check_count,
-    check_flags,
-    check_folder,
+    check_arguments,
     check_has_folder,
-    check_mapping,
-    check_name,
     check_price,
-    check_redact,
-    check_share,
-    check_signals,
-    check_text,
-    check_tools,
+    in_own_folder,
     refuse_once,
     tools_by_name,
     window_of,
 )
+from clew.agent.children import as_child, draining, running
 from clew.agent.events import Question, RunStarted
 from clew.agent.handles import Handle, read_handle
 from clew.agent.job import Job, run_job, turn_of
+from clew.agent.journal import Ends
 from clew.agent.output import Output, finish_tool
 from clew.agent.prompts import check_prompt, check_resumed
 from clew.agent.questions import open_questions
 from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.session import OwnSession, Session, task_id
-from clew.agent.settings import Budget, Overflow, Settings
+from clew.agent.settings import Budget, Folder, Overflow, Settings
 from clew.agent.signals import stops_for
 from clew.agent.stores import LastRun, Ran, Store
-from clew.agent.subagents import child_tool
 from clew.agent.trajectory import Trajectory, read_trajectory
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, UsageError
 from clew.models import Model, Price, resolve_model
 from clew.threads import Thread
-from clew.threads.redact import Redact, both
+from clew.threads.leases import Takeover
+from clew.threads.redact import Redact
 from clew.threads.thread import Durability
-from clew.tools import AnyTool, ToolContext
+from clew.tools import AnyTool
 from clew.workspace.folders import absolute
 
 __all__ = ["Agent"]
@@ -63,8 +54,6 @@ __all__ = ["Agent"]
 log = logging.getLogger("clew.agent")
 _KINDS = {"provider": "clew.providers.agent:ProviderAgent"}
 """Import path of the subclass that `Agent(provider=…)` makes. It is imported only on first use."""
-_running: ContextVar[Agent] = ContextVar("clew_running_agent")
-"""The agent whose run is under way in this context. Its sub-agents use its store, redaction and takeover."""
 
 
 class Agent:
@@ -76,6 +65,9 @@ class Agent:
     If the process is killed at any point, the same call in a new process goes on where it stopped. The model is not asked
     again for a response that is on record, and a tool that must not run twice is not run twice.
     """
+
+    _ends: Ends | None = None
+    """Decides what is recorded at the end of each run, if a program runs this agent for others; else None."""
 
     def __new__(cls, *args: Any, provider: str | Sequence[str] | None = None, **settings: Any) -> Self:
         """Make an `Agent` or, with a `provider`, a `ProviderAgent`, which works through an outside coding agent."""
@@ -93,7 +85,7 @@ class Agent:
         system_prompt: str = "",
         tools: Iterable[AnyTool | Agent | Callable[..., Any]] = (),
         checkpointer: Checkpointer | str | EllipsisType | None = ...,
-        workspace: str | os.PathLike[str] | EllipsisType | None = ...,
+        workspace: Folder | Callable[[str], Folder] | EllipsisType | None = ...,
         max_turns: int = 50,
         budget: Budget | None = None,
         durability: Durability = "sync",
@@ -109,7 +101,8 @@ class Agent:
         on_overflow: Overflow = "compact",
         restore_files: bool = False,
         redact: Redact | None = None,
-        takeover: bool = False,
+        takeover: Takeover = False,
+        label: str = "",
         allow_repeats: bool = False,
         handle_signals: bool | Callable[[str], str] = False,
         data_dir: str | os.PathLike[str] | None = None,
@@ -124,10 +117,11 @@ class Agent:
         stored. `checkpointer` is a store or its URL, by default the one that the environment variable `CLEW_STORE`
         names, or a local file; with None all is kept in memory only. `data_dir` is a folder for a store of files.
 
-        `workspace` is the folder that tools work in. Without it, an agent with tools that need one, such as
-        `DEFAULT_TOOLS`, is refused. `workspace=None` says that every `session(workspace=…)` brings its own. A snapshot
-        of the files is taken after every `snapshot_every` turns that called tools. When a thread is resumed, the files
-        on record are restored if the folder is empty or gone; with `restore_files=True` always, after a snapshot of it.
+        `workspace` is the folder that tools work in, or a function that returns it for a thread's id. Without it, an
+        agent with tools that need one, such as `DEFAULT_TOOLS`, is refused. `workspace=None` says that every
+        `session(workspace=…)` brings its own. A snapshot of the files is taken after every `snapshot_every` turns that
+        called tools. When a thread is resumed, the files on record are restored if the folder is empty or gone; with
+        `restore_files=True` always, after a snapshot of it.
 
         `output` is the type of the final answer; the model has to correct one that does not fit. With `finish=True` the
         model can end its run only by calling a tool with its answer. `finish` can also be your own tool, whose result
@@ -137,13 +131,14 @@ class Agent:
         `context_window`, in tokens, for a model that Clew does not know), a summary replaces the earlier messages. The
         same happens if the vendor finds the conversation too long; `on_overflow="unwind"` removes the last turn instead.
 
-        `takeover=True` takes a thread from a process that still holds its lease. `durability="exit"` records nothing
-        before the run ends, and refuses tools that must not run twice (effect `once`), unless `allow_repeats=True`.
-        `handle_signals=True` is for programs: SIGTERM stops a run as Ctrl+C does. The run records its end and its
-        files. The process prints to stderr how to resume the thread (or what your function returns for the thread's
-        id), and exits with 130. A second signal ends the process at once; it then prints whether the files on record
-        are older than the conversation. `provider` is `claude_code`, `codex` or `opencode`: the agent then works
-        through that program. Of several names, the next takes over if a program cannot go on. `cwd`, `env`,
+        `takeover=True` takes a thread from a process that still holds its lease; a function that gets the lease can
+        decide instead. `label` names this process for others, in errors and listings. `durability="exit"` records
+        nothing before the run ends, and refuses tools that must not run twice (effect `once`), unless
+        `allow_repeats=True`. `handle_signals=True` is for programs: SIGTERM stops a run as Ctrl+C does. The run records
+        its end and its files. The process prints to stderr how to resume the thread (or what your function returns for
+        the thread's id), and exits with 130. A second signal ends the process at once; it then prints whether the files
+        on record are older than the conversation. `provider` is `claude_code`, `codex` or `opencode`: the agent then
+        works through that program. Of several names, the next takes over if a program cannot go on. `cwd`, `env`,
         `permissions` and `timeout` are only for such agents; `ProviderAgent` explains them."""
         if provider is not None:
             raise InvalidInput("a subclass of Agent has no provider=. Derive it from clew.providers.ProviderAgent.")
@@ -153,36 +148,24 @@ class Agent:
             raise InvalidInput(
                 "an agent needs a model, Agent('anthropic:…'), or a provider, Agent(provider='claude_code')"
             )
-        check_name(name)
-        check_text("system_prompt", system_prompt)
-        check_tools(tools)
-        check_folder("workspace", None if workspace is ... else workspace)
-        check_folder("data_dir", data_dir)
-        check_count("max_turns", max_turns)
-        check_count("snapshot_every", snapshot_every)
-        check_count("warn_turns", warn_turns, 0)
-        check_count("max_tokens", max_tokens, optional=True)
-        check_count("context_window", context_window, optional=True)
-        check_budget(budget)
-        check_choice("durability", durability, get_args(Durability))
-        check_choice("on_overflow", on_overflow, get_args(Overflow))
-        check_mapping("options", options)
-        check_mapping("prices", prices, Price)
-        check_redact(redact)
-        check_signals(handle_signals)
-        check_flags(restore_files=restore_files, takeover=takeover, allow_repeats=allow_repeats)
-        check_share("compact_at", compact_at)
+        check_arguments(name=name, system_prompt=system_prompt, tools=tools, workspace=workspace, data_dir=data_dir)
+        check_arguments(max_turns=max_turns, snapshot_every=snapshot_every, warn_turns=warn_turns)
+        check_arguments(max_tokens=max_tokens, context_window=context_window, compact_at=compact_at, budget=budget)
+        check_arguments(durability=durability, on_overflow=on_overflow, options=options, prices=prices, redact=redact)
+        check_arguments(restore_files=restore_files, allow_repeats=allow_repeats, handle_signals=handle_signals)
+        check_arguments(takeover=takeover, label=label)
         resolved = resolve_model(model)
         answer = None if output is None else Output(output)
         ending = finish_tool(finish, answer)
-        self._children: list[Agent] = []
-        given_tools = [self._as_child(given) if isinstance(given, Agent) else given for given in tools]
+        given = list(tools)
+        self._children = [one for one in given if isinstance(one, Agent)]
+        given_tools = [as_child(one) if isinstance(one, Agent) else one for one in given]
         self._settings = Settings(
             name=name,
             model=resolved,
             system_prompt=system_prompt,
             tools=tools_by_name(given_tools if ending is None else [*given_tools, ending]),
-            workspace=None if workspace is None or workspace is ... else absolute(workspace),
+            workspace=absolute(workspace) if isinstance(workspace, str | os.PathLike) else None,
             max_turns=max_turns,
             budget=budget or Budget(),
             snapshot_every=snapshot_every,
@@ -210,6 +193,8 @@ class Agent:
         self._durability = durability
         self._redact = redact
         self._takeover = takeover
+        self._label = label
+        self._folders = workspace if callable(workspace) else None
         self._handle_signals = handle_signals
         self._running: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -221,6 +206,11 @@ class Agent:
     def name(self) -> str:
         return self._settings.name
 
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """The store in which this agent keeps its threads. Opens it if nothing was run yet; the agent closes it."""
+        return self._store.open()
+
     def run(
         self,
         prompt: str,
@@ -228,6 +218,7 @@ class Agent:
         thread_id: str | None = None,
         prompt_id: str | None = None,
         max_turns: int | None = None,
+        turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Ask the agent, on the thread `thread_id` or else a new one. Unfinished work of the thread is finished first.
@@ -239,12 +230,14 @@ class Agent:
 
         If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the
         status `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
-        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted."""
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted. After
+        `turns` turns it ends too, but the model is not told that it should come to an end, and the next run goes on as
+        if nothing had happened."""
         check_prompt(prompt, prompt_id)
         found = self.new_id() if thread_id is None else thread_id
-        named = thread_id is not None
-        job = Job(found, prompt, max_turns=max_turns, timeout=timeout, named=named, prompt_id=prompt_id)
-        return Run(lambda emit: self._run(job, emit))
+        how: dict[str, Any] = {"max_turns": max_turns, "turns": turns, "timeout": timeout, "prompt_id": prompt_id}
+        job = Job(found, prompt, named=thread_id is not None, **how)
+        return Run(lambda emit: self._run(job, emit), job.drain)
 
     def resume(
         self,
@@ -254,6 +247,7 @@ class Agent:
         prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
+        turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Go on with a thread. `answer` answers the question that the thread asked a person; for several questions, give
@@ -262,14 +256,14 @@ class Agent:
         the object has run none, this resumes the newest thread of an agent with this agent's name, and `RunStarted`, the
         first event, says which. If several such threads are unfinished, raises a `UsageError` that lists them."""
         check_resumed(prompt, prompt_id)
-        job = Job(thread_id or "", prompt, answer, max_turns, timeout, prompt_id=prompt_id)
+        job = Job(thread_id or "", prompt, answer, max_turns, timeout, prompt_id=prompt_id, turns=turns)
 
         async def work(emit: Emit) -> RunResult:
             agent, found = (self, thread_id) if thread_id is not None else await self._last_thread()
             await agent.check_thread(found)
             return await agent._run(msgspec.structs.replace(job, thread_id=found), emit)
 
-        return Run(work)
+        return Run(work, job.drain)
 
     def stream(
         self,
@@ -279,18 +273,18 @@ class Agent:
         prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
+        turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Ask a prompt, on the thread `thread_id` or else a new one, and return a run whose events can be iterated:
         `async for event in agent.stream("…")`. The run's `result` is there after the last event. Without a prompt, the
         run resumes the thread, with `answer` if given. The arguments mean the same as for `run` and `resume`."""
+        limits: dict[str, Any] = {"max_turns": max_turns, "turns": turns, "timeout": timeout}
         if prompt is None:
-            return self.resume(
-                thread_id=thread_id, prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout
-            )
+            return self.resume(thread_id=thread_id, prompt_id=prompt_id, answer=answer, **limits)
         if answer is not None:
             raise UsageError("answer= is for a stream that goes on without a prompt: leave the prompt out.")
-        return self.run(prompt, thread_id=thread_id, prompt_id=prompt_id, max_turns=max_turns, timeout=timeout)
+        return self.run(prompt, thread_id=thread_id, prompt_id=prompt_id, **limits)
 
     async def _last_thread(self) -> tuple[Agent, str]:
         """Find the thread for a `resume` without a thread id. Return two things: a copy of this agent that has the store and
@@ -408,23 +402,6 @@ class Agent:
         session = Agent(provider=provider, **{**made, **settings}).start_session(thread_id=thread_id)
         return await session.move_to(provider)
 
-    def _as_child(self, child: Agent) -> AnyTool:
-        """Return a tool that calls the agent `child`. The child works on this agent's store unless it was given its own."""
-        child._check_as_tool()
-
-        async def work(ctx: ToolContext, thread_id: str, task: str, answers: Any) -> RunResult:
-            above, made = _running.get(), copy.copy(child)
-            made._store = above._store if child._store.is_default else child._store
-            made._redact = both(above._redact, child._redact)
-            made._takeover = above._takeover or child._takeover
-            made._handle_signals = False
-            made._last = LastRun()
-            made._settings = msgspec.structs.replace(child._settings, parent=(ctx.thread_id, ctx.turn))
-            return await made._run(Job(thread_id, task, answers, nth=0), lambda event: None)
-
-        self._children.append(child)
-        return child_tool(child.name, child._settings.system_prompt[:1000], work)
-
     def _check_as_tool(self) -> None:
         """Raise `InvalidInput` if this agent cannot be a tool: it lacks a name, or a folder that its tools need."""
         if not self.name:
@@ -435,6 +412,9 @@ class Agent:
         """Return the names of the tools that must not run twice, including those of sub-agents."""
         own = [tool.name for tool in self._settings.tools.values() if tool.effect == "once"]
         return [*own, *(f"{child.name}'s {name}" for child in self._children for name in child._once())]
+
+    def _restore_always(self) -> None:
+        self._settings = msgspec.structs.replace(self._settings, restore_files=True)
 
     def _in(self, workspace: Path) -> Agent:
         """Return a copy of this agent that works in another folder."""
@@ -469,7 +449,8 @@ class Agent:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - for the type checker
         self._tasks.add(task)
-        _running.set(self)
+        running.set(self)
+        draining.set(job.drain)
         try:
             with stops_for(job.thread_id, self._handle_signals, is_named=job.named):
                 async with turn_of(job, lock) as called:
@@ -484,11 +465,13 @@ class Agent:
 
         return await run_job(
             job,
-            self._settings,
+            in_own_folder(self._settings, self._folders, job.thread_id),
             self._store,
             durability="exit" if self._durability == "exit" else "async",
             redact=self._redact,
             takeover=self._takeover,
+            label=self._label,
+            ends=self._ends,
             called=called,
             began=began,
             emit=emit,

@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from clew.agent.settings import Budget, PriceUnknown, Settings
+import msgspec
+
+from clew.agent.settings import Budget, Folder, Overflow, PriceUnknown, Settings
 from clew.checkpointers.checks import check_thread_id
 from clew.errors import InvalidInput
-from clew.models import Model
+from clew.models import Model, Price
 from clew.models.prices import has_price
 from clew.models.windows import context_window
 from clew.threads.redact import redactor
+from clew.threads.thread import Durability
 from clew.tools import AnyTool, Tool, as_tool
+from clew.workspace.folders import absolute
 
 __all__ = [
+    "check_arguments",
     "check_budget",
     "check_choice",
     "check_count",
     "check_flags",
     "check_folder",
     "check_has_folder",
+    "check_label",
     "check_mapping",
     "check_name",
+    "check_place",
     "check_price",
     "check_redact",
     "check_share",
     "check_signals",
+    "check_takeover",
     "check_text",
     "check_timeout",
     "check_tools",
+    "in_own_folder",
     "make_folder",
     "refuse_once",
     "tools_by_name",
@@ -147,6 +157,46 @@ def check_folder(argument: str, value: object) -> None:
         raise InvalidInput(f"{argument} is the path of a folder, not {value!r}")
 
 
+def check_place(argument: str, value: object) -> None:
+    """Raise `InvalidInput` unless the value is a folder's path, a function that returns the path for a thread's id,
+    `...` or None. `argument` is the argument's name, for the message."""
+    if value is not ... and not callable(value):
+        check_folder(argument, value)
+
+
+def in_own_folder(settings: Settings, folders: Callable[[str], Folder] | None, thread_id: str) -> Settings:
+    """Return the settings for a run on this thread. If `folders` is a function and the settings name no folder, the
+    folder is the one that the function returns for the thread's id."""
+    if folders is None or settings.workspace is not None:
+        return settings
+    folder = folders(thread_id)
+    check_folder(f"the folder that workspace= returns for {thread_id!r}", folder)
+    return msgspec.structs.replace(settings, workspace=absolute(folder))
+
+
+def check_takeover(takeover: object) -> None:
+    """Raise `InvalidInput` unless `takeover` is True, False, or a function that decides by the lease."""
+    if not isinstance(takeover, bool) and not callable(takeover):
+        raise InvalidInput(
+            f"takeover is True, False, or a function that is given the lease and returns one of them, not {takeover!r}"
+        )
+
+
+def check_label(label: object) -> None:
+    """Raise `InvalidInput` unless the label is text of at most 200 characters: it is part of a thread's head, which is
+    small."""
+    check_text("label", label)
+    if isinstance(label, str) and len(label) > _LONGEST_LABEL:
+        raise InvalidInput(f"label has {len(label)} characters, and may have {_LONGEST_LABEL}")
+
+
+def check_arguments(**given: Any) -> None:
+    """Check those arguments of `Agent` whose checks need no other argument. Raises `InvalidInput`, which names the first
+    that is wrong."""
+    for argument, value in given.items():
+        _CHECKS[argument](argument, value)
+
+
 def check_tools(tools: object) -> None:
     """Raise `InvalidInput` unless `tools` is a list or another iterable. Its elements are not checked."""
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
@@ -213,3 +263,36 @@ def refuse_once(once: list[str]) -> None:
             f"with durability='exit' nothing is on record before the run ends, and {', '.join(once)} must not run twice. "
             "Use durability='sync', say effect='none' or 'idempotent' where that is true, or accept it: allow_repeats=True."
         )
+
+
+def _alone(check: Callable[[Any], None]) -> Callable[[str, Any], None]:
+    """Return a check that takes the argument's name too, and does not need it."""
+    return lambda argument, value: check(value)
+
+
+_LONGEST_LABEL = 200
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "allow_repeats": lambda argument, value: check_flags(allow_repeats=value),
+    "budget": _alone(check_budget),
+    "compact_at": check_share,
+    "context_window": partial(check_count, optional=True),
+    "data_dir": check_folder,
+    "durability": partial(check_choice, choices=get_args(Durability)),
+    "handle_signals": _alone(check_signals),
+    "label": _alone(check_label),
+    "max_tokens": partial(check_count, optional=True),
+    "max_turns": check_count,
+    "name": _alone(check_name),
+    "on_overflow": partial(check_choice, choices=get_args(Overflow)),
+    "options": check_mapping,
+    "prices": partial(check_mapping, of=Price),
+    "redact": _alone(check_redact),
+    "restore_files": lambda argument, value: check_flags(restore_files=value),
+    "snapshot_every": check_count,
+    "system_prompt": check_text,
+    "takeover": _alone(check_takeover),
+    "tools": _alone(check_tools),
+    "warn_turns": partial(check_count, least=0),
+    "workspace": check_place,
+}
+"""How each argument of `Agent` is checked, by its name."""

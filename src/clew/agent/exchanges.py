@@ -6,6 +6,7 @@ prompt's id, how it ended and what it cost.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -41,6 +42,7 @@ __all__ = [
     "exchanges_in",
     "joined",
     "last_exchange",
+    "open_together",
     "reason_of",
     "spent_on",
     "standing_of",
@@ -188,6 +190,15 @@ def last_exchange(state: Checkpoint) -> ExchangeSpan | None:
     prompts = (number for number in range(len(places) - 1, -1, -1) if is_prompt(state.history[places[number]]))
     number = next(prompts, None)
     return None if number is None else _exchange_at(state, places, number)
+
+
+def open_together(state: Checkpoint) -> list[ExchangeSpan]:
+    """Return the exchanges without an answer at the end of a thread, the last one first: the last exchange, and those
+    before it whose prompts are to be answered together with it. `state` is the thread's state."""
+    last = last_exchange(state)
+    if last is None or last.status == "done":
+        return []
+    return [*itertools.takewhile(lambda each: each.is_last, reversed(exchanges_in(state)))]
 
 
 def exchange_of(state: Checkpoint, prompt_id: str) -> ExchangeSpan | None:

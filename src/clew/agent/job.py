@@ -12,18 +12,20 @@ import msgspec
 
 from clew.agent.arguments import check_count, check_has_folder, check_timeout, make_folder
 from clew.agent.exchanges import standing_of
-from clew.agent.journal import Journal
+from clew.agent.journal import Ends, Journal
+from clew.agent.live import published
 from clew.agent.loop import Loop
 from clew.agent.outcomes import answer_in, find_answer, result_of, run_recorded
-from clew.agent.prompts import asked
+from clew.agent.prompts import asked, prompts_waiting
 from clew.agent.questions import answers_to
-from clew.agent.run import Emit, RunResult
+from clew.agent.run import Drain, Emit, RunResult
 from clew.agent.settings import Settings
 from clew.agent.stores import Store, answers_within
 from clew.agent.workspace import lacks_files
+from clew.checkpointers import live_channel
 from clew.errors import ThreadBusy, UsageError
 from clew.threads import Thread
-from clew.threads.leases import LEASE_TIME, this_process
+from clew.threads.leases import LEASE_TIME, Takeover, this_process
 from clew.threads.redact import Redact
 from clew.threads.thread import Durability
 from clew.workspace import Workspace
@@ -47,9 +49,13 @@ class Job(msgspec.Struct, frozen=True):
     """The position of the prompt among the prompts of its session, from 0, if a repeated prompt is recognized by its
     position; else None."""
     prompt_id: str | None = None
+    turns: int | None = None
+    """After how many turns the run ends, whether or not the work is done; None for no such limit."""
+    drain: Drain = msgspec.field(default_factory=Drain)
 
     def __post_init__(self) -> None:
         check_count("max_turns", self.max_turns, optional=True)
+        check_count("turns", self.turns, optional=True)
         check_timeout(self.timeout)
 
     def left(self, since: float) -> float | None:
@@ -85,7 +91,9 @@ async def run_job(
     *,
     durability: Durability,
     redact: Redact | None,
-    takeover: bool,
+    takeover: Takeover,
+    label: str,
+    ends: Ends | None,
     called: float,
     began: Callable[[], None],
     emit: Emit,
@@ -94,10 +102,11 @@ async def run_job(
     is the result and no model is asked.
 
     `where` is the agent's store. `durability` says when entries are stored, and `redact` removes secrets from them.
-    With `takeover`, the thread is taken from a process that still holds it. `called` is when the run was asked for, by
+    `takeover` says whether the thread is taken from a process that still holds it, and `label` names this process for
+    others. `ends` may change what is recorded at the end of the run. `called` is when the run was asked for, by
     `time.perf_counter`: the job's timeout counts from then. `began` is called once, after the thread was opened or the
-    recorded answer was found. `emit` is called with each event. Wrong arguments raise an error before the thread is
-    opened.
+    recorded answer was found. `emit` is called with each event; the words among them also go to those who follow the
+    thread live, unless there is something to redact. Wrong arguments raise an error before the thread is opened.
     """
     if job.max_turns is not None:
         settings = msgspec.structs.replace(settings, max_turns=job.max_turns)
@@ -113,24 +122,31 @@ async def run_job(
             began()
             return answered
     holding = where.thread(
-        job.thread_id, takeover=takeover, durability=durability, redact=redact, timeout=job.left(called)
+        job.thread_id,
+        takeover=takeover,
+        label=label,
+        durability=durability,
+        redact=redact,
+        timeout=job.left(called),
     )
-    async with holding as thread, Journal(thread) as journal:
+    channel = None if redact is not None else live_channel(store)  # what is cut anywhere cannot be redacted
+    async with holding as thread, Journal(thread, ends) as journal, published(channel, job.thread_id, emit) as emit:
         began()
         journal.count_since(opening)
         before = thread.checkpoint
-        if job.prompt is None and not before.messages:
+        if job.prompt is None and not (before.messages or prompts_waiting(before) or await thread.posts()):
             raise UsageError(f"thread {job.thread_id!r} has no prompt to go on from. Give one: agent.run(prompt, …)")
         if job.answer is not None:
             await journal.record(*answers_to(job.thread_id, before, job.answer))
         workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
-        loop = Loop(settings, journal, workspace, emit)
+        loop = Loop(settings, journal, workspace, emit, turns=job.turns, drain=job.drain)
         answered = None if prompt is None else answer_in(job.thread_id, before, settings, prompt)
-        if answered is not None:
-            # The folder lacks the files, or another process has answered the prompt since `find_answer`.
+        if answered is None:
+            ending = await run_recorded(journal, loop.files, loop.run(prompt), job.timeout, job.left(called))
+            result = result_of(journal, before, loop, ending)
+        else:  # the folder lacks the files, or another process has answered the prompt since `find_answer`
             if lacks_files(settings.workspace, before):
                 await loop.files.bring()
             await journal.record(standing_of(before))
-            return answered
-        ending = await run_recorded(journal, loop.files, loop.run(prompt), job.timeout, job.left(called))
-        return result_of(journal, before, loop, ending, prompt)
+            result = answered
+    return msgspec.structs.replace(result, position=thread.position)

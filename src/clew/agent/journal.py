@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -46,10 +46,14 @@ from clew.threads import Thread
 from clew.tools import Stopped
 from clew.tools.context import Missing
 
-__all__ = ["CallJournal", "Journal"]
+__all__ = ["CallJournal", "Ends", "Journal"]
 
 log = logging.getLogger("clew.agent")
 E = TypeVar("E", bound=Logged)
+Ends = Callable[[Thread, StatusChanged, BaseException | None], Logged]
+"""Decides what is recorded at the end of a run: gets the thread, the status with which the run ends, and the error with
+which it failed or was stopped, if any. Returns the entry to record instead of the status. For a program that runs agents
+for others, and puts a thread back into the queue."""
 
 PATIENCE = 20.0
 """While the store cannot be reached, failed writes are tried again for at most this many seconds, counted from the
@@ -65,8 +69,13 @@ class Journal:
     that a limit on time holds across crashes.
     """
 
-    def __init__(self, thread: Thread) -> None:
+    def __init__(self, thread: Thread, ends: Ends | None = None) -> None:
+        """`thread` is the open thread to write to. `ends` decides what is recorded at the end of the run, if the status
+        with which it ended is not to be recorded as it is."""
         self.thread = thread
+        self._ends = ends
+        self.failure: BaseException | None = None
+        """The error with which the run failed or was stopped; None while it goes on, and if it ended otherwise."""
         self.waited = 0.0
         """Seconds in which the run waited until its entries were stored. If several waits overlap, the time is counted
         once."""
@@ -215,7 +224,7 @@ class Journal:
             )
             self.hold(self._exchange.begun(self._spent, self.thread.present))
 
-    def leave_exchange(self, *, done: bool) -> list[Logged]:
+    def leave_exchange(self, *, done: bool, together: bool = False) -> list[Logged]:
         """Return the entries that end the current exchange because another prompt is asked; none if its end is on
         record. `done` says whether its prompt was answered. If so, it is recorded as answered, even if the run was
         stopped right after the answer.
@@ -224,7 +233,8 @@ class Journal:
         to both: the model sees both prompts and the results of all calls. If the user then gives the old prompt again,
         it is not asked again, because its calls would be repeated.
 
-        A prompt without any response is recorded as interrupted, and may be asked again.
+        A prompt without any response is recorded as interrupted, and may be asked again. With `together`, its answer is
+        to be that of the new prompt too.
         """
         left, self._exchange = self._exchange, None
         stopped_late = left is not None and done and not left.is_done and left.provider == OWN
@@ -232,7 +242,7 @@ class Journal:
             return []
         if done:
             status, reason = "done", ""
-        elif self._has_responses(left):
+        elif together or self._has_responses(left):
             status, reason = JOINED, ""
         else:
             status, reason = "interrupted", SUPERSEDED if left.is_noted else NO_END
@@ -338,7 +348,7 @@ class Journal:
         The seconds are added to a response of the model, an outcome of a tool call or a status. The end is added to a
         status other than `running`. Also adds what the entries spent to the sum of the run.
         """
-        timed = self._with_time(entries)
+        timed = tuple(map(self._ended_as, self._with_time(entries)))
         for entry in timed:
             self._count(entry)
         ends = [entry for entry in entries if isinstance(entry, StatusChanged) and entry.status != "running"]
@@ -349,6 +359,11 @@ class Journal:
         end = worked_on.ended(self.thread.messages, ends[-1].status, reason, self._spent, self._lost)
         self._exchange = msgspec.structs.replace(worked_on, is_open=False, is_noted=False)
         return (*timed, end)
+
+    def _ended_as(self, entry: Logged) -> Logged:
+        if self._ends is None or not isinstance(entry, StatusChanged) or entry.status == "running":
+            return entry
+        return self._ends(self.thread, entry, self.failure)
 
     def _count(self, entry: Logged) -> None:
         spent = spent_on(entry)

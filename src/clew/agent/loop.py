@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from clew._runtime.aio import settle
+from clew._runtime.aio import cancel_and_wait, settle
 from clew.agent.compaction import compact, make_room
 from clew.agent.events import QUESTIONS, CheckpointSaved, Question, TurnFinished, TurnStarted, Unwound, Waiting
-from clew.agent.exchanges import exchange_of, joined, last_exchange
+from clew.agent.exchanges import exchange_of, joined, last_exchange, open_together
+from clew.agent.inbox import Inbox, take_in
 from clew.agent.journal import Journal
 from clew.agent.model_call import ask
 from clew.agent.output import finished_with, not_finished, value_of
@@ -31,12 +32,22 @@ from clew.agent.prompts import (
     waiting_prompts,
 )
 from clew.agent.recovery import left_over
-from clew.agent.run import Emit
+from clew.agent.run import DRAINED, Drain, Emit
 from clew.agent.settings import Settings, drift_of, started
+from clew.agent.subagents import Drained
 from clew.agent.tool_calls import settle_calls
 from clew.agent.workspace import Files
 from clew.errors import ContextTooLong
-from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, Present, StateSet, StatusChanged
+from clew.log import (
+    Checkpoint,
+    Logged,
+    MessageAdded,
+    ModelCallRefused,
+    ModelCallStarted,
+    Present,
+    StateSet,
+    StatusChanged,
+)
 from clew.messages import Assistant, plain_text, tool_calls, user
 from clew.models import ModelRequest, ModelResponse
 from clew.tools import State
@@ -75,32 +86,51 @@ def read_answer(settings: Settings, state: Present) -> tuple[Any, str]:
 class Loop:
     """Works on one thread, turn after turn, until the run ends."""
 
-    def __init__(self, settings: Settings, journal: Journal, workspace: Workspace | None, emit: Emit) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        journal: Journal,
+        workspace: Workspace | None,
+        emit: Emit,
+        *,
+        turns: int | None,
+        drain: Drain,
+    ) -> None:
+        """`turns` is the number of turns after which the run ends, even if the work is not done; None for no such limit.
+        `drain` says whether the run was asked to end after its open turn."""
         self._settings = settings
         self._journal = journal
         self._thread = journal.thread
         self.files = Files(journal, workspace, emit, every=settings.snapshot_every)
         self._emit = emit
+        self._inbox = Inbox(journal.thread)
         self._state = State()
         self._turns = 0
         """The number of model responses since the last prompt."""
+        self._turns_allowed = turns
+        """After how many more turns this run ends, whether or not its work is done; None for no such limit."""
+        self._asked_for = turns
+        self._drain = drain
         self._filled = 0
         """The length of the conversation in tokens, according to the last response."""
         self.drift: dict[str, tuple[Any, Any]] = {}
         self.output: Any = None
+        self.asked: Asked | None = None
+        """The prompt that was given to the run. If it was recognized by its words, it has the id that is on record."""
 
     async def run(self, prompt: Asked | None) -> Ending:
         """Work from the present state of the thread until it is done, waits for answers, or reaches a limit. Return how
         it ended.
 
-        A new `prompt` is recorded before any other work. With None, the run only goes on with what is on record. If
-        this raises an error, the files of the workspace are not recorded yet: the caller must call `settle` of the
+        A new `prompt` is recorded before any other work, after what was posted to the thread's inbox. With None, the run
+        only goes on with what is on record and in the inbox.
+
+        If this raises an error, the files of the workspace are not recorded yet: the caller must call `settle` of the
         attribute `files`.
         """
         await self._begin()
         self._journal.go_on_with(last_exchange(self._thread.checkpoint))
-        if prompt is not None:
-            await self._take(prompt)
+        await self._take(prompt)
         with self._journal.wait():
             self.drift |= await self.files.bring(always=self._settings.restore_files)
         self._turns = turns_of_task(self._thread.checkpoint)
@@ -110,7 +140,10 @@ class Loop:
             if state.calls:
                 self._journal.note_work(self._settings.model.name)
                 self._prepare_files(state)
-                questions = await settle_calls(self._settings, self._journal, self._state, self._emit)
+                try:
+                    questions = await settle_calls(self._settings, self._journal, self._state, self._emit)
+                except Drained:
+                    return await self._end(Ending("interrupted", DRAINED))
                 if questions:
                     return await self._wait(questions)
                 self._turn_is_settled(state.turns)
@@ -118,12 +151,16 @@ class Loop:
                 await self._journal.record(StateSet(NOTE, None), MessageAdded(note(told)))
                 told = ""
             elif waiting:
-                self._journal.note_work(self._settings.model.name)
-                await self._journal.record(*waiting_prompts([]), *self._asking(waiting))
+                self._note_work_left(state)
+                await self._journal.record(*waiting_prompts([]), *self._asking(waiting, together=True))
                 waiting, self._turns = [], 0
             elif self._is_finished(state) and not (correction := self.read_output(state)):
-                return await self._end(Ending("done"))
+                if not (waiting := await self._new_prompts()):
+                    return await self._end(Ending("done"))
             elif reason := self._limit(state):
+                if not (waiting := await self._new_prompts()):
+                    return await self._end(Ending("interrupted", reason))
+            elif reason := self._break():
                 return await self._end(Ending("interrupted", reason))
             elif self._is_finished(state):
                 self._journal.note_work(self._settings.model.name)
@@ -131,7 +168,7 @@ class Loop:
             elif warning := self._warning(state):
                 await self._journal.record(MessageAdded(note(warning)))
             else:
-                await self._respond(state)
+                waiting = await self._respond(state)
 
     async def _begin(self) -> None:
         """Record the agent's settings if they are new or have changed. If an earlier run left a response incomplete,
@@ -151,22 +188,28 @@ class Loop:
         values = self._thread.checkpoint.state
         self._state = State({key: value for key, value in values.items() if not key.startswith("clew:")})
 
-    async def _take(self, prompt: Asked) -> None:
-        """Record a new prompt before any other work is done, so that it cannot be lost.
+    async def _take(self, prompt: Asked | None) -> None:
+        """Record what was posted to the inbox and, if given, a new prompt, before any other work is done, so that it
+        cannot be lost.
 
         If calls of the last turn have no result yet, the prompt is recorded as waiting, because vendors want results
         right after their calls. A prompt that is on record already and not answered is not recorded again.
         """
         state = self._thread.checkpoint
+        self.asked = prompt
+        is_known = prompt is None or self._is_known(state, prompts_waiting(state), prompt)
+        if posts := await self._inbox.look():
+            await take_in(self._journal, posts)
+            state = self._thread.checkpoint
         waiting = prompts_waiting(state)
-        if self._is_known(state, waiting, prompt):
+        if prompt is None or is_known or (prompt.is_exact and self._is_known(state, waiting, prompt)):
             return
         prompts = [*waiting, WaitingPrompt(prompt.text, prompt.id)]
         if state.calls:
             await self._journal.record(*waiting_prompts(prompts))
         else:
             if waiting:
-                self._journal.note_work(self._settings.model.name)
+                self._note_work_left(self._thread.present)
             none_waits = waiting_prompts([]) if waiting else []
             await self._journal.record(*none_waits, *self._asking(prompts))
         await self._journal.flush()
@@ -191,17 +234,36 @@ class Loop:
             return found.is_last
         if waiting:
             return waiting[-1].text == prompt.words
-        last = last_exchange(state)
-        return last is not None and last.status != "done" and last.prompt == prompt.words
+        known_as = next((last.prompt_id for last in open_together(state) if last.prompt == prompt.words), None)
+        if known_as:
+            self.asked = msgspec.structs.replace(prompt, id=known_as)
+        return known_as is not None
 
-    def _asking(self, prompts: list[WaitingPrompt]) -> list[Logged]:
+    async def _new_prompts(self) -> list[WaitingPrompt]:
+        """Take in what was posted to the thread's inbox since the last look. Return the prompts to ask."""
+        posts = await self._inbox.look()
+        if not posts:
+            return []
+        await take_in(self._journal, posts)
+        return prompts_waiting(self._thread.checkpoint)
+
+    def _note_work_left(self, state: Present) -> None:
+        """Record that this run works on the exchange before the prompts that are asked next, unless the model has answered
+        it: then there is no work left on it."""
+        if not self._is_answered(state):
+            self._journal.note_work(self._settings.model.name)
+
+    def _is_answered(self, state: Present) -> bool:
+        return self._is_finished(state) and not self.read_output(state)
+
+    def _asking(self, prompts: list[WaitingPrompt], *, together: bool = False) -> list[Logged]:
         """Return the entries that put these prompts into the conversation, where the model answers them together.
 
-        If the exchange of the prompt before them has no recorded end, the entry that ends it comes first.
+        If the exchange of the prompt before them has no recorded end, the entry that ends it comes first. With
+        `together`, the prompt before them gets the same answer even if the model has not responded to it yet.
         """
-        state = self._thread.present
-        answered = self._is_finished(state) and not self.read_output(state)
-        entries = self._journal.leave_exchange(done=answered)
+        answered = self._is_answered(self._thread.present)
+        entries = self._journal.leave_exchange(done=answered, together=together)
         place = self._thread.messages
         for number, prompt in enumerate(prompts, 1):
             entries.append(MessageAdded(user(prompt.text)))
@@ -224,16 +286,26 @@ class Loop:
         if any(tool is not None and (tool.effect != "none" or state.workspace is None) for tool in tools):
             self.files.may_change(state, state.turns)
 
-    async def _respond(self, state: Present) -> None:
-        """Ask the model for one response, and record it before its calls are run.
+    async def _respond(self, state: Present) -> list[WaitingPrompt]:
+        """Ask the model for one response, and record it before its calls are run. If something was posted to the thread's
+        inbox, take that in instead, and return the prompts to ask before the model is asked.
 
         A response with calls is stored in one write with the intents of the calls, the entries that say that they are
         about to run. If it is time for a snapshot of the files, the snapshot is taken during the model call and
         recorded before the response. Shortens the conversation if it is too long.
         """
         self._journal.note_work(self._settings.model.name)
-        await self._journal.record(ModelCallStarted(self._settings.model.name))
-        await self._journal.catch_up()
+        looking = [asyncio.ensure_future(self._inbox.look())] if self._inbox.is_due else []  # while entries are stored
+        try:
+            await self._journal.record(ModelCallStarted(self._settings.model.name))
+            await self._journal.catch_up()
+            posts = [post for look in looking for post in await look]
+        finally:
+            await cancel_and_wait(looking)
+        if posts:
+            self._journal.hold(ModelCallRefused())  # the call was announced, and is not made yet
+            await take_in(self._journal, posts)
+            return prompts_waiting(self._thread.checkpoint)
         self._emit(TurnStarted(state.turns + 1))
         self.files.begin()
         if self._is_full() and (compacted := await compact(self._settings, self._journal)):
@@ -245,6 +317,7 @@ class Loop:
             except ContextTooLong:
                 await self._make_room()
         await settle(self._keep(MessageAdded(response.message, response.usage, cost), state.turns + 1))
+        return []
 
     async def _make_room(self) -> None:
         await self.files.ready()
@@ -264,6 +337,8 @@ class Loop:
         for that are emitted."""
         await self.files.ready()
         self._turns += 1
+        if self._turns_allowed is not None:
+            self._turns_allowed -= 1
         if response.usage is not None:
             self._filled = response.usage.input_tokens + response.usage.output_tokens
         if tool_calls(response.message):
@@ -320,6 +395,13 @@ class Loop:
         if self._turns >= self._settings.max_turns:
             return f"max_turns: {self._settings.max_turns}"
         return self._settings.budget.exceeded(state)
+
+    def _break(self) -> str:
+        """Return why the run ends after this turn although the work is not done: the caller wanted only so many turns,
+        or has asked the run to end. Return "" if the run goes on."""
+        if self._turns_allowed == 0:
+            return f"turns: {self._asked_for}"
+        return DRAINED if self._drain.is_asked else ""
 
     def _warning(self, state: Present) -> str:
         """Return a note that tells the model how many turns are left, or "" if no note is due. A note is due when

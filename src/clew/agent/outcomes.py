@@ -14,20 +14,21 @@ from clew.agent.exchanges import exchange_of, last_exchange, reason_of
 from clew.agent.journal import Journal
 from clew.agent.loop import Ending, Loop, read_answer
 from clew.agent.prompts import Asked, prompts_waiting
-from clew.agent.run import RunResult
+from clew.agent.run import DRAINED, RunResult
 from clew.agent.settings import Settings
 from clew.agent.trajectory import answer_on_record, done_since
 from clew.agent.workspace import Files, lacks_files
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, ThreadNotFound
 from clew.log import Checkpoint, Present, StatusChanged
-from clew.threads import Thread
+from clew.threads.reader import load
 from clew.threads.takeover import until_lost
 
 __all__ = ["answer_in", "find_answer", "result_of", "run_recorded"]
 
-_LIMITS = ("max_turns: ", "budget: ", "timeout: ")
-"""The beginnings of the `reason` of a run that a limit interrupted. Such a run returns a result and raises no error."""
+_LIMITS = ("max_turns: ", "budget: ", "timeout: ", "turns: ", DRAINED)
+"""The beginnings of the `reason` of a run that a limit or its caller interrupted. Such a run returns a result and raises
+no error."""
 _ASKED_AFTER_ANSWER = (
     "not asked yet: the thread waits for answers to questions of an earlier prompt. It is on record, and is asked once they "
     "are given with resume(answer=…)"
@@ -71,7 +72,7 @@ async def _record_timeout(journal: Journal, files: Files, reason: str) -> Ending
 async def _record_end(journal: Journal, files: Files, ending: StatusChanged, error: BaseException) -> None:
     """Record the files of the workspace, then the status in `ending`. If either cannot be recorded, a note that says so
     is added to `error`, the exception with which the run ended."""
-    journal.ending = True
+    journal.ending, journal.failure = True, error
     if unkept := await files.settle(error):
         error.add_note(unkept)
         ending = StatusChanged(ending.status, f"{ending.reason}; {unkept}")
@@ -82,10 +83,10 @@ async def _record_end(journal: Journal, files: Files, ending: StatusChanged, err
             error.add_note(f"that the run is {ending.status} could not be recorded: {second}")
 
 
-def result_of(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending, prompt: Asked | None) -> RunResult:
+def result_of(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending) -> RunResult:
     thread = journal.thread
     state = thread.checkpoint
-    words, prompt_id, reason = _worked_on(state, ending, prompt)
+    words, prompt_id, reason = _worked_on(state, ending, loop.asked)
     return RunResult(
         output=loop.output if ending.status == "done" else None,
         prompt=words,
@@ -120,7 +121,7 @@ def _worked_on(state: Checkpoint, ending: Ending, prompt: Asked | None) -> tuple
         return given.text, given.id, _ASKED_AFTER_ANSWER
     if given is not None:
         return given.text, given.id, f"{reason}; {_ASKED_ON_RESUME}"
-    found = exchange_of(state, prompt.id) if prompt is not None and prompt.is_exact else None
+    found = None if prompt is None else exchange_of(state, prompt.id)
     found = found or last_exchange(state)
     return ("", "", reason) if found is None else (found.prompt, found.prompt_id, reason)
 
@@ -132,10 +133,13 @@ async def find_answer(store: Checkpointer, thread_id: str, settings: Settings, p
     if not prompt.is_exact:
         return None
     try:
-        state = await Thread.load(store, thread_id)
+        found = await load(store, thread_id)
     except ThreadNotFound:
         return None
-    return None if lacks_files(settings.workspace, state) else answer_in(thread_id, state, settings, prompt)
+    if lacks_files(settings.workspace, found.state):
+        return None
+    answered = answer_in(thread_id, found.state, settings, prompt)
+    return None if answered is None else msgspec.structs.replace(answered, position=found.head.frames)
 
 
 def answer_in(thread_id: str, state: Checkpoint, settings: Settings, prompt: Asked) -> RunResult | None:

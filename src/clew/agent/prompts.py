@@ -3,18 +3,17 @@ notes, which are messages from Clew to the model."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from itertools import chain
 
 import msgspec
 from blake3 import blake3
 
-from clew import advice
 from clew.errors import InvalidInput
 from clew.log import Checkpoint, Logged, MessageAdded, StateSet
 from clew.log.checkpoint import PROMPT_IDS
 from clew.messages import NOTE_MARK, Assistant, Message, User, plain_text, user
+from clew.threads.prompts import MADE, check_prompt, made_id, quoted
 from clew.threads.redact import Redact, redactor
 
 __all__ = [
@@ -39,10 +38,6 @@ __all__ = [
 _PROMPTS = "clew:prompts"
 """The name of the thread's value that holds the texts of waiting prompts: those that were given while tool calls of the
 last turn had no result."""
-_MADE = "clew:"
-"""The prefix of the prompt ids that Clew makes itself."""
-_LONGEST_ID = 1024
-_LONGEST_QUOTE = 60
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +68,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         `thread_id` is for the message."""
         if known != self.words:
             raise InvalidInput(
-                f"thread {thread_id!r}: the prompt_id {self.id!r} is on record with other words: {_quoted(known)}, and not "
-                f"{_quoted(self.words)}. Give each prompt an id of its own."
+                f"thread {thread_id!r}: the prompt_id {self.id!r} is on record with other words: {quoted(known)}, and not "
+                f"{quoted(self.words)}. Give each prompt an id of its own."
             )
 
 
@@ -91,13 +86,8 @@ def asked(text: str, redact: Redact | None, *, prompt_id: str | None = None, num
         return Asked(text=text, words=words, id=prompt_id, is_exact=True)
     if number is not None:
         digest = blake3(words.encode("utf-8", "replace")).hexdigest()[:16]
-        return Asked(text=text, words=words, id=f"{_MADE}{number + 1}:{digest}", is_exact=True, is_numbered=True)
+        return Asked(text=text, words=words, id=f"{MADE}{number + 1}:{digest}", is_exact=True, is_numbered=True)
     return Asked(text=text, words=words, id=made_id(), is_exact=False)
-
-
-def made_id() -> str:
-    """Return a new random id, for a prompt that was given without one."""
-    return f"{_MADE}{secrets.token_hex(8)}"
 
 
 def _on_record(text: str, redact: Redact | None) -> str:
@@ -105,28 +95,6 @@ def _on_record(text: str, redact: Redact | None) -> str:
     entries: list[Logged] = [MessageAdded(user(text))]
     (entry,) = entries if change is None else change(entries)
     return plain_text(entry.message) if isinstance(entry, MessageAdded) else text
-
-
-def _quoted(text: str) -> str:
-    line = " ".join(text.split())
-    return repr(line if len(line) <= _LONGEST_QUOTE else f"{line[: _LONGEST_QUOTE - 1]}…")
-
-
-def check_prompt(prompt: str, prompt_id: str | None = None) -> None:
-    """Raise `InvalidInput` if this prompt or its id cannot be used: wrong type, empty, or text that cannot be stored."""
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise InvalidInput(
-            f"a prompt is a text that is not empty, and not {prompt!r}. To go on with a thread without one: "
-            f"{advice.resume_in_program('…')}"
-        )
-    _check_storable("a prompt", prompt)
-    if prompt_id is None:
-        return
-    if not isinstance(prompt_id, str) or not prompt_id.strip() or len(prompt_id) > _LONGEST_ID:
-        raise InvalidInput(f"a prompt_id is a text of 1 to {_LONGEST_ID} characters, and not {prompt_id!r}")
-    if prompt_id.startswith(_MADE):
-        raise InvalidInput(f"the prompt_id {prompt_id!r} begins like the ids that Clew makes itself. Choose another.")
-    _check_storable("a prompt_id", prompt_id)
 
 
 def check_resumed(prompt: str | None, prompt_id: str | None) -> None:
@@ -138,16 +106,6 @@ def check_resumed(prompt: str | None, prompt_id: str | None) -> None:
         raise InvalidInput(
             "prompt_id= was given without the prompt that it is for. Give both: resume(prompt, prompt_id=…)"
         )
-
-
-def _check_storable(what: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(
-            f"{what} is text that can be written as UTF-8, and not {_quoted(text)}: half a surrogate pair is at character "
-            f"{error.start + 1}"
-        ) from None
 
 
 class WaitingPrompt(msgspec.Struct, frozen=True):

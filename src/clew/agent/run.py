@@ -19,11 +19,20 @@ from clew.log import Usage
 from clew.messages import Block, Text, ToolCall, ToolResult
 from clew.messages.dialects import Loss
 
-__all__ = ["Emit", "Run", "RunResult", "ToolUse", "stop_all"]
+__all__ = ["DRAINED", "Drain", "Emit", "Run", "RunResult", "ToolUse", "stop_all"]
 
 T = TypeVar("T", covariant=True)
 Emit = Callable[[Event], None]
+DRAINED = "drained"
+"""The reason of a run that ended because it was asked to end after its open turn."""
 _END = object()
+
+
+class Drain:
+    """Tells a run whether it was asked to end after its open turn."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
 
 
 async def stop_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
@@ -79,7 +88,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     exception.
     """
     reason: str = ""
-    """Why the run was interrupted: `max_turns: …`, `budget: …` or `timeout: …`. It may also say that the prompt was not
+    """Why the run was interrupted: `max_turns: …`, `budget: …` or `timeout: …`, or `turns: …` or `drained` if it was
+    told to end after so many turns or after the open turn. It may also say that the prompt was not
     asked yet, because earlier work on the thread waits for an answer or was interrupted. Such a prompt is on record,
     and is asked when the thread is resumed."""
     questions: tuple[Question, ...] = ()
@@ -90,6 +100,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """What this run cost in dollars; None if a price or the usage is not known."""
     turns: int = 0
     """How many turns the whole thread has had by the end of this run, over all its runs."""
+    position: int | None = None
+    """The number of frames (appends) in the thread's log when the run had ended. A reader that has seen the thread up to
+    this position has seen all that the run did. None if it is not known."""
     resumed_from: int | None = None
     """How many turns the thread had when this run began; None if the run began a new thread."""
     drift: Mapping[str, tuple[Any, Any]] = {}
@@ -143,8 +156,11 @@ class Run(Generic[T]):
     run that is iterated only in part and then awaited goes on to its end.
     """
 
-    def __init__(self, work: Callable[[Emit], Awaitable[T]]) -> None:
+    def __init__(self, work: Callable[[Emit], Awaitable[T]], drain: Drain | None = None) -> None:
+        """`work` does the work of the run; it gets a function that it calls with each event. It looks at `drain` at the
+        end of each turn. Without `drain`, the work does not end early if it is asked to."""
         self._work = work
+        self._drain = drain or Drain()
         self._task: asyncio.Task[T] | None = None
         self._events: asyncio.Queue[Any] | None = None
         self._used = False
@@ -191,6 +207,16 @@ class Run(Generic[T]):
             await self
             raise StopAsyncIteration
         return event  # type: ignore[no-any-return]
+
+    def drain(self) -> None:
+        """Ask the run to end after its open turn: when the tool calls under way have ended and are on record. Await the
+        run for its result, which then has the status `interrupted` and the reason `drained`. A sub-agent that is at work
+        ends after its own open turn. The thread goes on with the next run, as if nothing had happened.
+
+        A provider's program cannot be stopped between turns: it works until it has answered its prompt. A run that has
+        ended already, or finishes with this turn, is not changed.
+        """
+        self._drain.is_asked = True
 
     async def aclose(self) -> None:
         """Stop the run, and return once everything that it did is on record."""

@@ -17,7 +17,7 @@ from clew._runtime.aio import settle
 from clew.agent.arguments import check_timeout
 from clew.agent.handles import expiry, write_handle
 from clew.agent.prompts import check_prompt, check_resumed
-from clew.agent.run import Emit, Run, RunResult, stop_all
+from clew.agent.run import Drain, Emit, Run, RunResult, stop_all
 from clew.agent.trajectory import Trajectory
 from clew.errors import ClewError, InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError
 from clew.messages.dialects import Loss
@@ -300,6 +300,8 @@ class OwnSession(Session):
     def _run(
         self, thread_id: str, prompt: str | None, *, nth: int | None = None, must_exist: bool = False, **how: Any
     ) -> Run[RunResult]:
+        drain = Drain()
+
         async def work(emit: Emit) -> RunResult:
             task = asyncio.current_task()
             assert task is not None  # noqa: S101 - for the type checker
@@ -307,7 +309,7 @@ class OwnSession(Session):
             try:
                 if must_exist or self._must_exist:
                     await self._agent.check_thread(thread_id)
-                result = await self._agent._run_on(thread_id, prompt, emit, nth=nth, **how)
+                result = await self._agent._run_on(thread_id, prompt, emit, nth=nth, drain=drain, **how)
             except BaseException as error:
                 self._note_error(error)
                 if prompt is not None and nth is not None:
@@ -318,7 +320,7 @@ class OwnSession(Session):
             self._ended_with, self._reason = result.status, result.reason
             return result
 
-        return Run(work)
+        return Run(work, drain)
 
     def _note_error(self, error: BaseException) -> None:
         if not isinstance(error, (ClewError, TimeoutError)):

@@ -3,6 +3,7 @@ again."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -84,6 +85,9 @@ class PriceUnknown(InvalidInput):
     def __init__(self, model: str, what_to_do: str) -> None:
         self.model = model
         super().__init__(f"the price of {model} is not known, so a budget in dollars cannot be kept. {what_to_do}")
+
+
+Folder = str | os.PathLike[str]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,8 @@ from clew.checkpointers.heads import STATUSES
 from clew.errors import InvalidInput, ThreadNotFound, Unavailable, UsageError
 from clew.threads import Thread
 from clew.threads.heads import is_child
-from clew.threads.leases import is_live
+from clew.threads.inbox import remove
+from clew.threads.leases import Takeover, is_live
 from clew.threads.redact import Redact
 from clew.threads.thread import Durability
 
@@ -166,22 +167,29 @@ class Store:
         self,
         thread_id: str,
         *,
-        takeover: bool,
+        takeover: Takeover,
         durability: Durability,
         redact: Redact | None,
+        label: str = "",
         timeout: float | None = None,
     ) -> AsyncIterator[Thread]:
         """Open a thread and hold its lease inside this context. If another process holds the lease, raise `ThreadBusy`
-        or, with `takeover`, take it from that process. If opening takes longer than `timeout` seconds, raise
-        `ThreadBusy` or `Unavailable`. `durability` says when entries are stored, and `redact` removes secrets from
-        them.
+        or, if `takeover` says so, take it from that process. `label` names this process in the lease. If opening takes
+        longer than `timeout` seconds, raise `ThreadBusy` or `Unavailable`. `durability` says when entries are stored,
+        and `redact` removes secrets from them.
 
         If the store cannot be reached at the end of the context, the lease stays until it expires. Then, if a
         cancellation or an `Unavailable` stopped the work inside the context, that error is raised; otherwise an
         `Unavailable` is raised, because the lease could not be given back.
         """
         opening = Thread.open(
-            self.open(), thread_id, takeover=takeover, durability=durability, redact=redact, wait=timeout
+            self.open(),
+            thread_id,
+            takeover=takeover,
+            durability=durability,
+            label=label,
+            redact=redact,
+            wait=timeout,
         )
         stopped: asyncio.CancelledError | Unavailable | None = None
         try:
@@ -231,10 +239,11 @@ class Store:
             )
 
     async def forget(self, thread_id: str) -> None:
-        """Delete a thread and the threads of its sub-agents, the agents that it called as tools, and of theirs in turn."""
+        """Delete a thread, its inbox, and the threads of its sub-agents, the agents that it called as tools, and of
+        theirs in turn."""
         store = self.open()
         children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
-        await store.delete(thread_id)
+        await remove(store, thread_id)
         for child in children:
             await self.forget(child)
 

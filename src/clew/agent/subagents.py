@@ -7,17 +7,22 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from clew.agent.events import Question
-from clew.agent.run import RunResult
+from clew.agent.run import DRAINED, RunResult
 from clew.errors import LeaseLost, ModelUnavailable, ThreadBusy, Unavailable
 from clew.threads.heads import is_child
 from clew.tools import AnyTool, Stopped, ToolContext, ToolError, tool
 
-__all__ = ["Work", "child_tool", "handed_up_key", "is_child"]
+__all__ = ["Drained", "Work", "child_tool", "handed_up_key", "is_child"]
 
 Work = Callable[[ToolContext, str, str, Any], Awaitable[RunResult]]
 """A function that starts or resumes a child agent's thread, and returns the child's result. Its four arguments, in
 order: the context of the parent's tool call, the id of the child's thread, the task (the prompt for the child), and a
 person's answers to the child's questions or None."""
+
+
+class Drained(Exception):
+    """A child's run ended after its open turn, because its parent's run was asked to end. The call of the child is not
+    done: it is run again when the parent goes on."""
 
 
 def child_tool(name: str, description: str, work: Work) -> AnyTool:
@@ -35,7 +40,7 @@ def child_tool(name: str, description: str, work: Work) -> AnyTool:
         thread_id = child_id(ctx.thread_id, name, ctx.idempotency_key)
         try:
             return await follow(thread_id, task, ctx)
-        except (LeaseLost, ModelUnavailable, ThreadBusy, Unavailable) as error:
+        except (Drained, LeaseLost, ModelUnavailable, ThreadBusy, Unavailable) as error:
             raise Stopped(error) from error
 
     async def follow(thread_id: str, task: str, ctx: ToolContext) -> Any:
@@ -43,6 +48,8 @@ def child_tool(name: str, description: str, work: Work) -> AnyTool:
         while result.status == "waiting":
             answers = {asked.id: _answer(ctx, name, asked) for asked in result.questions}
             result = await work(ctx, thread_id, task, answers)
+        if result.status == "interrupted" and result.reason == DRAINED:
+            raise Drained
         if result.status != "done":
             raise ToolError(f"{name} did not finish: it is {result.status} ({result.reason})")
         return result.output

@@ -19,6 +19,7 @@ from clew.agent.events import Kind, Question, ToolFinished, ToolInDoubt, ToolRep
 from clew.agent.journal import CallJournal, Journal
 from clew.agent.run import Emit
 from clew.agent.settings import Settings
+from clew.agent.subagents import Drained
 from clew.errors import InvalidInput, UsageError
 from clew.log import Call, StateSet, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolResult
@@ -64,9 +65,9 @@ async def settle_calls(settings: Settings, journal: Journal, state: State, emit:
         raise
     journal.follow(task for task in tasks if not task.done())
     ended = await asyncio.gather(*(task for task in tasks if task.done()), return_exceptions=True)
-    for error in ended:
-        if isinstance(error, BaseException):
-            raise error
+    errors = [error for error in ended if isinstance(error, BaseException)]
+    if errors:
+        raise min(errors, key=lambda error: isinstance(error, Drained))
     return [question for question in ended if isinstance(question, Question)]
 
 

@@ -28,6 +28,7 @@ from clew.log import Checkpoint
 from clew.messages import Assistant, tool_calls
 from clew.threads import Thread
 from clew.threads.heads import is_child
+from clew.threads.inbox import Post, new_posts
 from clew.threads.leases import boot, is_crashed, is_live, provably_dead
 from clew.threads.views.timeline import Mark, TimelineCall, TimelineReader, Window, reader_of
 
@@ -320,6 +321,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """When the model was asked, if its response is awaited now; else None."""
     prompts: tuple[str, ...]
     """Recorded prompts that the model gets once the calls in `calls` have an outcome."""
+    posts: tuple[Post, ...]
+    """What was posted to the thread's inbox and is not taken in yet."""
     is_empty: bool
     """Whether the thread has no prompt at all: nothing was asked, or every prompt was rewound."""
     unaccounted: int
@@ -343,6 +346,8 @@ async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
     timeline = reader.timeline(-1, abandoned=abandoned)
     state = timeline.checkpoint
     current = [turn for turn in timeline.turns if not turn.rewound]
+    posts = await new_posts(store, head, state.inbox_read)
+    way = await way_of(store, head, state)
     return Standing(
         head=head,
         title=state.title,
@@ -353,11 +358,12 @@ async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
         calls=tuple(call for turn in current for call in turn.calls if call.result is None),
         asked_at=timeline.asked_at,
         prompts=tuple(prompt.text for prompt in prompts_waiting(state)),
+        posts=posts,
         is_empty=not (state.messages or prompts_waiting(state)),
         unaccounted=state.unaccounted,
         files="" if state.status == "running" and not abandoned else unkept(state),
         last=timeline.marks[-1] if timeline.marks else None,
-        way=await way_of(store, head, state),
+        way=msgspec.structs.replace(way, prompt=None) if posts and state.messages else way,
         setup=setup_of(state),
     )
 

@@ -9,8 +9,9 @@ from clew._runtime.lazy import exports
 if TYPE_CHECKING:
     from clew.checkpointers.base import Checkpointer
     from clew.checkpointers.files.store import FileCheckpointer
-    from clew.checkpointers.heads import Head, HeadQuery, Lease, Owner, Status
+    from clew.checkpointers.heads import Head, HeadQuery, Lease, Owner, QueuePlace, Status
     from clew.checkpointers.http.store import HTTPCheckpointer
+    from clew.checkpointers.live import Delta, LiveChannel, live_channel
     from clew.checkpointers.memory import MemoryCheckpointer
     from clew.checkpointers.mysql.store import MySQLCheckpointer
     from clew.checkpointers.objects.oci import OCICheckpointer
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpointer",
+    "Delta",
     "FileCheckpointer",
     "HTTPCheckpointer",
     "Head",
     "HeadQuery",
     "Lease",
+    "LiveChannel",
     "MemoryCheckpointer",
     "MySQLCheckpointer",
     "OCICheckpointer",
@@ -38,10 +41,12 @@ __all__ = [
     "OracleCheckpointer",
     "Owner",
     "PostgresCheckpointer",
+    "QueuePlace",
     "RedisCheckpointer",
     "SQLiteCheckpointer",
     "SealedCheckpointer",
     "Status",
+    "live_channel",
     "open_checkpointer",
 ]
 
@@ -49,11 +54,13 @@ __getattr__, __dir__ = exports(
     __name__,
     {
         "Checkpointer": "clew.checkpointers.base",
+        "Delta": "clew.checkpointers.live",
         "FileCheckpointer": "clew.checkpointers.files.store",
         "HTTPCheckpointer": "clew.checkpointers.http.store",
         "Head": "clew.checkpointers.heads",
         "HeadQuery": "clew.checkpointers.heads",
         "Lease": "clew.checkpointers.heads",
+        "LiveChannel": "clew.checkpointers.live",
         "MemoryCheckpointer": "clew.checkpointers.memory",
         "MySQLCheckpointer": "clew.checkpointers.mysql.store",
         "OCICheckpointer": "clew.checkpointers.objects.oci",
@@ -62,10 +69,12 @@ __getattr__, __dir__ = exports(
         "OracleCheckpointer": "clew.checkpointers.oracle.store",
         "Owner": "clew.checkpointers.heads",
         "PostgresCheckpointer": "clew.checkpointers.postgres.store",
+        "QueuePlace": "clew.checkpointers.heads",
         "RedisCheckpointer": "clew.checkpointers.redis.store",
         "SQLiteCheckpointer": "clew.checkpointers.sqlite.store",
         "SealedCheckpointer": "clew.checkpointers.sealed",
         "Status": "clew.checkpointers.heads",
+        "live_channel": "clew.checkpointers.live",
         "open_checkpointer": "clew.checkpointers.registry",
     },
 )

@@ -116,7 +116,8 @@ class Checkpointer(ABC):
 
     @abstractmethod
     def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
-        """Yield the heads that match the query, sorted by the time that `query.order` names, newest first.
+        """Yield the heads that match the query, sorted by the time that `query.order` names, newest first;
+        in the order `due`, earliest first.
 
         While others write, these promises hold:
 
@@ -127,9 +128,12 @@ class Checkpointer(ABC):
         - **With a limit**, all heads are in order. So `query.after(last)`, where `last` is the last head of a page,
           goes on right after that page: no thread is in two pages, and a thread that is not written meanwhile is in
           one. A thread that is written between two pages moves to the front in the order `updated`, and may then be in
-          neither page; in the order `created`, no thread is missed.
+          neither page; in the order `created`, no thread is missed. In the order `due`, a thread that is queued again or
+          whose lease is renewed between two pages may be in neither page, too.
         - **Without a limit**, a store may read the heads in parts, each of 500 or more and each in order. A thread that
           is written meanwhile may come in a later part than its new time would put it. All other heads are in order.
+        - **In the order `due`**, a listing costs in proportion to the queued threads that it looks at, and not to all
+          threads: workers ask for it about once a second.
 
         A damaged head raises `Corrupt`, where possible only after all sound heads have been yielded.
         """

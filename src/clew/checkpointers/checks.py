@@ -16,7 +16,7 @@ from blake3 import blake3
 from clew._runtime import forks
 from clew._runtime.aio import Job
 from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_HEAD, MAX_ID, is_abandoned
-from clew.checkpointers.heads import STATUSES, Head, HeadQuery
+from clew.checkpointers.heads import ORDERS, STATUSES, Head, HeadQuery
 from clew.errors import Corrupt, InvalidInput, Unavailable, UsageError
 
 __all__ = [
@@ -217,6 +217,7 @@ def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, r
         or head.created_at.tzinfo is None
         or head.updated_at.tzinfo is None
         or (lease is not None and lease.expires_at.tzinfo is None)
+        or (head.due is not None and head.due.tzinfo is None)
         or sum(map(len, frames)) > MAX_FRAME
     ):
         _check_slowly(thread_id, frames, at, head)
@@ -247,8 +248,8 @@ def _check_slowly(thread_id: str, frames: Sequence[bytes], at: int, head: Head) 
         )
     if head.status not in STATUSES:
         raise InvalidInput(f"thread {thread_id!r}: {head.status!r} is not a status. Use one of {', '.join(STATUSES)}.")
-    times = [head.created_at, head.updated_at, *([] if head.lease is None else [head.lease.expires_at])]
-    if any(moment.tzinfo is None for moment in times):
+    times = [head.created_at, head.updated_at, head.due, None if head.lease is None else head.lease.expires_at]
+    if any(moment is not None and moment.tzinfo is None for moment in times):
         raise InvalidInput(f"thread {thread_id!r}: times in a head need a time zone, for example datetime.now(UTC)")
     for number, frame in enumerate(frames, start=at):
         if len(frame) > MAX_FRAME:
@@ -317,6 +318,8 @@ def check_query(query: HeadQuery) -> None:
             f"a query has up to {MAX_HEAD} bytes of text and {_MOST_TAGS} tags, because no head has more; this one has "
             f"{size} and {len(query.tags)}"
         )
+    if query.order not in ORDERS:
+        raise InvalidInput(f"{query.order!r} is not an order. Use one of {', '.join(ORDERS)}.")
     for status in query.statuses() or ():
         if status not in STATUSES:
             raise InvalidInput(f"{status!r} is not a status. Use one of {', '.join(STATUSES)}.")

@@ -15,15 +15,19 @@ from blake3 import blake3
 from clew.errors import Corrupt, InvalidInput
 
 __all__ = [
+    "ORDERS",
     "STATUSES",
     "UNSEALED",
     "Head",
     "HeadQuery",
     "Lease",
     "Owner",
+    "QueuePlace",
     "Status",
+    "due_place",
     "grace_micros",
     "micros",
+    "moment",
     "select",
     "thread_digest",
     "thread_key",
@@ -34,8 +38,10 @@ UNSEALED = "unsealed"
 """The value that `Head.seal` gets when a `SealedCheckpointer` reads a head without a seal (a signature), which its keys
 allow. It marks the head as not signed."""
 
-Status = Literal["running", "waiting", "interrupted", "failed", "done"]
+Status = Literal["running", "waiting", "interrupted", "failed", "done", "queued"]
 STATUSES: tuple[Status, ...] = get_args(Status)
+Order = Literal["updated", "created", "due"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -61,6 +67,15 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: Owner
     token: str
     expires_at: datetime
+
+
+class QueuePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What a queued thread's head says about its place in the queue of the workers, besides the time it is due."""
+
+    queued_at: datetime
+    priority: int = 0
+    tries: int = 0
+    """How many runs of a worker, one after the other, have ended without a new turn and without an end of the work."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -94,6 +109,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """A signature in hex: it shows that somebody with a key of the store wrote this head. Empty if the store has no
     key. A `SealedCheckpointer` checks the seal and returns the head with an empty one. If a stored head has no seal and
     the keys allow that, it returns the head with `UNSEALED` here."""
+    due: datetime | None = None
+    """When a worker should take the thread; None if no worker has to. While a worker runs the thread, this is the time
+    at which its lease ends: if the worker dies, the thread is due again."""
+    queue: QueuePlace | None = None
+    """The thread's place in the queue, as long as `due` is set."""
 
 
 class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +134,9 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Select only threads whose last append was before this moment."""
     title: str = ""
     """Select only threads whose title contains this text. Upper and lower case are not distinguished."""
-    order: Literal["updated", "created"] = "updated"
+    order: Order = "updated"
+    """Which time sorts the listing: the last append or the first one, newest first; or the time at which a thread is
+    due, earliest first. A listing by `due` has only threads that have such a time: those in the queue of the workers."""
     limit: int | None = None
     cursor: str | None = None
     """Where the listing goes on: the position of the last head of the previous page, as text. `after` returns a query
@@ -128,9 +150,13 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     def position(self, head: Head) -> tuple[int, str]:
         """Return the sort key of a head: the time that `order` names, in microseconds since 1970, and the thread's key
-        (the blake3 of its id). A listing goes from the highest to the lowest sort key. No two heads have the same sort
-        key."""
-        return micros(head.created_at if self.order == "created" else head.updated_at), thread_key(head.thread_id)
+        (the blake3 of its id). For the order `due`, the number is negative, because the earliest time comes first
+        there. A listing goes from the highest to the lowest sort key. No two heads have the same sort key."""
+        key = thread_key(head.thread_id)
+        if self.order == "due":
+            place = due_place(head)
+            return (-_NEVER if place is None else place), key
+        return micros(head.created_at if self.order == "created" else head.updated_at), key
 
     def start(self) -> tuple[int, str] | None:
         """Return the sort key that `cursor` holds, or None without a cursor. A sort key is a time in microseconds since
@@ -150,7 +176,8 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether this head meets every condition of the query. The query's cursor and limit are not looked at."""
         statuses = self.statuses()
         return (
-            head.thread_id.startswith(self.prefix)
+            (self.order != "due" or head.due is not None)
+            and head.thread_id.startswith(self.prefix)
             and (statuses is None or head.status in statuses)
             and (self.agent is None or head.agent == self.agent)
             and all(head.tags.get(name) == value for name, value in self.tags.items())
@@ -174,6 +201,7 @@ def select(heads: Iterable[Head], query: HeadQuery) -> list[Head]:
     return [head for _, head in placed]
 
 
+_NEVER = 2**62
 _CURSOR = re.compile(r"-?[0-9]{1,18}:[0-9a-f]{64}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -182,6 +210,18 @@ _MICROSECOND = timedelta(microseconds=1)
 def micros(moment: datetime) -> int:
     """Return this moment in microseconds since 1970, exactly. Stores sort heads by this number."""
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def due_place(head: Head) -> int | None:
+    """Return the number by which the order `due` sorts a head, or None if the thread is not in the queue of the
+    workers: the time at which it is due, in microseconds since 1970, with the opposite sign. So the earliest time has
+    the highest number, and a store can sort from the highest to the lowest number, as in every other order."""
+    return None if head.due is None else -micros(head.due)
+
+
+def moment(number: int) -> datetime:
+    """Return the moment that is this number of microseconds after 1970 began; the reverse of `micros`."""
+    return _EPOCH + number * _MICROSECOND
 
 
 def grace_micros(untouched_for: timedelta) -> int:

@@ -40,6 +40,8 @@ class _Space:
 
     def __init__(self) -> None:
         self.logs: dict[str, _Log] = {}
+        self.queued: set[str] = set()
+        """The ids of the threads in the queue of the workers: those whose head has `due`."""
         self.blobs: dict[str, bytes] = {}
         self.touched: dict[str, float] = {}
 
@@ -88,6 +90,10 @@ class MemoryCheckpointer(Checkpointer):
         log.frames.extend(frames)
         log.refs.update(refs)
         log.head = head
+        if head.due is None:
+            self._space.queued.discard(thread_id)
+        else:
+            self._space.queued.add(thread_id)
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         self._guard.enter()
@@ -104,7 +110,9 @@ class MemoryCheckpointer(Checkpointer):
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         self._guard.enter()
         check_query(query)
-        for head in select([log.head for log in self._space.logs.values() if log.head], query):
+        logs = self._space.logs
+        names = self._space.queued if query.order == "due" else logs
+        for head in select([head for name in names if (head := logs[name].head)], query):
             yield head
 
     async def refs(self, thread_id: str) -> set[str]:
@@ -118,6 +126,7 @@ class MemoryCheckpointer(Checkpointer):
         check_thread_id(thread_id)
         check_wanted()
         self._space.logs.pop(thread_id, None)
+        self._space.queued.discard(thread_id)
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         self._guard.enter()

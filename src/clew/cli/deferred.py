@@ -24,6 +24,7 @@ __all__ = [
     "handles",
     "importers",
     "leases",
+    "live",
     "log",
     "maintenance",
     "messages",
@@ -35,11 +36,13 @@ __all__ = [
     "providers",
     "render",
     "rich_text",
+    "sealed",
     "store_base",
     "store_registry",
     "thread_copy",
     "thread_fork",
     "thread_heads",
+    "thread_inbox",
     "thread_purge",
     "thread_reader",
     "thread_search",
@@ -74,12 +77,15 @@ if TYPE_CHECKING:
     from clew.agent import way_forward as way_forward
     from clew.agent import workspace as agent_workspace
     from clew.checkpointers import base as store_base
+    from clew.checkpointers import live as live
     from clew.checkpointers import registry as store_registry
+    from clew.checkpointers import sealed as sealed
     from clew.checkpointers.opensearch import store as opensearch
     from clew.compat import importers as importers
     from clew.providers import registry as provider_registry
     from clew.providers import settings as provider_settings
     from clew.threads import heads as thread_heads
+    from clew.threads import inbox as thread_inbox
     from clew.threads import leases as leases
     from clew.threads import maintenance as maintenance
     from clew.threads import reader as thread_reader
@@ -118,6 +124,7 @@ else:
     handles = _Deferred("clew.agent.handles")
     importers = _Deferred("clew.compat.importers")
     leases = _Deferred("clew.threads.leases")
+    live = _Deferred("clew.checkpointers.live")
     log = _Deferred("clew.log")
     maintenance = _Deferred("clew.threads.maintenance")
     messages = _Deferred("clew.messages")
@@ -129,11 +136,13 @@ else:
     provider_settings = _Deferred("clew.providers.settings")
     providers = _Deferred("clew.providers")
     render = _Deferred("clew.threads.views.render")
+    sealed = _Deferred("clew.checkpointers.sealed")
     store_base = _Deferred("clew.checkpointers.base")
     store_registry = _Deferred("clew.checkpointers.registry")
     thread_copy = _Deferred("clew.threads.ops.copy")
     thread_fork = _Deferred("clew.threads.ops.fork")
     thread_heads = _Deferred("clew.threads.heads")
+    thread_inbox = _Deferred("clew.threads.inbox")
     thread_purge = _Deferred("clew.threads.ops.purge")
     thread_reader = _Deferred("clew.threads.reader")
     thread_search = _Deferred("clew.threads.views.search")

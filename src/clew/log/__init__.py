@@ -4,7 +4,7 @@ thread's state (a checkpoint) from its entries. Pure: no I/O."""
 from __future__ import annotations
 
 from clew.log.batches import decode_in_parts, decode_ordinary
-from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState, Present, count_kept
+from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState, Present, count_kept, is_barrier
 from clew.log.codec import (
     DIGEST,
     FIRST,
@@ -24,11 +24,14 @@ from clew.log.entries import (
     Compacted,
     Described,
     Entry,
+    InboxRead,
     LeaseTaken,
     MessageAdded,
     ModelCallRefused,
     ModelCallStarted,
+    Posted,
     ProviderKey,
+    Queued,
     Rewound,
     Spend,
     StateSet,
@@ -63,6 +66,7 @@ __all__ = [
     "Fold",
     "FoldedState",
     "Frame",
+    "InboxRead",
     "LeaseTaken",
     "Logged",
     "MessageAdded",
@@ -70,8 +74,10 @@ __all__ = [
     "MessageRoles",
     "ModelCallRefused",
     "ModelCallStarted",
+    "Posted",
     "Present",
     "ProviderKey",
+    "Queued",
     "Rewound",
     "Spend",
     "StateSet",
@@ -94,6 +100,7 @@ __all__ = [
     "encode_entries",
     "encode_frame",
     "fold",
+    "is_barrier",
     "is_sound",
     "sealed_with",
 ]

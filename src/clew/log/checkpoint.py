@@ -10,17 +10,24 @@ import msgspec
 
 from clew.log.entries import (
     Compacted,
+    InboxRead,
     MessageAdded,
+    ModelCallStarted,
     ProviderKey,
+    Queued,
     StateSet,
+    StatusChanged,
+    StepIntent,
+    StepOutcome,
     Streamed,
     ThreadStarted,
+    ToolIntent,
     ToolOutcome,
     Usage,
     WorkspaceChanging,
     WorkspaceSnapshot,
 )
-from clew.messages import Block, Message, ToolCall, ToolResult, tool_calls
+from clew.messages import Assistant, Block, Message, ToolCall, ToolResult, tool_calls
 
 __all__ = [
     "EMPTY",
@@ -36,6 +43,7 @@ __all__ = [
     "changing_in",
     "count_kept",
     "first_of",
+    "is_barrier",
     "last_of",
     "open_calls",
     "provider_key",
@@ -176,7 +184,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     parent: tuple[str, int] | None = None
     title: str = ""
     tags: dict[str, str] = {}
-    status: Literal["running", "waiting", "interrupted", "failed", "done"] = "interrupted"
+    status: Literal["running", "waiting", "interrupted", "failed", "done", "queued"] = "interrupted"
     reason: str = ""
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
@@ -209,6 +217,10 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Number of messages in the history when the status last became "done", or -1 if it never did."""
     partial: tuple[Block, ...] = ()
     """The blocks that have arrived of a response that is not complete yet, in the order of their arrival."""
+    inbox_read: InboxRead | None = None
+    """How far the thread's inbox was read; None if nothing was ever taken out of it. A rewind does not change this."""
+    queued: Queued | None = None
+    """The place of the thread in the queue of the workers. None if no worker has to run it."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -301,6 +313,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
     seconds: float = 0.0
+    inbox_read: InboxRead | None = None
+    queued: Queued | None = None
 
     @property
     def files_turn(self) -> int:
@@ -360,3 +374,14 @@ def count_kept(entries: Iterable[object]) -> int:
 
 
 _KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, Streamed, ThreadStarted, FoldedState}
+
+
+def is_barrier(entry: object) -> bool:
+    """Return whether the next action has to wait until this entry is durable. For example, a tool runs only once the
+    record that it is about to run is durable."""
+    if isinstance(entry, MessageAdded):
+        return isinstance(entry.message, Assistant)
+    return isinstance(
+        entry,
+        Compacted | ModelCallStarted | Queued | StatusChanged | StepIntent | StepOutcome | ToolIntent | ToolOutcome,
+    )

@@ -13,12 +13,15 @@ __all__ = [
     "Compacted",
     "Described",
     "Entry",
+    "InboxRead",
     "KnownEntry",
     "LeaseTaken",
     "MessageAdded",
     "ModelCallRefused",
     "ModelCallStarted",
+    "Posted",
     "ProviderKey",
+    "Queued",
     "Rewound",
     "Spend",
     "StateSet",
@@ -219,8 +222,51 @@ class Streamed(_Entry, tag="streamed", frozen=True):
 class StatusChanged(_Entry, tag="status", frozen=True):
     """The thread has a new status. `reason` says why the work stopped, or what it waits for."""
 
-    status: Literal["running", "waiting", "interrupted", "failed", "done"]
+    status: Literal["running", "waiting", "interrupted", "failed", "done", "queued"]
     reason: str = ""
+
+
+class Queued(_Entry, tag="queued", frozen=True):
+    """The thread waits for a worker (a process that takes queued threads and runs their agents). Its status is "queued"
+    from here on. The entry holds until a run of the thread has ended with another status than "running" or "queued"."""
+
+    log: str
+    """The random id of the thread's log. A copy or fork has another, and is not in the queue."""
+    due: int
+    """When a worker should take the thread, in microseconds since 1970. Workers take the thread with the earliest time
+    first. A time in the future delays the thread."""
+    queued_at: int = 0
+    """When the thread was queued, in microseconds since 1970. Earlier than `due` for a thread that is tried again later,
+    and later than `due` for one with a high priority."""
+    priority: int = 0
+    tries: int = 0
+    """How many runs of a worker, one after the other, have ended without a new turn and without an end of the work: they
+    failed, or their process died."""
+    reason: str = ""
+    """Why the thread was queued again, such as the error of the last run."""
+    turns: int = 0
+    """How many turns the thread had then. If it has more after the next run, that run has made progress."""
+
+
+class InboxRead(_Entry, tag="inbox", frozen=True):
+    """Posts were taken out of the thread's inbox, the hidden thread to which others post prompts while this one runs.
+    What they say is recorded in the same frame as this entry."""
+
+    inbox: str
+    """The random id of the inbox's log. An inbox that was deleted and made again, or that of a copy, has another."""
+    posts: int
+    """How many posts of the inbox, from its beginning, are on record in this thread's log. Each frame of an inbox is one
+    post, so this is also the number of the first frame that is not read yet."""
+
+
+class Posted(_Entry, tag="posted", frozen=True):
+    """A prompt, or an answer to the questions of a thread, was posted to the thread's inbox. This entry is only in the
+    logs of inboxes. It does not change the state of the inbox."""
+
+    prompt: str | None = None
+    prompt_id: str = ""
+    """The id of the prompt, or of the post if it has an answer only. It keeps a post from being taken in twice."""
+    answer: Any = None
 
 
 class LeaseTaken(_Entry, tag="lease", frozen=True):
@@ -303,6 +349,9 @@ KnownEntry = (
     | WorkspaceChanging
     | ProviderKey
     | StatusChanged
+    | Queued
+    | InboxRead
+    | Posted
     | LeaseTaken
     | Rewound
     | Compacted

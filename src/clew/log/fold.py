@@ -17,18 +17,20 @@ from clew.log.checkpoint import (
     changing_in,
     first_of,
     last_of,
-    open_calls,
     snapshot_in,
 )
 from clew.log.entries import (
     Compacted,
     Described,
     Entry,
+    InboxRead,
     LeaseTaken,
     MessageAdded,
     ModelCallRefused,
     ModelCallStarted,
+    Posted,
     ProviderKey,
+    Queued,
     Rewound,
     Spend,
     StateSet,
@@ -45,6 +47,7 @@ from clew.log.entries import (
     WorkspaceSnapshot,
 )
 from clew.log.facts import Facts
+from clew.log.open_turn import OpenTurn
 from clew.log.outline import FactOutline, MessageRoles, ViewOutline
 from clew.messages import Assistant, Block, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
 
@@ -70,29 +73,26 @@ class Fold:
         "_cache_write",
         "_facts",
         "_history",
-        "_intents",
         "_marks",
         "_new_history",
         "_older",
         "_open",
-        "_open_steps",
         "_partial",
         "_reasoning",
-        "_results",
-        "_steps",
         "_turn_grows",
         "_view_end",
         "_view_start",
-        "_waiting",
         "agent",
         "cost_usd",
         "done_at",
         "in_flight",
+        "inbox_read",
         "input_tokens",
         "limits",
         "model",
         "output_tokens",
         "parent",
+        "queued",
         "reason",
         "seconds",
         "status",
@@ -137,13 +137,10 @@ class Fold:
         self._marks: list[Ranges] | ViewOutline = list(state.marks) if new is None else ViewOutline(state.marks)
         self._turn_grows = False
         self._facts = Facts(state.facts) if new is None else FactOutline(state.facts)
-        self._open = state.open_message
-        self._waiting = len(tool_calls(self._history[self._open])) - len(state.results) if self._open >= 0 else 0
-        self._intents = dict(state.intents)
-        self._results = dict(state.results)
-        self._steps = {index: dict(steps) for index, steps in state.steps.items()}
-        self._open_steps = dict(state.open_steps)
+        self._open = OpenTurn(state)
         self._partial: list[Block] = list(state.partial)
+        self.inbox_read = state.inbox_read
+        self.queued = state.queued
 
     @property
     def turns(self) -> int:
@@ -208,15 +205,17 @@ class Fold:
             view=self._view(),
             marks=marks,
             facts=facts,
-            open_message=self._open,
-            intents=dict(self._intents),
-            results=dict(self._results),
-            steps={index: dict(steps) for index, steps in self._steps.items()},
-            open_steps=dict(self._open_steps),
+            open_message=self._open.message,
+            intents=dict(self._open.intents),
+            results=dict(self._open.results),
+            steps={index: dict(steps) for index, steps in self._open.steps.items()},
+            open_steps=dict(self._open.open_steps),
             in_flight=self.in_flight,
             seconds=self.seconds,
             done_at=self.done_at,
             partial=tuple(self._partial),
+            inbox_read=self.inbox_read,
+            queued=self.queued,
         )
 
     def present(self) -> Present:
@@ -226,12 +225,14 @@ class Fold:
         return Present(
             messages=tuple([message for start, stop in self._view() for message in history[start:stop]]),
             turns=self.turns,
-            calls=open_calls(history, self._open, self._intents, self._results, self._steps, self._open_steps),
+            calls=self._open.calls(history),
             workspace=snapshot_in(self._facts.value("workspace")),
             changing=changing_in(self._facts.value("changing")),
             usage=self.usage,
             cost_usd=self.cost_usd,
             seconds=self.seconds,
+            inbox_read=self.inbox_read,
+            queued=self.queued,
         )
 
     def _started(self, entry: ThreadStarted) -> None:
@@ -253,7 +254,7 @@ class Fold:
             if kind is Tool:
                 self._answer(message)
                 continue
-            if self._open >= 0:
+            if self._open.message >= 0:
                 self._close_turn()
             if self._turn_grows:
                 self._marked()
@@ -270,8 +271,7 @@ class Fold:
                 marks.append(())
                 self._turn_grows = True
                 if calls := [*map(type, message.content)].count(ToolCall):
-                    self._open = place
-                    self._waiting = calls
+                    self._open.begin(place, calls)
             elif not self.title and kind is User:
                 self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
@@ -304,28 +304,21 @@ class Fold:
         """Add a tool message, the results of tool calls, to the turn with these calls. It then has no open calls."""
         self._add(message)
         self._turn_grows = True
-        self._settle()
-
-    def _settle(self) -> None:
-        self._open = -1
-        self._waiting = 0
-        if self._intents or self._results or self._steps or self._open_steps:
-            for known in (self._intents, self._results, self._steps, self._open_steps):
-                known.clear()
+        self._open.settle()
 
     def _answer(self, message: Tool) -> None:
         """Add a message with results of tool calls. If no call waits for a result, or the message answers all calls of
         the response at once, it is added unchanged. Otherwise each result goes to the waiting call with its id."""
-        if self._open < 0:
+        if self._open.message < 0:
             self._add(message)
             self._turn_grows = True
             return
         given = [block for block in message.content if type(block) is ToolResult]
-        if not self._results and len(given) >= self._waiting:
+        if not self._open.results and len(given) >= self._open.waiting:
             self._add_results(message)
             return
-        calls = tool_calls(self._history[self._open])
-        free = {index: call.id for index, call in enumerate(calls) if index not in self._results}
+        calls = tool_calls(self._history[self._open.message])
+        free = {index: call.id for index, call in enumerate(calls) if index not in self._open.results}
         for result in given:
             index = next((index for index, call_id in free.items() if call_id == result.call_id), None)
             if index is not None:
@@ -333,22 +326,18 @@ class Fold:
                 self._result(index, result)
 
     def _result(self, index: int, result: ToolResult) -> None:
-        if index not in self._results:
-            self._waiting -= 1
-        self._results[index] = result
-        self._steps.pop(index, None)
-        self._open_steps.pop(index, None)
-        if self._waiting == 0:
+        self._open.take_result(index, result)
+        if self._open.waiting == 0:
             self._close_turn()
 
     def _close_turn(self) -> None:
         """End the wait for tool results of a turn. Those recorded so far become one message of the history."""
-        if self._open < 0:
+        if self._open.message < 0:
             return
-        if self._results:
-            self._add_results(Tool(tuple(self._results[index] for index in sorted(self._results))))
+        if results := self._open.results:
+            self._add_results(Tool(tuple(results[index] for index in sorted(results))))
         else:
-            self._settle()
+            self._open.settle()
 
     def _model_call(self, entry: ModelCallStarted) -> None:
         if self.in_flight:
@@ -370,27 +359,18 @@ class Fold:
         self._spend(entry.usage, entry.cost_usd)
         self.seconds += entry.seconds
 
-    def _is_open(self, entry: ToolIntent | ToolOutcome | StepIntent | StepOutcome) -> bool:
-        """Return whether this entry is about a call of the response whose tool calls are not all done yet."""
-        return entry.message == self._open >= 0 <= entry.index < self._waiting + len(self._results)
-
     def _intent(self, entry: ToolIntent) -> None:
-        if self._is_open(entry) and entry.index not in self._results:
-            self._intents[entry.index] = entry.key, entry.attempt
+        self._open.take_intent(entry)
 
     def _outcome(self, entry: ToolOutcome) -> None:
-        if self._is_open(entry):
+        if self._open.has(entry):
             self._result(entry.index, entry.result)
 
     def _step_intent(self, entry: StepIntent) -> None:
-        if self._is_open(entry) and entry.index not in self._results:
-            self._open_steps[entry.index] = (*self._open_steps.get(entry.index, ()), entry.key)
+        self._open.take_step_intent(entry)
 
     def _step_outcome(self, entry: StepOutcome) -> None:
-        if self._is_open(entry) and entry.index not in self._results:
-            self._steps.setdefault(entry.index, {})[entry.key] = entry.value
-            left = tuple(key for key in self._open_steps.get(entry.index, ()) if key != entry.key)
-            self._open_steps[entry.index] = left
+        self._open.take_step(entry)
 
     def _workspace(self, entry: WorkspaceSnapshot) -> None:
         self._fact("workspace", "", [entry.digest, entry.files, entry.size])
@@ -423,8 +403,18 @@ class Fold:
     def _status(self, entry: StatusChanged) -> None:
         self.status = entry.status
         self.reason = entry.reason
+        if entry.status not in ("running", "queued"):
+            self.queued = None
         if entry.status == "done":
             self.done_at = len(self._history)
+
+    def _queue(self, entry: Queued) -> None:
+        self.status = "queued"
+        self.reason = entry.reason
+        self.queued = entry
+
+    def _read_inbox(self, entry: InboxRead) -> None:
+        self.inbox_read = entry
 
     def _rewound(self, entry: Rewound) -> None:
         """Go back to an earlier point of the conversation: restore what the model saw at that point, and drop the open
@@ -433,12 +423,12 @@ class Fold:
         self._partial = []
         self._marked()
         if entry.turn is not None and entry.turn < self.turns:
-            self._settle()
+            self._open.settle()
             del self._marks[entry.turn + 1 :]
         if entry.turn is not None:
             self._set_view(self._marks[-1])
         elif entry.messages is not None:
-            self._settle()
+            self._open.settle()
             self._cut(entry.messages)
         self._facts.cut(self.turns)
 
@@ -480,10 +470,13 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     Compacted: Fold._compacted,
     Described: Fold._described,
     FoldedState: Fold._folded,
+    InboxRead: Fold._read_inbox,
     LeaseTaken: Fold._lease,
     ModelCallRefused: Fold._model_call_refused,
     ModelCallStarted: Fold._model_call,
+    Posted: lambda fold, entry: None,
     ProviderKey: Fold._provider,
+    Queued: Fold._queue,
     Rewound: Fold._rewound,
     Spend: Fold._spent,
     StateSet: Fold._state,

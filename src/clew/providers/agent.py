@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from clew.agent import Agent
-from clew.agent.arguments import check_flags, check_folder, check_redact, check_signals, check_timeout
-from clew.agent.exchanges import exchange_of
+from clew.agent.arguments import check_arguments, check_folder, check_timeout
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
-from clew.agent.prompts import Asked, check_resumed
+from clew.agent.prompts import check_resumed
 from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.session import Session
-from clew.agent.settings import Budget
+from clew.agent.settings import Budget, Folder
 from clew.agent.signals import stops_for
 from clew.agent.stores import LastRun, Ran, Store
-from clew.agent.trajectory import Trajectory, answer_on_record, read_trajectory
+from clew.agent.trajectory import Trajectory, read_trajectory
 from clew.checkpointers import Checkpointer
 from clew.errors import (
     InvalidInput,
@@ -37,16 +36,16 @@ from clew.errors import (
     ThreadNotFound,
     UsageError,
 )
-from clew.log import Checkpoint
 from clew.providers.base import Permissions, Place, Program, Provider
 from clew.providers.native_sync import adopt_into, take_in
 from clew.providers.placement import staging_folder
 from clew.providers.prompt import PromptSender
 from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
-from clew.providers.session import GO_ON, ProviderSession, refuse_turns, with_notes
-from clew.providers.settings import ProviderSettings, make_settings
+from clew.providers.session import ProviderSession, refuse_turns, with_notes
+from clew.providers.settings import ProviderSettings, in_folder, make_settings
 from clew.providers.status import outdated
 from clew.threads import Thread
+from clew.threads.leases import Takeover
 from clew.threads.redact import Redact
 
 __all__ = ["ProviderAgent", "Ready"]
@@ -84,7 +83,7 @@ class ProviderAgent(Agent):
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         permissions: Permissions = "edit",
-        workspace: str | os.PathLike[str] | None = None,
+        workspace: Folder | Callable[[str], Folder] | None = None,
         restore_files: bool = False,
         checkpointer: Checkpointer | str | EllipsisType | None = ...,
         data_dir: str | os.PathLike[str] | None = None,
@@ -92,7 +91,8 @@ class ProviderAgent(Agent):
         timeout: float | None = None,
         options: Sequence[str] = (),
         redact: Redact | None = None,
-        takeover: bool = False,
+        takeover: Takeover = False,
+        label: str = "",
         handle_signals: bool | Callable[[str], str] = False,
         **others: Any,
     ) -> None:
@@ -100,14 +100,16 @@ class ProviderAgent(Agent):
         name, by which `resume` finds its threads. `system_prompt` is added to the program's own. With
         `permissions="read"` the program changes nothing, with `"edit"` it may change files in its working folder, with
         `"full"` it may use all its tools. `workspace` is a folder to work in that is snapshotted after each prompt, and
-        brought along to other machines. With `restore_files` the workspace's recorded files are put back before each
-        prompt even if the folder is not empty. `cwd` is a folder to work in without snapshots.
+        brought along to other machines; or a function that returns the folder for a thread's id. With `restore_files`
+        the workspace's recorded files are put back before each prompt even if the folder is not empty. `cwd` is a folder
+        to work in without snapshots.
 
         `checkpointer` is a store or its URL, by default the default store; None keeps nothing beyond this process.
         `data_dir` is a folder to keep everything in, in place of a `checkpointer`. `budget` limits what a thread spends
         in all, and `timeout` the seconds of each prompt. `env` is the whole environment of the program, by default that
         of this process, and `options` are further command line arguments for it. `redact` removes secrets from what is
-        recorded. With `takeover` a thread is taken even from a live process that holds its lease. With
+        recorded. With `takeover` a thread is taken even from a live process that holds its lease; a function that gets
+        the lease can decide instead. `label` names this process for others, in errors and listings. With
         `handle_signals`, SIGTERM and Ctrl+C end the prompt, and then this process, which prints how to resume the
         thread; a function given as `handle_signals` takes the thread's id and returns the text to print. Any argument
         in `others` raises `InvalidInput`.
@@ -118,9 +120,7 @@ class ProviderAgent(Agent):
         if others:
             raise InvalidInput(f"{', '.join(sorted(others))}: only the built-in agent takes these. Leave them out.")
         check_folder("data_dir", data_dir)
-        check_redact(redact)
-        check_signals(handle_signals)
-        check_flags(takeover=takeover)
+        check_arguments(redact=redact, handle_signals=handle_signals, takeover=takeover, label=label)
         self._provided = make_settings(
             provider,
             model,
@@ -129,7 +129,7 @@ class ProviderAgent(Agent):
             cwd=cwd,
             env=env,
             permissions=permissions,
-            workspace=workspace,
+            workspace=None if callable(workspace) else workspace,
             restore_files=restore_files,
             options=options,
             budget=budget,
@@ -138,6 +138,8 @@ class ProviderAgent(Agent):
         self._store = Store.given(checkpointer, data_dir)
         self._redact = redact
         self._takeover = takeover
+        self._label = label
+        self._folders = workspace if callable(workspace) else None
         self._handle_signals = handle_signals
         self._tasks: set[asyncio.Task[Any]] = set()
         self._worked_on = LastRun[ProviderSettings]()
@@ -153,10 +155,6 @@ class ProviderAgent(Agent):
     def settings(self) -> ProviderSettings:
         return self._provided
 
-    @property
-    def store(self) -> Checkpointer:
-        return self._store.open()
-
     def start_session(self, *, thread_id: str | None = None) -> ProviderSession:
         """Return a session on a new thread, or on the thread with this id, even if another agent worked on that thread
         before.
@@ -164,9 +162,9 @@ class ProviderAgent(Agent):
         Nothing is written or started yet. The session's handle, a string with which any process can continue the
         session, can be taken before the first prompt, but works only once that prompt is on record.
         """
-        name = self._first()
-        key = self.provider(name).new_key()
-        return ProviderSession(self, thread_id or self.new_id(), provider=name, key=key, origin=None)
+        name, found = self._first(), thread_id or self.new_id()
+        agent = self._in_own_folder(found)
+        return ProviderSession(agent, found, provider=name, key=agent.provider(name).new_key(), origin=None)
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> ProviderSession:
         """Return the session that a handle names, in any process. A handle is the string in `session.resume_handle`. If
@@ -182,7 +180,7 @@ class ProviderAgent(Agent):
         this agent has no workspace.
         """
         found = read_handle(handle, key=key)
-        agent = self._trusting(found) if trust else self
+        agent = (self._trusting(found) if trust else self)._in_own_folder(found.session_id)
         name = provider_name(found.provider)
         mine = name if name in agent._provided.providers else agent._first()
         resume_key = found.resume_key if name == mine else ""
@@ -226,13 +224,14 @@ class ProviderAgent(Agent):
         thread_id: str | None = None,
         prompt_id: str | None = None,
         max_turns: int | None = None,
+        turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Ask a prompt on the thread with this id, or on a new thread if none is given. Await the returned run for its
         result, or iterate over it for its events. If the thread has an answer for the `prompt_id`, that answer is
         returned and nothing is asked. After `timeout` seconds (default: the agent's) the work is interrupted. A
-        `max_turns` raises `UsageError`, because a provider's program does not count turns."""
-        refuse_turns(max_turns=max_turns)
+        `max_turns` or `turns` raises `UsageError`, because a provider's program does not count turns."""
+        refuse_turns(max_turns=max_turns, turns=turns)
         return self.start_session(thread_id=thread_id).send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     def resume(
@@ -243,25 +242,26 @@ class ProviderAgent(Agent):
         prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
+        turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Continue a thread: ask the `prompt`, or, without one, tell the provider to go on. If the thread has an answer
         for the `prompt_id`, which needs a `prompt`, that answer is returned and nothing is asked. After `timeout`
-        seconds (default: the agent's) the work is interrupted. `answer` and `max_turns` raise `UsageError`.
+        seconds (default: the agent's) the work is interrupted. `answer`, `max_turns` and `turns` raise `UsageError`.
 
         Without a `thread_id` the thread on which this agent object worked last is continued, in the folder and store
         that it had then. An agent object that has run nothing continues the newest thread on which an agent of the same
         name worked; the first event, `RunStarted`, says which thread that is. If several threads of that name are
         unfinished, a `UsageError` lists them and nothing is run.
         """
-        refuse_turns(answer=answer, max_turns=max_turns)
+        refuse_turns(answer=answer, max_turns=max_turns, turns=turns)
         check_resumed(prompt, prompt_id)
         check_timeout(timeout)
 
         async def work(emit: Emit) -> RunResult:
             agent, found = (self, thread_id) if thread_id is not None else await self._last_thread()
             session = agent.resume_session(found)
-            return await session.ask(GO_ON if prompt is None else prompt, timeout, emit, prompt_id)
+            return await session.ask(prompt, timeout, emit, prompt_id)
 
         return Run(work)
 
@@ -293,7 +293,12 @@ class ProviderAgent(Agent):
         `ThreadBusy`, or take the lease from it if the agent was made with `takeover`. If opening takes longer than
         `timeout` seconds, raise `ThreadBusy` or `Unavailable`."""
         holding = self._store.thread(
-            thread_id, takeover=self._takeover, durability="async", redact=self._redact, timeout=timeout
+            thread_id,
+            takeover=self._takeover,
+            durability="async",
+            redact=self._redact,
+            label=self._label,
+            timeout=timeout,
         )
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - for the type checker
@@ -316,8 +321,7 @@ class ProviderAgent(Agent):
         return stops_for(thread_id, self._handle_signals, is_named=False)
 
     def order(self, first: str) -> list[str]:
-        """Return the names of the agent's providers in the order in which they are tried. The provider `first`, which
-        has the conversation now, comes before all others."""
+        """Return the agent's providers in the order in which they are tried: first the one that has the conversation."""
         return list(dict.fromkeys([first, *self._provided.providers]))
 
     def ready(self, name: str) -> Ready:
@@ -358,7 +362,9 @@ class ProviderAgent(Agent):
     def sender(self, ready: Ready, journal: Journal, emit: Emit) -> PromptSender:
         """Return the object that sends one prompt to the provider in `ready`, and records the prompt and its answer in
         the thread that `journal` writes to. Events are passed to `emit`."""
-        return PromptSender(self._provided, ready.provider, ready.program, self.store, journal, emit, self._redact)
+        return PromptSender(
+            self._provided, ready.provider, ready.program, self.checkpointer, journal, emit, self._redact
+        )
 
     @property
     def redact(self) -> Redact | None:
@@ -403,44 +409,21 @@ class ProviderAgent(Agent):
         if origin is None or state.history or state.providers or provider_name(origin.provider) in ("", name):
             return
         source = self.provider(origin.provider)
-        await adopt_into(journal, self.store, source, origin.resume_key)
+        await adopt_into(journal, self.checkpointer, source, origin.resume_key)
 
     async def take_in(self, journal: Journal) -> None:
         """Add to the thread of `journal` what the user did in the provider's program since the last prompt of Clew."""
-        await take_in(journal, self.store, self._provided.place, natively=self._redact is None)
+        await take_in(journal, self.checkpointer, self._provided.place, natively=self._redact is None)
 
     async def trajectory_and_key(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
         """Read from the store what was done on a thread, prompt by prompt and with its sub-agents. Returns this as a
         `Trajectory`, together with the provider's key: the id by which this provider knows the conversation. If no key
         is on record, the given `key` is returned. The trajectory is empty if the store does not have the thread."""
         try:
-            found, state = await read_trajectory(self.store, thread_id)
+            found, state = await read_trajectory(self.checkpointer, thread_id)
         except ThreadNotFound:
             return Trajectory(thread_id=thread_id), key
         return found, state.provider_keys.get(provider, key)
-
-    async def answer_to(self, thread_id: str, prompt: Asked) -> RunResult | None:
-        """Return the recorded answer to a prompt; None if it was not answered yet, so that it has to be asked. An
-        `Asked` is a prompt with its id, by which the answer is found. Takes no lease. Raises `InvalidInput` if the id
-        is on record with another prompt text."""
-        try:
-            await self.check_thread(thread_id)
-            state = await Thread.load(self.store, thread_id)
-        except ThreadNotFound:
-            return None
-        return self.answer_in(thread_id, state, prompt)
-
-    def answer_in(self, thread_id: str, state: Checkpoint, prompt: Asked) -> RunResult | None:
-        """Return the answer that a thread already has for a prompt, or None if it has none. `prompt` is an `Asked`: a
-        prompt's text with its id, by which the answer is found in `state`, the thread's state. The usage, cost and
-        duration of the result are 0. Raises `InvalidInput` if the id is on record with another text."""
-        found = exchange_of(state, prompt.id)
-        if found is None:
-            return None
-        prompt.check_words(thread_id, found.prompt)
-        if found.status != "done":
-            return None
-        return answer_on_record(thread_id, state, found)
 
     def moved_to(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
         """Make an agent for another provider. `settings` are arguments of `Agent`. Those that are not given, and the
@@ -456,6 +439,7 @@ class ProviderAgent(Agent):
             "restore_files": mine.restore_files,
             "redact": self._redact,
             "takeover": self._takeover,
+            "label": self._label,
             "handle_signals": self._handle_signals,
             "model": mine.model_of(provider_name(provider)),
             **({"cwd": mine.place.cwd} if mine.workspace is None else {"workspace": mine.workspace}),
@@ -471,7 +455,7 @@ class ProviderAgent(Agent):
         if not settings.get("model"):
             raise InvalidInput("the built-in agent needs a model: move_to('clew', model='anthropic:…')")
         await self.check_thread(thread_id)
-        made = {"checkpointer": self.store, "system_prompt": self._provided.system_prompt, "name": self.name}
+        made = {"checkpointer": self.checkpointer, "system_prompt": self._provided.system_prompt, "name": self.name}
         if self._provided.workspace is not None:
             made["workspace"] = self._provided.workspace
         return Agent(**{**made, **settings}).start_session(thread_id=thread_id)
@@ -486,6 +470,22 @@ class ProviderAgent(Agent):
             return self.first_ready(names).provider.name
         except ProviderError:
             return names[0]
+
+    def _restore_always(self) -> None:
+        self._provided = msgspec.structs.replace(self._provided, restore_files=True)
+
+    def journal(self, thread: Thread) -> Journal:
+        """Return the journal that writes what this agent does to an open thread."""
+        return Journal(thread, self._ends)
+
+    def _in_own_folder(self, thread_id: str) -> ProviderAgent:
+        """Return the agent that works on this thread: this one or, if `workspace` is a function, a copy that works in
+        the folder which it returns."""
+        if self._folders is None or self._provided.workspace is not None:
+            return self
+        agent = copy.copy(self)
+        agent._provided = in_folder(self._provided, self._folders(thread_id))
+        return agent
 
     def _trusting(self, handle: Handle) -> ProviderAgent:
         """Return a copy of this agent that uses the store and the working folder that a session's handle names.

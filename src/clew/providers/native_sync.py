@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from clew.agent.exchanges import Spent, ended
 from clew.agent.journal import Journal
-from clew.agent.prompts import is_note, made_id
+from clew.agent.prompts import WaitingPrompt, is_note, made_id, prompts_waiting, waiting_prompts
 from clew.agent.recovery import left_over
 from clew.checkpointers import Checkpointer
 from clew.errors import ClewError, InvalidInput, SessionNotFound
@@ -254,15 +254,17 @@ async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, ke
     await Placement(source, store, journal.thread).capture(journal, key)
 
 
-async def take_back(journal: Journal, place: int) -> None:
+async def take_back(journal: Journal, place: int, posted: WaitingPrompt | None = None) -> None:
     """Rewind the thread to the point before a prompt that a provider could not even begin. Otherwise the thread would
     have the prompt twice once another provider is asked it. `place` is the index in the thread's history of the first
     message that was recorded for the prompt. Does nothing if a response or tool result was recorded since, or if
-    `place` is negative."""
+    `place` is negative. A prompt that was `posted` to the thread's inbox waits to be asked again from then on, because
+    nobody would give it again if the process were killed now."""
     state = journal.thread.checkpoint
     asked = len(state.history) - place
     if place >= 0 and all(type(message) is User for message in state.history[place:]):
-        await journal.record(Rewound(messages=len(state.messages) - asked))
+        again = [] if posted is None else waiting_prompts([posted, *prompts_waiting(state)])
+        await journal.record(Rewound(messages=len(state.messages) - asked), *again)
 
 
 async def move(

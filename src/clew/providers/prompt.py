@@ -128,9 +128,8 @@ class PromptSender:
             await self._begin(before, placed, told, prompt)
             recorder = Recorder(self._journal, self._emit, pieces=self._redact is None)
             failure = await self._attempt(job, recorder, _left_of(timeout, began))
-            problem = failure
-            if failure is None and not isinstance(recorder.ending, Finished):
-                problem = error_of(self._provider.name, recorder.ending, self._model, placed.key)
+            is_over = failure is not None or isinstance(recorder.ending, Finished)
+            problem = failure if is_over else error_of(self._provider.name, recorder.ending, self._model, placed.key)
             standing = standing_of(recorder.ending, timeout, failure)
             try:
                 result = await settle(self._end(recorder, prompt, placed, time.monotonic() - began, standing, problem))
@@ -273,6 +272,7 @@ class PromptSender:
         of the program's session (its key is in `placed`), the files, and the thread's status. An error of recording is
         raised, but if the prompt itself failed, with `problem`, it is only added to that as a note."""
         status, reason = standing
+        self._journal.failure = problem
         try:
             await recorder.settle()
             result = self._result(recorder, prompt, placed, seconds, status, reason)

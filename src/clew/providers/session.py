@@ -7,31 +7,43 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from clew.agent.arguments import check_timeout
 from clew.agent.events import RunStarted
-from clew.agent.exchanges import standing_of
+from clew.agent.exchanges import exchange_of, standing_of
 from clew.agent.handles import Handle
+from clew.agent.inbox import look, take_in
 from clew.agent.journal import Journal
-from clew.agent.prompts import Asked, asked, check_prompt, check_resumed
+from clew.agent.prompts import Asked, WaitingPrompt, asked, check_prompt, check_resumed, prompts_waiting
 from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.session import Session
-from clew.agent.trajectory import Trajectory
-from clew.errors import NotLoggedIn, ProviderError, ProviderLimited, ProviderMissing, UsageError
+from clew.agent.trajectory import Trajectory, answer_on_record
+from clew.errors import (
+    NotLoggedIn,
+    ProviderError,
+    ProviderLimited,
+    ProviderMissing,
+    ThreadNotFound,
+    UsageError,
+)
+from clew.log import Checkpoint
 from clew.messages.dialects import Loss
 from clew.providers.native_sync import move, take_back
 from clew.providers.placement import current_provider, sweep_staging
 from clew.providers.process import reap
 from clew.providers.prompt import PromptSender
 from clew.providers.registry import BUILT_IN_AGENT
+from clew.threads.reader import load
 
 if TYPE_CHECKING:
     from clew.providers.agent import ProviderAgent, Ready
 
-__all__ = ["GO_ON", "ProviderSession", "refuse_turns", "with_notes"]
+__all__ = ["ProviderSession", "refuse_turns", "with_notes"]
 
 log = logging.getLogger("clew.providers")
 
-GO_ON = "Go on where you were stopped."
+_GO_ON = "Go on where you were stopped."
 _FALLS_TO_NEXT = (ProviderMissing, NotLoggedIn, ProviderLimited)
 """Errors of a provider after which the prompt is sent to the next provider instead."""
 
@@ -97,18 +109,22 @@ class ProviderSession(Session):
         check_timeout(timeout)
         return Run(lambda emit: self.ask(prompt, timeout, emit, prompt_id))
 
-    async def ask(self, prompt: str, timeout: float | None, emit: Emit, prompt_id: str | None = None) -> RunResult:
-        """Ask a prompt and return its result; `send` runs this. After `timeout` seconds, by default the agent's own
-        `timeout`, the program is interrupted and the result has the status `interrupted`. If the thread has an answer
-        for `prompt_id`, that answer is returned and no program is started. Events are passed to `emit` as they happen."""
+    async def ask(
+        self, prompt: str | None, timeout: float | None, emit: Emit, prompt_id: str | None = None
+    ) -> RunResult:
+        """Ask a prompt and return its result; `send` runs this. What was posted to the thread's inbox is asked first. With
+        None, only that is asked or, if nothing was posted, the provider is told to go on. After `timeout` seconds, by
+        default the agent's own `timeout`, the program is interrupted and the result has the status `interrupted`. If the
+        thread has an answer for `prompt_id`, that answer is returned and no program is started. Events are passed to
+        `emit` as they happen."""
         self._agent.enter()
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - for the type checker
         self._tasks.add(task)
         try:
             async with self._lock:
-                given = asked(prompt, self._agent.redact, prompt_id=prompt_id)
-                if given.is_exact and (before := await self._agent.answer_to(self._thread_id, given)) is not None:
+                given = None if prompt is None else asked(prompt, self._agent.redact, prompt_id=prompt_id)
+                if given and given.is_exact and (before := await self._answer_to(given)) is not None:
                     self._agent.began(self._thread_id)
                     emit(RunStarted(self._thread_id))
                     return before
@@ -131,7 +147,8 @@ class ProviderSession(Session):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Continue where the session was stopped. Without a `prompt` the provider is told to go on. If the thread has
+        """Continue where the session was stopped. What was posted to the thread's inbox is asked first. Without that and
+        without a `prompt`, the provider is told to go on. If the thread has
         an answer for the `prompt_id`, which needs a `prompt`, that answer is returned and no program is started. After
         `timeout` seconds, by default the agent's own `timeout`, the program is interrupted. Awaiting the returned run
         raises `ThreadNotFound` if nothing was asked in this session yet.
@@ -142,12 +159,11 @@ class ProviderSession(Session):
         refuse_turns(answer=answer, max_turns=max_turns)
         check_resumed(prompt, prompt_id)
         check_timeout(timeout)
-        said = GO_ON if prompt is None else prompt
 
         async def work(emit: Emit) -> RunResult:
             if self._origin is None:
                 await self._agent.check_thread(self._thread_id)
-            return await self.ask(said, timeout, emit, prompt_id)
+            return await self.ask(prompt, timeout, emit, prompt_id)
 
         return Run(work)
 
@@ -181,7 +197,7 @@ class ProviderSession(Session):
             await self._agent.take_in(journal)
             placed = await move(
                 journal,
-                agent.store,
+                agent.checkpointer,
                 target,
                 agent.name,
                 permissions=agent.settings.permissions,
@@ -191,18 +207,56 @@ class ProviderSession(Session):
         moved._losses = placed.losses
         return moved
 
-    async def _send(self, prompt: Asked, timeout: float | None, emit: Emit) -> RunResult:
+    async def _send(self, prompt: Asked | None, timeout: float | None, emit: Emit) -> RunResult:
         await self._agent.check_origin(self._thread_id, self._origin)
         ready = await asyncio.to_thread(self._clear_the_way)
         with self._agent.stops(self._thread_id):
-            async with self._agent.thread(self._thread_id, timeout) as thread, Journal(thread) as journal:
+            async with self._agent.thread(self._thread_id, timeout) as thread, self._agent.journal(thread) as journal:
                 self._agent.began(self._thread_id)
                 emit(RunStarted(self._thread_id))
-                before = self._agent.answer_in(self._thread_id, thread.checkpoint, prompt)
-                if before is not None:  # another process has answered it since the first look
-                    await journal.record(standing_of(thread.checkpoint))
-                    return before
-                return await self._try_each(journal, ready, prompt, timeout, emit)
+                state = thread.checkpoint
+                result = None if prompt is None else _answer_in(self._thread_id, state, prompt)
+                if result is not None:  # another process has answered it since the first look
+                    await journal.record(standing_of(state))
+                else:
+                    result = await self._ask_all(journal, ready, prompt, timeout, emit)
+            return msgspec.structs.replace(result, position=thread.position)
+
+    async def _ask_all(
+        self, journal: Journal, ready: Ready, prompt: Asked | None, timeout: float | None, emit: Emit
+    ) -> RunResult:
+        """Ask what was posted to the thread's inbox and then the prompt, if one is given. Return the last result."""
+        posted, own = await self._prompts(journal, prompt)
+        for each in posted:
+            result = await self._try_each(journal, ready, each, timeout, emit, is_posted=True)
+        return result if own is None else await self._try_each(journal, ready, own, timeout, emit)
+
+    async def _answer_to(self, prompt: Asked) -> RunResult | None:
+        """Return the recorded answer to a prompt; None if it was not answered yet, so that it has to be asked. An
+        `Asked` is a prompt with its id, by which the answer is found. Takes no lease. Raises `InvalidInput` if the id
+        is on record with another prompt text."""
+        try:
+            await self._agent.check_thread(self._thread_id)
+            found = await load(self._agent.checkpointer, self._thread_id)
+        except ThreadNotFound:
+            return None
+        answered = _answer_in(self._thread_id, found.state, prompt)
+        return None if answered is None else msgspec.structs.replace(answered, position=found.head.frames)
+
+    async def _prompts(self, journal: Journal, prompt: Asked | None) -> tuple[list[Asked], Asked | None]:
+        """Take in what was posted to the thread's inbox. Return the prompts that wait to be asked, oldest first, and the
+        prompt to ask after them: the given one or, if there is nothing else to ask, one that tells the provider to go
+        on."""
+        await take_in(journal, await look(journal.thread))
+        waiting = prompts_waiting(journal.thread.checkpoint)
+        if prompt is not None and (same := prompt.among(waiting)) is not None:
+            prompt = msgspec.structs.replace(prompt, id=same.id)
+        posted = [
+            Asked(text=each.text, words=each.text, id=each.id, is_exact=True)
+            for each in waiting
+            if prompt is None or each.id != prompt.id
+        ]
+        return posted, prompt if prompt or posted else asked(_GO_ON, self._agent.redact)
 
     def _clear_the_way(self) -> Ready:
         """Prepare for a prompt before anything is written: kill programs that dead processes left running, delete
@@ -215,11 +269,19 @@ class ProviderSession(Session):
         return ready
 
     async def _try_each(
-        self, journal: Journal, ready: Ready, prompt: Asked, timeout: float | None, emit: Emit
+        self,
+        journal: Journal,
+        ready: Ready,
+        prompt: Asked,
+        timeout: float | None,
+        emit: Emit,
+        *,
+        is_posted: bool = False,
     ) -> RunResult:
         """Send the prompt to the provider that has the conversation. If that provider is missing, not logged in or at
         its limit, send it to the next one, and so on. If all fail, the last error is raised, with notes of the earlier
-        ones. `ready` is a provider that was checked already and need not be checked again."""
+        ones. `ready` is a provider that was checked already and need not be checked again. `is_posted` says that the
+        prompt comes from the inbox, so that nobody would give it again."""
         failures: list[ProviderError] = []
         names = self._agent.order(self._who_has_it(journal))
         for number, name in enumerate(names):
@@ -234,7 +296,9 @@ class ProviderSession(Session):
             except _FALLS_TO_NEXT as error:
                 failures.append(error)
                 if number + 1 < len(names) and sender is not None:
-                    await take_back(journal, sender.asked_at)
+                    await take_back(
+                        journal, sender.asked_at, WaitingPrompt(prompt.words, prompt.id) if is_posted else None
+                    )
             else:
                 self._origin = None
                 for failure in failures:  # if all fail, the raised error reports them
@@ -257,13 +321,24 @@ class ProviderSession(Session):
             self._provider, self._key = name, known
 
 
-def refuse_turns(*, answer: Any = None, max_turns: int | None = None) -> None:
-    """Raise `UsageError` if `answer` or `max_turns` is given: a provider's program asks no questions that could be
+def _answer_in(thread_id: str, state: Checkpoint, prompt: Asked) -> RunResult | None:
+    """Return the answer that a thread already has for a prompt, or None if it has none. `prompt` is an `Asked`: a
+    prompt's text with its id, by which the answer is found in `state`, the thread's state. The usage, cost and duration
+    of the result are 0. Raises `InvalidInput` if the id is on record with another text."""
+    found = exchange_of(state, prompt.id)
+    if found is None:
+        return None
+    prompt.check_words(thread_id, found.prompt)
+    return answer_on_record(thread_id, state, found) if found.status == "done" else None
+
+
+def refuse_turns(*, answer: Any = None, max_turns: int | None = None, turns: int | None = None) -> None:
+    """Raise `UsageError` if `answer`, `max_turns` or `turns` is given: a provider's program asks no questions that could be
     answered later, and counts no turns."""
-    if answer is not None or max_turns is not None:
+    if answer is not None or max_turns is not None or turns is not None:
         raise UsageError(
-            "answer= and max_turns= are for the built-in agent: a provider's program runs a loop of its own, asks nothing "
-            "that could be answered later, and counts no turns. Limit it by timeout= or budget=."
+            "answer=, max_turns= and turns= are for the built-in agent: a provider's program runs a loop of its own, asks "
+            "nothing that could be answered later, and counts no turns. Limit it by timeout= or budget=."
         )
 
 

@@ -19,13 +19,13 @@ from clew.agent.arguments import (
     check_text,
     check_timeout,
 )
-from clew.agent.settings import Budget
+from clew.agent.settings import Budget, Folder
 from clew.errors import InvalidInput
 from clew.providers.base import Permissions, Place
 from clew.providers.registry import find_provider, provider_name, provider_names
 from clew.workspace.folders import absolute
 
-__all__ = ["AUTO", "ProviderSettings", "make_settings"]
+__all__ = ["AUTO", "ProviderSettings", "in_folder", "make_settings"]
 
 AUTO = "auto"
 
@@ -107,6 +107,13 @@ def make_settings(
         budget=budget or Budget(),
         timeout=timeout,
     )
+
+
+def in_folder(settings: ProviderSettings, folder: Folder) -> ProviderSettings:
+    """Return the settings of an agent that works in this folder, which is its workspace."""
+    check_folder("the folder that workspace= returns", folder)
+    place = Place(absolute(folder), settings.place.env)
+    return msgspec.structs.replace(settings, workspace=place.cwd, place=place)
 
 
 def _names(provider: str | Sequence[str]) -> tuple[str, ...]:

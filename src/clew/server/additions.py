@@ -12,7 +12,7 @@ from clew.checkpointers.http.protocol import Append
 from clew.errors import Conflict
 from clew.log.codec import DIGEST, FIRST, PREVIOUS, is_sound
 from clew.server.failures import Refused
-from clew.threads.heads import PART, REPAIR_OF, is_part, is_reserved
+from clew.threads.heads import INBOX, PART, REPAIR_OF, inbox_id, is_part, is_reserved
 
 __all__ = ["check_addition"]
 
@@ -38,9 +38,10 @@ def check_addition(stored: Head | None, body: Append) -> None:
 
     The frames must continue the log without a gap, and the new head must describe the log that results. The head must
     not mark the thread as incomplete, because incomplete threads are hidden and may be deleted. The head must have no
-    id and no tag that is reserved for Clew. It must not make the thread look older or newer than it is, because `clew
-    prune` deletes threads by their age. If no frames are appended, the head may change only the lease, the status and
-    the time. A thread that is still incomplete, because a copy is being written to it, may get its final head.
+    id and no tag that is reserved for Clew, except those of an inbox, to which prompts are posted. It must not make the
+    thread look older or newer than it is, because `clew prune` deletes threads by their age. If no frames are appended,
+    the head may change only the lease, the status and the time. A thread that is still incomplete, because a copy is
+    being written to it, may get its final head.
 
     Raises `Conflict` if the append begins after the end of the log. If it begins before the end, it is not checked here
     whether it fits the stored log: the store refuses such an append, unless it repeats one that was made before.
@@ -93,8 +94,11 @@ def _check_names(stored: Head | None, head: Head) -> None:
     thread that is new or incomplete may be marked as incomplete.
 
     `rekey` and `purge` recognise the copies that they make of threads by such ids and tags, and then replace the
-    threads by these copies. So nobody else may set them.
+    threads by these copies. So nobody else may set them. The exception is the inbox of a thread: whoever may append to a
+    thread may post to it.
     """
+    if _is_inbox(head):
+        return
     if is_reserved(head.thread_id):
         raise _refused("the id is reserved for Clew")
     is_new = stored is None or is_part(stored)
@@ -104,6 +108,13 @@ def _check_names(stored: Head | None, head: Head) -> None:
         is_known = stored is not None and stored.tags.get(name) == value
         if is_reserved(name) and not is_known and not (is_new and name in _IN_PROGRESS):
             raise _refused(f"the head has the tag {name[:40]!r}, which is reserved for Clew")
+
+
+def _is_inbox(head: Head) -> bool:
+    """Return whether this is the head of the inbox of a thread, with the id and the one tag that an inbox has."""
+    log_id = head.tags.get(INBOX, "")
+    of_thread = head.parent is not None and head.thread_id == inbox_id(head.parent[0], log_id)
+    return of_thread and head.tags == {INBOX: log_id} and head.lease is None and head.status == "done"
 
 
 def _refused(reason: str) -> Refused:

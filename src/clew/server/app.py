@@ -7,7 +7,7 @@ from clew.server.failures import error_response
 from clew.server.middleware import Gate, Metrics
 from clew.server.quotas import Ledger
 from clew.server.router import Router
-from clew.server.routes import blobs, probes, threads
+from clew.server.routes import blobs, events, probes, threads
 from clew.server.settings import Settings
 from clew.server.stores import Stores
 
@@ -27,5 +27,6 @@ def create_app(settings: Settings) -> Gate:
     stores = Stores(settings.store, ledger)
     metrics = Metrics()
     audit = Audit(settings.audit, required=settings.audit_required)
-    api = Router([*threads.ROUTES, *blobs.ROUTES, *probes.routes(stores, metrics.text)], error_response, audit.begin)
+    table = [*threads.ROUTES, *events.ROUTES, *blobs.ROUTES, *probes.routes(stores, metrics.text)]
+    api = Router(table, error_response, audit.begin)
     return Gate(api, stores, settings, metrics, audit)

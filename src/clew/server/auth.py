@@ -193,17 +193,19 @@ class Rates:
         self._now = now
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    def wait(self, who: str, *, count: bool = True) -> int:
+    def wait(self, who: str, *, count: bool = True, spare: bool = False) -> int:
         """Count a request of the caller `who`, such as the hash of a token. Returns 0 if the request is allowed;
         otherwise the seconds, as a whole number, to wait until the next request is allowed. With `count=False`, the
-        result is the same, but no request is counted."""
+        result is the same, but no request is counted. With `spare`, the request is allowed only while more than half of
+        the bucket is left, so that such requests never take the place of others."""
         if not self._rate:
             return 0
         now = self._now()
         level, since = self._buckets.get(who, (self._size, now))
         level = min(self._size, level + (now - since) * self._rate)
-        if level < 1:
-            wait, after = math.ceil((1 - level) / self._rate), level
+        needed = 1 + self._size / 2 if spare else 1
+        if level < needed:
+            wait, after = math.ceil((needed - level) / self._rate), level
         else:
             wait, after = 0, level - 1
         if count:

@@ -27,6 +27,7 @@ from clew.server.limits import Bodies, Room, Streams
 from clew.server.request import Request
 from clew.server.response import Response, Stream
 from clew.server.router import Router
+from clew.server.routes.events import DELTAS
 from clew.server.settings import CONNECTION, Settings
 from clew.server.stores import Stores
 from clew.server.token_file import Tokens
@@ -103,6 +104,7 @@ class Gate:
         """Refuse new requests from now on, and wait until the requests under way have ended, but at most `grace`
         seconds."""
         self.is_draining = True
+        self._stores.channels.close()
         if not self.under_way:
             return
         try:
@@ -198,12 +200,13 @@ class Gate:
         token = self._who(request)
         if isinstance(token, Failure):
             return token
-        if wait := self._rates.wait(token.sha256):
+        spare = path.endswith(DELTAS)  # words on their way to readers must not delay the work that they come from
+        if wait := self._rates.wait(token.sha256, spare=spare):
             reason = f"this token may make {self._settings.rate:g} requests a second; wait {wait} s"
             return Failure("limited", reason, retry_after=wait)
         request.token = token
         tenant = token.namespace
-        if tenant != EVERY_NAMESPACE and (wait := self._tenant_rates.wait(tenant)):
+        if tenant != EVERY_NAMESPACE and (wait := self._tenant_rates.wait(tenant, spare=spare)):
             reason = (
                 f"the tenant {tenant} may make {self._settings.tenant_rate:g} requests a second in all; wait {wait} s"
             )

@@ -9,6 +9,7 @@ import msgspec
 from clew import __version__
 from clew.checkpointers.heads import Head, HeadQuery
 from clew.checkpointers.http.protocol import (
+    EVENTS,
     JSON,
     LOG_HEADER,
     MSGPACK,
@@ -17,8 +18,10 @@ from clew.checkpointers.http.protocol import (
     RECORDS,
     Append,
     Blobs,
+    Deltas,
     Digests,
     Failure,
+    Listeners,
     Sweep,
 )
 
@@ -28,6 +31,12 @@ _ABOUT = """\
 Threads of Clew over HTTP. A thread id stands in a path as base64url of its UTF-8, without padding; so does a namespace
 in the header `clew-namespace`. Bodies are msgpack; small ones may be JSON. Streams are records: four bytes of length,
 big-endian, then so many bytes, and FFFFFFFF at the end."""
+
+_EVENTS = """\
+A stream that ends only with the thread, the service or the client. An event without a name has the number of a frame as
+its id, and `{"frame", "entries"}` as data; `sealed` instead of `entries` if the service has no key for them. `thread` has
+the status and the number of the log. `delta` has a piece of a response that is being written, `dropped` how many messages
+with such pieces this reader missed. `gone` is the last event, of a thread that was deleted or replaced."""
 
 _NAMES = {"type": "string", "pattern": "^[A-Za-z0-9_-]+$", "minLength": 2, "maxLength": 1366}
 _DIGEST = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
@@ -58,6 +67,9 @@ def _paths() -> dict[str, Any]:
     age = _parameter("untouched_for_micros", "query", _NUMBER)
     match = _parameter("if-match", "header", {"type": "string"})
     none = _parameter("if-none-match", "header", {"type": "string"})
+    after, log = _parameter("after", "query", _NUMBER), _parameter("log", "query", _NUMBER)
+    entries = _parameter("entries", "query", {"type": "integer", "minimum": 0, "maximum": 1})
+    last = _parameter("last-event-id", "header", {"type": "string", "pattern": "^[0-9]{0,15}$"})
     done = {"description": "Done."}
     return {
         "/v1/threads/{thread}": {
@@ -69,6 +81,24 @@ def _paths() -> dict[str, Any]:
             "post": _operation(
                 "append", "Append frames", [thread, match, none], tagged, _body("Append", MSGPACK), conditional=True
             ),
+        },
+        "/v1/threads/{thread}/events": {
+            "get": _operation(
+                "read",
+                "What happens to a thread, as server-sent events",
+                [thread, after, log, entries, last],
+                {"description": _EVENTS, "content": {EVENTS: {"schema": {"type": "string"}}}},
+                absent=True,
+            )
+        },
+        "/v1/threads/{thread}/deltas": {
+            "post": _operation(
+                "append",
+                "Pass on words that a model is writing",
+                [thread],
+                _both("Listeners"),
+                _body("Deltas", MSGPACK, JSON),
+            )
         },
         "/v1/threads/{thread}/refs": {
             "get": _operation("read", "The blobs that a thread points at", [thread], _both("Digests"))
@@ -202,7 +232,7 @@ def _ref(name: str) -> dict[str, str]:
 
 
 def _schemas() -> dict[str, Any]:
-    kinds = (Append, Blobs, Digests, Failure, Head, HeadQuery, Sweep)
+    kinds = (Append, Blobs, Deltas, Digests, Failure, Head, HeadQuery, Listeners, Sweep)
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     return {name: _in_msgpack(schema) for name, schema in schemas.items()}
 

@@ -17,6 +17,7 @@ from clew.server.settings import CONNECTION, Settings
 from clew.server.stores import Stores, Use
 
 if TYPE_CHECKING:
+    from clew.server.channels import ChannelKey, Channels
     from clew.server.connections import Connection
     from clew.server.limits import Room
 
@@ -98,6 +99,16 @@ class Request:
         """Return the lock of a thread. Hold it to read the thread and then append what was checked against it: no other
         request that holds the lock appends to the thread meanwhile."""
         return self._stores.locks[f"{self.namespace}\0{thread_id}"]
+
+    @property
+    def channels(self) -> Channels:
+        """The threads that somebody follows now, of all namespaces."""
+        return self._stores.channels
+
+    @property
+    def channel(self) -> ChannelKey:
+        """The key of the thread that the path names, among the threads that somebody follows."""
+        return self.namespace, self.thread_id
 
     def readable_store(self) -> Use:
         """Return a context manager that gives the part of the store that the request uses. With the service's

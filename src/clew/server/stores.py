@@ -9,6 +9,7 @@ from types import TracebackType
 from clew._runtime.aio import Locks
 from clew.checkpointers import Checkpointer, MemoryCheckpointer, SealedCheckpointer, open_checkpointer
 from clew.checkpointers.sealed import without_keys
+from clew.server.channels import Channels
 from clew.server.quotas import Ledger, Metered
 
 __all__ = ["Stores", "Use"]
@@ -59,6 +60,8 @@ class Stores:
         self._ledger = ledger
         self.locks = Locks()
         """A lock for each thread, by its namespace and id, for an append that is checked against what is stored."""
+        self.channels = Channels()
+        """The threads that somebody follows now."""
         self._first = open_checkpointer(url)  # so that a wrong URL or a missing extra is reported at once
         self._open: OrderedDict[str, _Open] = OrderedDict({"": _Open(self._first)})
 

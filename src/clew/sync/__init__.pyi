@@ -11,13 +11,14 @@ from typing import Any, Generic, Literal, Self
 from opensearchpy import AsyncOpenSearch
 
 from clew.agent.events import Event, Question
-from clew.agent.run import Emit, T
+from clew.agent.run import Drain, Emit, T
 from clew.agent.run import RunResult as RunResult
 from clew.agent.settings import Budget as Budget
-from clew.agent.settings import Overflow
+from clew.agent.settings import Folder, Overflow
 from clew.agent.trajectory import Trajectory
 from clew.checkpointers import Head, HeadQuery
 from clew.checkpointers.heads import Status
+from clew.checkpointers.live import Delta, LiveEvent
 from clew.checkpointers.marks import Marks
 from clew.checkpointers.objects.oci import Auth
 from clew.checkpointers.sqlite.backup import Backup
@@ -27,6 +28,8 @@ from clew.log.checkpoint import Checkpoint as Checkpoint
 from clew.log.keys import Keyring
 from clew.messages.dialects import Loss
 from clew.models import Model, Price
+from clew.threads.inbox import Post
+from clew.threads.leases import Takeover
 from clew.threads.ops.copy import Copied
 from clew.threads.ops.export import Exported, File
 from clew.threads.ops.gc import Collected
@@ -95,7 +98,7 @@ class Agent:
         system_prompt: str = "",
         tools: Iterable[AnyTool | Agent | Callable[..., Any]] = (),
         checkpointer: Checkpointer | str | EllipsisType | None = ...,
-        workspace: str | os.PathLike[str] | EllipsisType | None = ...,
+        workspace: Folder | Callable[[str], Folder] | EllipsisType | None = ...,
         max_turns: int = 50,
         budget: Budget | None = None,
         durability: Durability = "sync",
@@ -111,7 +114,8 @@ class Agent:
         on_overflow: Overflow = "compact",
         restore_files: bool = False,
         redact: Redact | None = None,
-        takeover: bool = False,
+        takeover: Takeover = False,
+        label: str = "",
         allow_repeats: bool = False,
         handle_signals: bool | Callable[[str], str] = False,
         data_dir: str | os.PathLike[str] | None = None,
@@ -132,6 +136,10 @@ class Agent:
         """Raise `ThreadNotFound` unless the store has this thread. Creates nothing."""
 
     @property
+    def checkpointer(self) -> Checkpointer:
+        """The store in which this agent keeps its threads. Opens it if nothing was run yet; the agent closes it."""
+
+    @property
     def name(self) -> str: ...
     def new_id(self) -> str:
         """Return a new random thread id that begins with the agent's name."""
@@ -147,6 +155,7 @@ class Agent:
         prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
+        turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
         """Go on with a thread. `answer` answers the question that the thread asked a person; for several questions, give
@@ -170,6 +179,7 @@ class Agent:
         thread_id: str | None = None,
         prompt_id: str | None = None,
         max_turns: int | None = None,
+        turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
         """Ask the agent, on the thread `thread_id` or else a new one. Unfinished work of the thread is finished first.
@@ -181,7 +191,9 @@ class Agent:
 
         If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the
         status `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
-        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted."""
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted. After
+        `turns` turns it ends too, but the model is not told that it should come to an end, and the next run goes on as
+        if nothing had happened."""
 
     def session(
         self,
@@ -222,6 +234,7 @@ class Agent:
         prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
+        turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Ask a prompt, on the thread `thread_id` or else a new one, and return a run whose events can be iterated:
@@ -313,7 +326,8 @@ class Checkpointer:
         """Return the head that the last append wrote, or None if the thread does not exist."""
 
     def heads(self, query: HeadQuery = ...) -> Iterator[Head]:
-        """Yield the heads that match the query, sorted by the time that `query.order` names, newest first.
+        """Yield the heads that match the query, sorted by the time that `query.order` names, newest first;
+        in the order `due`, earliest first.
 
         While others write, these promises hold:
 
@@ -324,9 +338,12 @@ class Checkpointer:
         - **With a limit**, all heads are in order. So `query.after(last)`, where `last` is the last head of a page,
           goes on right after that page: no thread is in two pages, and a thread that is not written meanwhile is in
           one. A thread that is written between two pages moves to the front in the order `updated`, and may then be in
-          neither page; in the order `created`, no thread is missed.
+          neither page; in the order `created`, no thread is missed. In the order `due`, a thread that is queued again or
+          whose lease is renewed between two pages may be in neither page, too.
         - **Without a limit**, a store may read the heads in parts, each of 500 or more and each in order. A thread that
           is written meanwhile may come in a later part than its new time would put it. All other heads are in order.
+        - **In the order `due`**, a listing costs in proportion to the queued threads that it looks at, and not to all
+          threads: workers ask for it about once a second.
 
         A damaged head raises `Corrupt`, where possible only after all sound heads have been yielded."""
 
@@ -377,7 +394,7 @@ class FileCheckpointer(Checkpointer):
 
 class HTTPCheckpointer(Checkpointer):
     """Keeps threads in the store behind a server that runs `clew serve`, within the namespace that belongs to the
-    token.
+    token. It also passes live events on (`LiveChannel`): words of a response while a model writes it.
 
     `token`, by default the value of the environment variable `CLEW_TOKEN`, is sent with every call and never shown.
     Appends, reads and puts that get no answer are repeated up to `retries` times, because that does no harm; deletes
@@ -400,11 +417,23 @@ class HTTPCheckpointer(Checkpointer):
         tls: ssl.SSLContext | None = None,
         max_blob: int = 268435456,
     ) -> None: ...
+    def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> Iterator[LiveEvent]:
+        """Yield live events of a thread: `Changed` at once and after each change, and deltas as they come. Ends if the
+        thread is gone or is another than the one with this `log_id`; empty is any.
+
+        `after` is the number of the last frame that the caller knows. Raises `Unavailable` when the connection breaks:
+        look at the thread, then call this again. Raises `NoLiveEvents` if the service does not know live events."""
+
     @staticmethod
     def from_url(url: str, namespace: str = "") -> HTTPCheckpointer:
         """Open the store at a URL of the form `http://host:port` or `https://host:port/base?timeout=30`, where the path
         `/base` is put before all paths of requests; or, at a unix socket, `http://localhost?socket=/path`. The token
         comes from the environment variable `CLEW_TOKEN`."""
+
+    def publish(self, thread_id: str, deltas: Sequence[Delta]) -> int:
+        """Pass pieces of a response on to those who follow the thread now, and return how many they are. Nothing is
+        stored, and nothing is tried again. Raises `NoLiveEvents` if the service does not know live events, and
+        `Unavailable` if it cannot be reached."""
 
 class MemoryCheckpointer(Checkpointer):
     """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process
@@ -685,11 +714,19 @@ class Run(Generic[T]):
     run that is iterated only in part and then awaited goes on to its end.
     """
 
-    def __init__(self, work: Callable[[Emit], Awaitable[T]]) -> None: ...
+    def __init__(self, work: Callable[[Emit], Awaitable[T]], drain: Drain | None = None) -> None: ...
     def __iter__(self) -> Iterator[Event]: ...
     def __next__(self) -> Event: ...
     def aclose(self) -> None:
         """Stop the run, and return once everything that it did is on record."""
+
+    def drain(self) -> None:
+        """Ask the run to end after its open turn: when the tool calls under way have ended and are on record. Await the
+        run for its result, which then has the status `interrupted` and the reason `drained`. A sub-agent that is at work
+        ends after its own open turn. The thread goes on with the next run, as if nothing had happened.
+
+        A provider's program cannot be stopped between turns: it works until it has answered its prompt. A run that has
+        ended already, or finishes with this turn, is not changed."""
 
     @property
     def result(self) -> T:
@@ -860,7 +897,7 @@ class Thread:
         checkpointer: Checkpointer,
         thread_id: str,
         *,
-        takeover: bool,
+        takeover: Takeover,
         durability: Durability,
         label: str,
         redact: Redact | None,
@@ -910,6 +947,7 @@ class Thread:
         - **Encrypted again** if the target has another encryption key: reading the copy does not need the source's key. In
           a target with a key, no frame is left unencrypted.
 
+        What was posted to the thread's inbox and is not taken in yet is in the inbox of the copy too, and is asked there.
         A thread that is being worked on is copied as it was when the copy began. Leases are never copied: a running thread
         is interrupted in the copy. `progress` is called with the number of frames copied so far and the number of all
         frames."""
@@ -941,7 +979,8 @@ class Thread:
         overwrite: bool = False,
         progress: Progress | None = None,
     ) -> Exported:
-        """Write one thread to a `.clew` file: its whole log and every blob it refers to. The file is a tar archive.
+        """Write one thread to a `.clew` file: its whole log, its inbox, and every blob they refer to. The file is a tar
+        archive.
 
         Frames are written as they are in the store: an encrypted thread stays encrypted, needs its key for an import, and
         needs no key for the export. With `plain=True` it is decrypted, and anyone who has the file can read it.
@@ -1002,7 +1041,8 @@ class Thread:
         SQLite and in files, the two are one step. If a single `delete_blobs` takes longer than the grace period,
         reachability is computed again, and deleted blobs that a thread reaches by then are put back from memory.
 
-        Hidden threads that are still being copied count like all others. Raises `Corrupt` and deletes nothing if a thread
+        Hidden threads that are still being copied, and inboxes, count like all others. Inboxes of threads that are gone are
+        deleted first, if nothing was posted to them during the grace period. Raises `Corrupt` and deletes nothing if a thread
         or tree cannot be read, since it is unknown what it reaches. `progress` is called with the number of threads and
         blobs examined so far, and None because their total is unknown."""
 
@@ -1034,7 +1074,8 @@ class Thread:
 
         Everything is checked before anything becomes visible: the file's members, sizes and digests, the chain of frames,
         the state that their entries add up to, and the head. A damaged or hostile file raises `Corrupt` or `InvalidInput`
-        that names the member. To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise
+        that names the member. What was posted to the thread's inbox and not taken in is in the inbox of the imported thread.
+        To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise
         `WrongKey` is raised. If the id is another, or the checkpointer encrypts with another key, the thread is encrypted
         again. A checkpointer without a key accepts only plain files.
 
@@ -1081,7 +1122,7 @@ class Thread:
         checkpointer: Checkpointer,
         thread_id: str,
         *,
-        takeover: bool = False,
+        takeover: Takeover = False,
         durability: Durability = "sync",
         label: str = "",
         redact: Redact | None = None,
@@ -1094,8 +1135,8 @@ class Thread:
         lease. That takes at most as long as a lease lasts, 30 seconds, and logs a warning. `wait` is the most seconds
         to wait: if more could be needed, raises `ThreadBusy` at once. With None, waits as long as needed.
 
-        `takeover=True` takes the lease at once, even from a live holder. `label` says what this process does; errors
-        and listings show it with the process's pid.
+        `takeover=True` takes the lease at once, even from a live holder. `takeover` can also be a function that gets the
+        lease and decides. `label` says what this process does; errors and listings show it with the process's pid.
 
         `durability` says when entries are durable. With `"sync"`, when `append` returns. With `"async"`, `append` waits
         only for entries that something is about to depend on (the start of a model call, a response, the start and the
@@ -1113,6 +1154,39 @@ class Thread:
         The takeover may have been made by this process, or by an earlier holder that was stopped since. Returns False
         at once if there was no takeover, if the thread had no lease at the takeover, if the holder of that lease was
         certainly gone, or if that lease must have ended by now."""
+
+    @property
+    def position(self) -> int:
+        """The number of frames (appends) in the thread's log after the last append of this process, also once the
+        thread is closed."""
+
+    @staticmethod
+    def post(
+        checkpointer: Checkpointer,
+        thread_id: str,
+        prompt: str | None = None,
+        *,
+        prompt_id: str | None = None,
+        answer: Any = None,
+        redact: Redact | None = None,
+    ) -> str:
+        """Post a prompt, an answer, or both to a thread, also while another process runs it. Takes no lease.
+
+        The agent that runs the thread takes the post in at the end of its turn: the model sees the prompt together with the
+        results of its tool calls. If no process runs the thread, the next run or resume takes it in. `answer` answers the
+        questions to a person for which the thread waits, as `resume(answer=…)` does. An answer to a thread that asks nothing
+        once the post is taken in is dropped, with a warning in the log of the program.
+
+        Returns the prompt's id: `prompt_id`, or one that is made. Every post is taken in exactly once. If the same
+        `prompt_id` is posted again with the same words, nothing is posted; with other words, `InvalidInput` is raised. So
+        after `Unavailable`, post again with the same id. `redact` removes text that must not be on record: a function from
+        text to text, or patterns whose matches are replaced.
+
+        Raises `ThreadNotFound` if there is no such thread."""
+
+    def posts(self) -> tuple[Post, ...]:
+        """Return what others have posted to the thread's inbox and is not on record here yet, oldest first. To take a
+        post in, append what it says together with its `read`, so that it is never taken in twice."""
 
     @property
     def present(self) -> Present:
@@ -1144,7 +1218,8 @@ class Thread:
         `dry_run` there is no wait: a lease counts as live until the time that is written in it, unless its holder is
         certainly gone. Before a thread is deleted, its lease is taken, which fails if the thread was opened or changed
         since it was listed; such a thread stays. Hidden threads that are still being copied are neither counted nor
-        deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged thread cannot be listed."""
+        deleted. The inbox of a thread goes with the thread. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a
+        damaged thread cannot be listed."""
 
     @staticmethod
     def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
@@ -1156,10 +1231,10 @@ class Thread:
         is left to `gc`. A blob that another process has put but not yet pointed at may be deleted: then its append raises
         `MissingBlob`, writes nothing, and can be made again after another put.
 
-        Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The copy that an interrupted
-        `purge_rewound` left is deleted too. Forks and copies are separate threads and stay. Raises `Corrupt` and deletes
-        nothing if the blobs of this thread cannot be determined. If that fails for another thread, this one is deleted and
-        its blobs are left to `gc`."""
+        Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The inbox of the thread and the
+        copy that an interrupted `purge_rewound` left are deleted too. Forks and copies are separate threads and stay. Raises
+        `Corrupt` and deletes nothing if the blobs of this thread cannot be determined. If that fails for another thread,
+        this one is deleted and its blobs are left to `gc`."""
 
     @staticmethod
     def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
@@ -1177,7 +1252,8 @@ class Thread:
         1. The new log is written under a hidden id, and lists all blobs of the old log as needed.
         2. The old log is deleted.
         3. The new log is written under the thread's own id.
-        4. The blobs of the old log that nobody else reaches are deleted, and then the hidden copy.
+        4. The posts in the inbox that are not taken in yet are brought to the inbox of the new log. The old inbox and the
+           blobs of the old log that nobody else reaches are deleted, and then the hidden copy.
 
         If this is interrupted, call it again. The hidden copy names the old and the new log, so it is known which steps are
         done. If the old log exists (after 1), it may have grown, so the copy is dropped and everything starts over. If
@@ -1199,7 +1275,8 @@ class Thread:
         Plain threads and heads without a seal are accepted only if the keyring allows plain data. Otherwise `NotSealed` is
         raised: a seal on what somebody without a key has written would make it look genuine.
 
-        A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
+        A thread keeps its id, entries and times. What was posted to its inbox and is not taken in yet is encrypted again with
+        it. No store can replace a log in one step, so a complete copy exists at every
         moment: the thread is copied to an id that listings leave out, its lease is taken, it is deleted and copied back,
         and then the hidden copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. A thread
         that claims to be such a copy, but has another id or no seal, is left alone. Blobs of the old key are left to gc.
@@ -1224,6 +1301,8 @@ class Thread:
 
         A long thread is written in parts and stays hidden until the last part is written. If this is interrupted, call it
         again with the same ids: it starts over. Raises `Conflict` if any other thread has the id `new_id`.
+
+        What was posted to the thread's inbox and is not taken in yet is in the inbox of the new thread too.
 
         Intact frames that cannot be read here are not damage: then `WrongKey` or `NewerFormat` is raised and nothing is
         written. Raises `Corrupt` if nothing can be saved. A sound thread is simply copied."""
@@ -1261,6 +1340,8 @@ class Thread:
         `log_id`, lease and times. Checks that the thread's list of needed blobs names all blobs that its frames refer to,
         and that these, and all blobs that they point at, exist, are intact and can be unpacked.
 
+        The thread's inbox is checked too: its problems are in the result, and say that they are in the inbox.
+
         Damage is reported in the result, and never raised. Raises `Unavailable` and `ThreadNotFound`. If the key of an
         encrypted thread is missing, all is checked that can be checked without it."""
 
@@ -1268,7 +1349,8 @@ class Thread:
     def verify_all(
         checkpointer: Checkpointer, query: HeadQuery = ..., *, progress: Callable[[int, int | None], None] | None = None
     ) -> Iterator[Verdict]:
-        """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each.
+        """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each. Inboxes
+        are checked with their threads.
 
         `progress` is called with the number of threads verified so far and the number of all. If some threads are too
         damaged to be listed, a last verdict with an empty `thread_id` holds the store's own error."""

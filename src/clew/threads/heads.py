@@ -10,24 +10,30 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from blake3 import blake3
 
 from clew._runtime.clock import now
-from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.checkpointers.heads import UNSEALED, Status
-from clew.log import Checkpoint, Fold
+from clew.checkpointers import Checkpointer, Head, HeadQuery, Lease
+from clew.checkpointers.heads import UNSEALED, QueuePlace, Status, moment
+from clew.log import Checkpoint, Fold, Present, Queued, StatusChanged
 from clew.threads.leases import is_crashed
 
 __all__ = [
+    "INBOX",
     "PART",
     "REPAIR_OF",
     "head_of",
+    "inbox_id",
     "is_child",
     "is_hidden",
+    "is_inbox",
     "is_part",
     "is_reserved",
     "is_unsealed",
+    "left_as",
     "listed",
     "new_head",
+    "queued_in",
     "title_in_head",
     "without_lease",
 ]
@@ -51,22 +57,50 @@ def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool, **changes:
     Tags of the state whose names are reserved for Clew are left out: anybody who may append can write them into the
     log, and such a tag in a head would hide the thread from listings. `changes` are values for the other fields that
     differ from `base`.
+
+    A thread in the queue of the workers is due at the time that its log says. While it runs, it is due when the lease
+    ends.
     """
     usage = state.usage
-    return msgspec.structs.replace(
-        base,
-        **changes,
-        status=state.status,
-        agent=state.agent,
-        title="" if encrypted else title_in_head(state.title),
-        model=state.model,
-        turns=state.turns,
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cost_usd=state.cost_usd,
-        parent=state.parent,
-        tags={name: value for name, value in state.tags.items() if not is_reserved(name)},
-    )
+    fields: dict[str, Any] = {
+        "status": state.status,
+        "agent": state.agent,
+        "title": "" if encrypted else title_in_head(state.title),
+        "model": state.model,
+        "turns": state.turns,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost_usd": state.cost_usd,
+        "parent": state.parent,
+        "tags": {name: value for name, value in state.tags.items() if not is_reserved(name)},
+    }
+    if state.queued is not None or base.due is not None or state.status == "queued":
+        fields |= _queue_fields(state, base.log_id, changes.get("lease", base.lease))
+    return msgspec.structs.replace(base, **changes, **fields)
+
+
+def queued_in(state: Fold | Checkpoint | Present, log_id: str) -> Queued | None:
+    """Return the entry that put the thread with this log into the queue of the workers, or None if it is not in the
+    queue. An entry that was copied from the log of another thread does not count."""
+    return state.queued if state.queued is not None and state.queued.log == log_id else None
+
+
+def left_as(state: Fold | Checkpoint, head: Head) -> StatusChanged:
+    """Return the status of a running thread that its holder gives up without saying how its work ended: interrupted or,
+    if the thread is in the queue of the workers, queued as before."""
+    queued = queued_in(state, head.log_id)
+    return StatusChanged("interrupted") if queued is None else StatusChanged("queued", queued.reason)
+
+
+def _queue_fields(state: Fold | Checkpoint, log_id: str, lease: Lease | None) -> dict[str, Any]:
+    """Return the fields of a head that say where the thread is in the queue. `lease` is the lease that the head has. A
+    thread that only the log it was copied from calls queued is shown as interrupted."""
+    queued = queued_in(state, log_id)
+    if queued is None:
+        return {"due": None, "queue": None, **({"status": "interrupted"} if state.status == "queued" else {})}
+    due = lease.expires_at if state.status == "running" and lease is not None else moment(queued.due)
+    place = QueuePlace(queued_at=moment(queued.queued_at), priority=queued.priority, tries=queued.tries)
+    return {"due": due, "queue": place}
 
 
 def new_head(thread_id: str, status: Status = "interrupted", created_at: datetime | None = None) -> Head:
@@ -86,9 +120,10 @@ def new_head(thread_id: str, status: Status = "interrupted", created_at: datetim
 
 
 def without_lease(head: Head) -> Head:
-    """Return the head that a copy of the thread gets: without a lease, and with status "interrupted" instead of
-    "running"."""
-    return msgspec.structs.replace(head, lease=None, status="interrupted" if head.status == "running" else head.status)
+    """Return the head that a copy of the thread gets: without a lease and a place in the queue, and with status
+    "interrupted" instead of "running" and "queued"."""
+    status: Status = "interrupted" if head.status in ("running", "queued") else head.status
+    return msgspec.structs.replace(head, lease=None, due=None, queue=None, status=status)
 
 
 PART = "clew:part"
@@ -96,6 +131,8 @@ PART = "clew:part"
 complete."""
 REPAIR_OF = "clew:repair-of"
 """Tag that `repair` gives to a thread while it writes it: the id of the damaged thread."""
+INBOX = "clew:inbox"
+"""Tag of an inbox. Its value is the random id of the log of the thread that the inbox belongs to."""
 _OWN = "clew:"
 
 
@@ -114,6 +151,18 @@ def is_hidden(head: Head) -> bool:
     """Return whether listings leave this thread out: it is a copy that is not yet complete, or Clew made it for its own
     use."""
     return is_part(head) or is_reserved(head.thread_id)
+
+
+def inbox_id(thread_id: str, log_id: str) -> str:
+    """Return the id of the hidden thread that is the inbox of a thread. `log_id` is the random id of the thread's log. So
+    a copy or a fork, and a thread that was deleted and made again, have other inboxes."""
+    words = f"{thread_id}\0{log_id}"
+    return f"{INBOX}:" + blake3(words.encode()).hexdigest()
+
+
+def is_inbox(head: Head) -> bool:
+    """Return whether this is the head of an inbox."""
+    return head.thread_id.startswith(f"{INBOX}:")
 
 
 _CHILD = re.compile(r"/[A-Za-z0-9_-]{1,64}:[0-9a-f]{1,16}")

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from clew.errors import ThreadBusy
 __all__ = [
     "LEASE_TIME",
     "RENEW_AFTER",
+    "Takeover",
     "boot",
     "give_up",
     "has_ended",
@@ -44,6 +45,7 @@ __all__ = [
     "provably_dead",
     "renewed",
     "shown_status",
+    "takes_over_from",
     "this_process",
     "time_left",
     "wait_until_free",
@@ -55,6 +57,9 @@ log = logging.getLogger("clew.threads")
 LEASE_TIME = timedelta(seconds=30)
 """How long a lease lasts after its holder last appended or renewed the lease."""
 RENEW_AFTER = LEASE_TIME / 3
+Takeover = bool | Callable[[Lease], bool]
+"""Whether to take a thread from a process that still holds its lease: always, never, or as a function decides that is
+given the lease."""
 
 
 def new_lease(label: str = "") -> Lease:
@@ -109,6 +114,14 @@ def shown_status(head: Head) -> Status:
     """Return the status to show to people: "interrupted" if the process that ran the thread is gone, else the status on
     record."""
     return "interrupted" if is_crashed(head) else head.status
+
+
+def takes_over_from(lease: Lease | None, takeover: Takeover) -> bool:
+    """Return whether a process that was given this `takeover` takes the thread from the holder of the lease, without
+    waiting until the lease has ended. A function is asked only if there is a lease whose holder may be alive."""
+    if isinstance(takeover, bool):
+        return takeover
+    return lease is not None and not is_over(lease) and takeover(lease)
 
 
 def is_over(lease: Lease) -> bool:

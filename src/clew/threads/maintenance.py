@@ -3,21 +3,21 @@ entries to it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 
-from clew.checkpointers import Checkpointer, Lease
+from clew.checkpointers import Checkpointer, Head, Lease
 from clew.errors import LeaseLost, ThreadNotFound, Unavailable
-from clew.log import Fold, Logged, StatusChanged
+from clew.log import Checkpoint, Fold, Logged, StatusChanged
 from clew.threads.leases import new_lease, wait_until_free
 from clew.threads.reader import load, or_new
 from clew.threads.takeover import without_predecessor
 from clew.threads.thread import Thread
 from clew.threads.writer import LogWriter
 
-__all__ = ["put_aside", "unlock", "upkeep"]
+__all__ = ["put_aside", "put_aside_by", "unlock", "upkeep"]
 
 
 @asynccontextmanager
@@ -67,14 +67,34 @@ async def put_aside(checkpointer: Checkpointer, thread_id: str, *entries: Logged
     does not show as running. Raises `ThreadBusy` if a live process holds the thread, and `Unavailable` if other
     processes changed it during each of 20 tries.
     """
+    await put_aside_by(checkpointer, thread_id, lambda head, state: entries)
+
+
+async def put_aside_by(
+    checkpointer: Checkpointer,
+    thread_id: str,
+    decide: Callable[[Head, Checkpoint], Sequence[Logged]],
+    *,
+    wait: float | None = None,
+) -> Head:
+    """Append entries to a thread that no live process holds, or create the thread with them, as `put_aside` does. Return
+    the thread's head.
+
+    `decide` gets the thread's head and state, and returns the entries; with none, nothing is written. It is called again
+    if another process changed the thread meanwhile. `wait` is the most seconds to wait for a process that may still hold
+    the thread; if more could be needed, raises `ThreadBusy` at once. With None, waits as long as needed.
+    """
     for _ in range(_TRIES):
         loaded = await or_new(load(checkpointer, thread_id), thread_id, "interrupted")
-        await wait_until_free(checkpointer, loaded.head)
+        await wait_until_free(checkpointer, loaded.head, wait)
+        entries = decide(loaded.head, loaded.state)
+        if not entries:
+            return loaded.head
         writer = LogWriter(checkpointer, loaded.head, Fold(loaded.state), new_lease(), loaded.size)
         writer.accept(entries)
         try:
             await writer.release()
         except LeaseLost:  # another writer was first and may hold the thread now
             continue
-        return
+        return writer.head
     raise Unavailable(f"thread {thread_id!r} was changed by others {_TRIES} times during one append. Try again.")

@@ -10,10 +10,13 @@ import msgspec
 
 from clew.errors import InvalidInput
 from clew.log import (
+    InboxRead,
     LeaseTaken,
     Logged,
     ModelCallStarted,
+    Posted,
     ProviderKey,
+    Queued,
     StateSet,
     StatusChanged,
     StepIntent,
@@ -36,9 +39,12 @@ Redact = Callable[[str], str] | Iterable[str | re.Pattern[str]]
 
 _KEPT: dict[type, frozenset[str]] = {
     Assistant: frozenset({"model", "stop"}),
+    InboxRead: frozenset({"inbox"}),
     LeaseTaken: frozenset({"owner", "token"}),
     ModelCallStarted: frozenset({"model", "request"}),
+    Posted: frozenset({"prompt_id"}),
     ProviderKey: frozenset({"provider", "key", "native", "thread"}),
+    Queued: frozenset({"log"}),
     StateSet: frozenset({"scope"}),
     StatusChanged: frozenset({"status"}),
     StepIntent: frozenset({"key"}),
@@ -56,6 +62,7 @@ digests by which one record refers to another."""
 _FREE: dict[type, frozenset[str]] = {
     Json: frozenset({"value"}),
     Opaque: frozenset({"value"}),
+    Posted: frozenset({"answer"}),
     StateSet: frozenset({"value"}),
     StepOutcome: frozenset({"value"}),
     ToolCall: frozenset({"arguments"}),

@@ -16,26 +16,19 @@ from clew.checkpointers import Checkpointer, Head
 from clew.errors import InvalidInput, LeaseLost, Unavailable, UsageError
 from clew.log import (
     Checkpoint,
-    Compacted,
     Fold,
     LeaseTaken,
     Logged,
-    MessageAdded,
-    ModelCallStarted,
     Present,
     Rewound,
-    StatusChanged,
-    StepIntent,
-    StepOutcome,
-    ToolIntent,
-    ToolOutcome,
     fold,
+    is_barrier,
 )
 from clew.log.trees import NAMING, named_trees
-from clew.messages import Assistant
 from clew.threads.diff import difference
-from clew.threads.heads import listed
-from clew.threads.leases import RENEW_AFTER, give_up, is_live, new_lease, wait_until_free
+from clew.threads.heads import left_as, listed
+from clew.threads.inbox import Post, new_posts, post, remove
+from clew.threads.leases import RENEW_AFTER, Takeover, give_up, is_live, new_lease, takes_over_from, wait_until_free
 from clew.threads.ops import fork as forking
 from clew.threads.ops.copy import copy, copy_all
 from clew.threads.ops.export import export, import_
@@ -77,7 +70,7 @@ class Thread:
         checkpointer: Checkpointer,
         thread_id: str,
         *,
-        takeover: bool,
+        takeover: Takeover,
         durability: Durability,
         label: str,
         redact: Redact | None,
@@ -96,6 +89,7 @@ class Thread:
         self._closed = False
         self._predecessor: Predecessor | None = None
         self._background: set[asyncio.Task[None]] = set()
+        self._position = 0
 
     @classmethod
     def open(
@@ -103,7 +97,7 @@ class Thread:
         checkpointer: Checkpointer,
         thread_id: str,
         *,
-        takeover: bool = False,
+        takeover: Takeover = False,
         durability: Durability = "sync",
         label: str = "",
         redact: Redact | None = None,
@@ -116,8 +110,8 @@ class Thread:
         lease. That takes at most as long as a lease lasts, 30 seconds, and logs a warning. `wait` is the most seconds
         to wait: if more could be needed, raises `ThreadBusy` at once. With None, waits as long as needed.
 
-        `takeover=True` takes the lease at once, even from a live holder. `label` says what this process does; errors
-        and listings show it with the process's pid.
+        `takeover=True` takes the lease at once, even from a live holder. `takeover` can also be a function that gets the
+        lease and decides. `label` says what this process does; errors and listings show it with the process's pid.
 
         `durability` says when entries are durable. With `"sync"`, when `append` returns. With `"async"`, `append` waits
         only for entries that something is about to depend on (the start of a model call, a response, the start and the
@@ -160,6 +154,7 @@ class Thread:
     copy_all = staticmethod(copy_all)
     export = staticmethod(export)
     import_ = staticmethod(import_)
+    post = staticmethod(post)
 
     async def __aenter__(self) -> Self:
         if self._writer is not None or self._closed:
@@ -176,7 +171,7 @@ class Thread:
         writer = self._open_writer()
         try:
             if writer.fold.status == "running":
-                writer.accept([StatusChanged("interrupted")])
+                writer.accept([left_as(writer.fold, writer.head)])
             self._forget_predecessor()
             await settle(writer.release())
         except LeaseLost:
@@ -210,6 +205,12 @@ class Thread:
     def head(self) -> Head:
         """The thread's head as it was last written to the store."""
         return self._open_writer().head
+
+    @property
+    def position(self) -> int:
+        """The number of frames (appends) in the thread's log after the last append of this process, also once the
+        thread is closed."""
+        return self._position if self._writer is None else self._writer.head.frames
 
     @property
     def unreachable_since(self) -> float | None:
@@ -262,7 +263,7 @@ class Thread:
         if not NAMING.isdisjoint(map(type, entries)):
             await check_trees(self._checkpointer, named_trees(entries), self._thread_id)
         through = writer.accept(self.redacted(entries))
-        if self._durability == "sync" or (self._durability == "async" and any(map(_is_barrier, entries))):
+        if self._durability == "sync" or (self._durability == "async" and any(map(is_barrier, entries))):
             await writer.flush(through)
         elif self._durability == "async":
             self._spawn(self._flush_behind(writer))
@@ -335,6 +336,12 @@ class Thread:
         """Return these entries as they would be recorded: changed by the `redact` that the thread was opened with."""
         return entries if self._redact is None else self._redact(entries)
 
+    async def posts(self) -> tuple[Post, ...]:
+        """Return what others have posted to the thread's inbox and is not on record here yet, oldest first. To take a
+        post in, append what it says together with its `read`, so that it is never taken in twice."""
+        writer = self._open_writer()
+        return await new_posts(self._checkpointer, writer.head, writer.fold.inbox_read)
+
     async def flush(self) -> None:
         """Return once everything appended is durable, whichever durability the thread was opened with."""
         await self._open_writer().flush()
@@ -378,7 +385,7 @@ class Thread:
         if purge:
             await Thread.purge(self._checkpointer, self._thread_id)
         else:
-            await self._checkpointer.delete(self._thread_id)
+            await remove(self._checkpointer, self._thread_id)
         log.info("thread %r: deleted", self._thread_id)
 
     async def _take_lease(self) -> LogWriter:
@@ -390,11 +397,12 @@ class Thread:
         """
         loaded = await or_new(load(self._checkpointer, self._thread_id), self._thread_id, "running")
         for _ in range(TRIES):
-            if not self._takeover:
+            takes_over = takes_over_from(loaded.head.lease, self._takeover)
+            if not takes_over:
                 await wait_until_free(self._checkpointer, loaded.head, self._wait)
             lease = new_lease(self._label)
             writer = LogWriter(self._checkpointer, loaded.head, Fold(loaded.state), lease, loaded.size)
-            replaced = Predecessor.of(loaded.head) if self._takeover else None
+            replaced = Predecessor.of(loaded.head) if takes_over else None
             taken: list[Logged] = [
                 LeaseTaken(str(lease.owner), lease.token),
                 *([replaced.record()] if replaced else []),
@@ -424,7 +432,7 @@ class Thread:
         So nobody has to wait for the lease to expire.
         """
         try:
-            writer.accept([StatusChanged("interrupted")])
+            writer.accept([left_as(writer.fold, writer.head)])
             await writer.release()
         except (LeaseLost, Unavailable) as error:
             log.info("thread %r: %s", self._thread_id, error)
@@ -471,6 +479,7 @@ class Thread:
 
     def _end(self) -> None:
         self._closed = True
+        self._position = self.position
         self._writer = None
         for task in self._background:
             task.cancel()
@@ -481,13 +490,3 @@ class Thread:
         if self._writer is None:
             raise UsageError(f"thread {self._thread_id!r} is not open. Write: async with Thread.open(...) as thread")
         return self._writer
-
-
-def _is_barrier(entry: Logged) -> bool:
-    """Return whether the next action has to wait until this entry is durable. For example, a tool runs only once the
-    record that it is about to run is durable."""
-    if isinstance(entry, MessageAdded):
-        return isinstance(entry.message, Assistant)
-    return isinstance(
-        entry, Compacted | ModelCallStarted | StatusChanged | StepIntent | StepOutcome | ToolIntent | ToolOutcome
-    )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clew import Thread, open_checkpointer
-from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
+from clew.checkpointers import Checkpointer, Delta, Head, MemoryCheckpointer
 from clew.cli.commands.tail import Follower, _follow
 from clew.log import Frame, MessageAdded, StatusChanged, Streamed, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolCall, ToolResult, assistant, user
@@ -161,6 +161,9 @@ class MadeAgain:
 
     def add(self, reader: TimelineReader, frame: Frame) -> None:
         raise AssertionError("another log is not the rest of this one")
+
+    def hear(self, reader: TimelineReader, delta: Delta) -> None:
+        raise AssertionError("a store in memory passes no words on")
 
     def end(self, reader: TimelineReader, head: Head) -> None:
         """Nothing to add."""

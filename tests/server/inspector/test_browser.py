@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,20 +12,25 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+import httpx
+import msgspec
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from clew import Thread
-from clew.checkpointers import Checkpointer
+from clew.checkpointers import Checkpointer, Delta
+from clew.checkpointers.http.protocol import JSON
 from clew.log import Described, MessageAdded, StatusChanged, ThreadStarted, ToolIntent, ToolOutcome, Usage
 from clew.messages import Assistant, Text, ToolCall, ToolResult, assistant, user
 from clew.workspace import Workspace
 from tests.cli.samples import make_samples
 from tests.cli.workshop import Workshop
 from tests.limits import PATIENCE
+from tests.server.following import deltas_path
 from tests.server.inspector.browsing import TOKEN, chromium_path, open_browser, running_service
 from tests.server.inspector.looking import in_store, thread
 from tests.server.inspector.worker import LAST
+from tests.server.inspector.writer import WORDS
 from tests.servers.running import lacking
 
 expect.set_options(timeout=1000 * PATIENCE)
@@ -262,10 +268,62 @@ def test_turns_of_a_running_agent_appear_and_the_readers_place_does_not_move(
             process.kill()
 
 
-def _until_listed(page: Page, name: str) -> None:
+def test_words_are_shown_while_the_model_writes_them_and_then_as_the_recorded_turn(
+    site: Site, tab: Open, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.server.inspector.writer", site.url, "writer", str(tmp_path / "end")]
+    root = Path(__file__).parents[3]
+    env = {**os.environ, "CLEW_TOKEN": TOKEN}
+    with subprocess.Popen(command, cwd=root, env=env, stderr=subprocess.PIPE, text=True) as process, tab() as page:
+        try:
+            _until_listed(page, "writer", turns=1)
+            _go(page, thread("writer"), live=True)
+            writing = page.get_by_test_id("writing")
+            expect(writing).to_contain_text("a walk along the river")
+            expect(page.get_by_test_id("asking")).to_be_visible()
+            expect(page.get_by_test_id("turn")).to_have_count(1)
+            seen = len(writing.inner_text())
+            page.wait_for_function("seen => document.getElementById('writing').innerText.length > seen", arg=seen)
+            (tmp_path / "end").touch()
+            expect(page.get_by_test_id("turn")).to_have_count(2)
+            expect(writing).to_be_hidden()
+            expect(writing).to_be_empty()
+            expect(page.locator("[data-turn='2']")).to_contain_text(WORDS)
+            assert process.wait(PATIENCE) == 0, process.stderr.read() if process.stderr else ""
+        finally:
+            process.kill()
+
+
+def test_words_that_are_written_now_are_text_and_nothing_hides_in_them(site: Site, tab: Open) -> None:
+    with tab() as page:
+        _go(page, thread("trip"), live=True)
+        for number, text in enumerate(("<b id=owned>bold</b>", "\u202e\x1b[31m", "end")):
+            _publish(site, "trip", Delta(_turns(page) + 1, 100 * number, text, "thinking" if number == 1 else "text"))
+        writing = page.get_by_test_id("writing")
+        expect(writing).to_contain_text("end")
+        assert writing.inner_text().split() == ["<b", "id=owned>bold</b>", "…", "\\u202e\\x1b[31m", "…", "end"]
+        _publish(site, "trip", Delta(_turns(page) + 1, 0, "Anew."))
+        expect(writing).to_have_text("Anew.")
+        _publish(site, "trip", Delta(_turns(page), 0, "Of a turn that is on record."))
+        _publish(site, "trip", Delta(_turns(page) + 1, 5, " And on."))
+        expect(writing).to_have_text("Anew. And on.")
+
+
+def _turns(page: Page) -> int:
+    return int(page.get_by_test_id("writing").get_attribute("data-recorded") or "")
+
+
+def _publish(site: Site, thread_id: str, delta: Delta) -> None:
+    body = msgspec.json.encode({"deltas": [delta]})
+    headers = {"authorization": f"Bearer {TOKEN}", "content-type": JSON}
+    answer = httpx.post(site.url + deltas_path(thread_id), content=body, headers=headers, timeout=PATIENCE)
+    assert answer.json() == {"listeners": 1}
+
+
+def _until_listed(page: Page, name: str, *, turns: int = 2) -> None:
     _go(page, f"/?q={name}", live=True)
     expect(page.get_by_test_id("thread-row")).to_have_count(1)
-    expect(page.locator("td[data-label=turns]")).to_have_text("2")
+    expect(page.locator("td[data-label^=turn]")).to_have_text(str(turns))
 
 
 def test_files_are_compared_between_turns(tab: Open) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from clew.agent.settings import Setup, keep_setup
+from clew.checkpointers.http.events import event
 from clew.log import MessageAdded
 from clew.messages import assistant, user
-from clew.server.inspector.live import _event
 from tests.hidden_text import OBEYED, write_everywhere
 from tests.limits import PATIENCE
 from tests.server.inspector.looking import thread
@@ -56,7 +56,7 @@ async def test_no_text_breaks_the_live_stream(tmp_path: Path) -> None:
 
 
 def test_only_a_line_feed_breaks_the_data_of_an_event() -> None:
-    assert _event("rows", "a\u2028b\u0085c\x0bd\ne") == "event: rows\ndata: a\u2028b\u0085c\x0bd\ndata: e\n\n".encode()
+    assert event("rows", "a\u2028b\u0085c\x0bd\ne") == "event: rows\ndata: a\u2028b\u0085c\x0bd\ndata: e\n\n".encode()
 
 
 async def test_the_setup_in_force_is_on_the_page_whole(tmp_path: Path) -> None:

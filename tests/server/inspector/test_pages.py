@@ -191,6 +191,21 @@ def test_a_fork_shows_where_it_came_from_and_its_parent_shows_the_fork(browser: 
     assert f'href="{thread("trip-fork")}"' in browser.get(thread("trip")).text
 
 
+def test_what_was_posted_and_is_not_taken_in_is_on_the_page_of_the_thread_and_no_list(tmp_path: Path) -> None:
+    async def some(store: Checkpointer) -> None:
+        async with Thread.open(store, "t") as opened:
+            await opened.append(MessageAdded(user("Hello.")))
+        await Thread.post(store, "t", "And <b>June</b>?")
+
+    url = f"sqlite:///{tmp_path}/c.db"
+    in_store(url, some)
+    with serving(url) as running, httpx.Client(base_url=running.url) as client:
+        page = client.get(thread("t")).text
+        assert "And &lt;b&gt;June&lt;/b&gt;?" in page
+        assert 'data-test="forks"' not in page
+        assert client.get("/").text.count('data-test="thread-row"') == 1
+
+
 def test_of_a_long_thread_the_newest_turns_are_sent_and_others_on_demand(browser: httpx.Client) -> None:
     page = browser.get(thread("long")).text
     assert page.count('data-test="turn"') == 50

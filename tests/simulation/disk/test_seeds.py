@@ -19,6 +19,7 @@ from clew.checkpointers.files.blobs import BlobFiles
 from clew.checkpointers.files.envelope import HEADER
 from clew.checkpointers.files.locks import FileLocks
 from clew.checkpointers.files.log import Log
+from clew.checkpointers.files.queue import QueueMarkers
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.files.store import FileCheckpointer
 from tests.crash.disk import Nothing
@@ -191,6 +192,7 @@ class Plan:
         self._run = run
         self._fault = ""
         run.names = ["t0"]
+        run.queues = False
         run.calls.before = self._before
 
     async def append(self, process: Machine, store: FileCheckpointer, fault: str = "") -> None:
@@ -248,6 +250,15 @@ def test_it_finds_what_a_failed_sync_dropped(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Log, "_write_again", lambda log, fd: os.fsync(fd))
     with pytest.raises(Broken, match="Corrupt"):
         simulate(1, main=fail_a_sync_after_a_kill)
+
+
+def test_it_finds_a_marker_of_a_queued_thread_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(queue: QueueMarkers, key: str) -> None:
+        queue._root.keep(queue._folder)
+        os.close(os.open(queue._folder / key, os.O_WRONLY | os.O_CREAT, 0o600))
+
+    monkeypatch.setattr(QueueMarkers, "add", add)
+    assert "the queue is" in found()
 
 
 def test_it_finds_an_append_after_a_record_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:

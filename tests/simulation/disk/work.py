@@ -41,6 +41,8 @@ class Run:
         self._deletions = self.dice.choice((0, 0, 1, 4))
         """How often processes delete: an append is made 8 times as often as a deletion of 1."""
         self._made = self._processes = 0
+        self.queues = True
+        """Whether some appends put their thread into the queue of the workers, which takes more system calls."""
         self._alive: dict[Machine, None] = {}
         self._doom: dict[Machine, int] = {}
         """After how many more system calls each process is killed, of those that are."""
@@ -148,6 +150,7 @@ class Run:
             status="running",
             created_at=now,
             updated_at=now,
+            due=datetime.fromtimestamp(EPOCH + 60 * append.at, UTC) if self.queues and append.at % 3 else None,
         )
         call = store.append(append.thread, append.frames, at=append.at, head=head, refs=append.refs)
         await self.history.append(append, call)
@@ -165,6 +168,9 @@ class Run:
         async def heads() -> dict[str, Head]:
             return {head.thread_id: head async for head in store.heads(HeadQuery(prefix="t"))}
 
+        if self._made % 2:
+            await self._list_queue(store)
+            return
         found = await self.history.call("list", heads())
         self.loop.say("listed %s", {name: head.frames for name, head in found.items()})
         for append in self.history.appends:
@@ -173,6 +179,17 @@ class Run:
             is_there = head is not None and head.log_id == append.log and head.frames >= append.at + len(append.frames)
             if is_due and not is_there and not self.history._may_be_deleted(append):
                 raise Broken(f"a listing at {began} lacks an append that had returned: {append}")
+
+    async def _list_queue(self, store: FileCheckpointer) -> None:
+        """List the queue of the workers, which also removes markers that a crash left behind."""
+
+        async def heads() -> list[Head]:
+            return [head async for head in store.heads(HeadQuery(order="due"))]
+
+        found = await self.history.call("list the queue", heads())
+        self.loop.say("queued %s", [head.thread_id for head in found])
+        if any(head.due is None for head in found):
+            raise Broken(f"a thread that is not due is in the queue: {found}")
 
     async def _delete(self, store: FileCheckpointer, thread: str) -> None:
         deletion = Deletion(thread, self.loop.time())
@@ -230,6 +247,7 @@ class Run:
                 raise Broken(f"{name} has {len(frames)} frames and the head {head}")
             logs[name] = ("" if head is None else head.log_id, frames)
         self.history.check(logs)
+        await self._check_queue(store)
         for name in self.names:
             refs = await self.history.call(f"refs {name}", store.refs(name))
             if lost := refs - (await self.history.call("get", store.get_blobs(sorted(refs)))).keys():
@@ -240,6 +258,15 @@ class Run:
                 raise Broken(f"{name} does not go on: {self.history.appends[before]}")
             await self._read(store, name)
         await self._list(store, "")
+        await self._check_queue(store)
+
+    async def _check_queue(self, store: FileCheckpointer) -> None:
+        """Check that the queue of the workers is exactly the threads whose head says so, while nobody writes."""
+        query = HeadQuery(order="due")
+        every = [head for name in self.names if (head := await store.head(name)) is not None]
+        expected = sorted(filter(query.matches, every), key=query.position, reverse=True)
+        if (found := [head async for head in store.heads(query)]) != expected:
+            raise Broken(f"the queue is {found} and should be {expected}")
 
     # Faults
 

@@ -17,11 +17,12 @@ import pytest
 from blake3 import blake3
 
 from clew.checkpointers.heads import thread_key
-from clew.checkpointers.objects import base, bucket
+from clew.checkpointers.objects import base, bucket, queue
 from clew.checkpointers.objects.base import BucketCheckpointer
 from clew.checkpointers.objects.blobs import ObjectBlobs
 from clew.checkpointers.objects.bucket import PatientBucket, Refused
 from clew.checkpointers.objects.format import thread_object
+from clew.checkpointers.objects.queue import ObjectQueue
 from clew.checkpointers.objects.threads import ObjectThreads, read_parts
 from clew.checkpointers.packed.log import Append, Log, PackedLogs, Tail
 from clew.checkpointers.packed.packs import Pack, unique_name
@@ -135,7 +136,7 @@ def test_it_finds_a_lost_answer_that_is_told_as_a_refusal(monkeypatch: pytest.Mo
             raise Conflict(thread, "lost") from None
 
     monkeypatch.setattr(BucketCheckpointer, "append", append)
-    assert "refused" in found()
+    assert any(says in found() for says in ("refused", "overtook each other"))
 
 
 def test_it_finds_a_second_attempt_whose_refusal_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,11 +163,36 @@ def test_it_finds_packs_that_are_deleted_before_the_commit_that_replaces_them(mo
 
 @pytest.mark.slow
 def test_it_finds_a_new_pack_that_is_deleted_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def drop(logs: PackedLogs[Any], key: str, new: Sequence[Pack]) -> None:
+    async def drop(logs: PackedLogs[Any], key: str, new: Sequence[Pack], marker: str) -> None:
         await logs.drop(key, new)
 
     monkeypatch.setattr(PackedLogs, "_drop_unless_listed", drop)
     assert "Corrupt" in found()
+
+
+# The queue of the workers
+
+
+def test_it_finds_a_new_marker_that_is_deleted_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def drop(logs: PackedLogs[Any], key: str, new: Sequence[Pack], marker: str) -> None:
+        await logs._records.unmark(key, marker)
+
+    monkeypatch.setattr(PackedLogs, "_drop_unless_listed", drop)
+    assert "the queue is" in found()
+
+
+@pytest.mark.slow
+def test_it_finds_a_marker_that_a_listing_deletes_although_it_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def clear(queue: ObjectQueue, markers: list[bucket.Listed]) -> None:
+        await queue._delete([marker.key for marker in markers])
+
+    monkeypatch.setattr(ObjectQueue, "clear", clear)
+    assert "the queue is" in found()
+
+
+def test_it_finds_markers_that_all_have_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "unique_name", lambda: "marker")
+    assert "the queue is" in found()
 
 
 # Deletions

@@ -12,9 +12,9 @@ from unittest.mock import patch
 
 from blake3 import blake3
 
-from clew.checkpointers import Checkpointer
+from clew.checkpointers import Checkpointer, HeadQuery
 from clew.checkpointers.heads import thread_key
-from clew.checkpointers.objects import base, blobs, clouds, threads
+from clew.checkpointers.objects import base, blobs, clouds, queue, threads
 from clew.checkpointers.objects.format import DEAD_SIZE
 from clew.checkpointers.packed import log
 from clew.errors import ClewError, MissingBlob
@@ -79,6 +79,7 @@ class Run:
         told."""
         async with self.network.store() as store:
             await self.clients.read_all(store)
+            await self.clients.check_queue(store)
             await asyncio.sleep(max(GRACE, LEFTOVER) + 60)
             await gc(store, grace=timedelta(seconds=GRACE))
             await store.delete_blobs([], untouched_for=timedelta(seconds=GRACE))
@@ -89,6 +90,7 @@ class Run:
             needed = self._needed(logs)
             self.history.blobs = needed
             self.history.check(logs, set(await store.get_blobs(sorted(needed))))
+            await self.clients.check_queue(store)
             await self._check_leftovers(store)
 
     def _needed(self, logs: Logs) -> set[str]:
@@ -99,10 +101,13 @@ class Run:
     async def _check_leftovers(self, store: base.BucketCheckpointer) -> None:
         """Check that the bucket holds nothing that no thread and no blob names."""
         named = set()
+        queued = {thread_key(head.thread_id) async for head in store.heads(HeadQuery(order="due"))}
         for name in self.clients.names:
             named |= await store._threads.logs.pack_names(thread_key(name))
         for key, stored in self.server.objects.items():
             _, folder, *rest = key.split("/")
+            if folder == "due" and rest[0] not in queued:
+                raise Broken(f"a marker of a thread that is not in the queue is never deleted: {key}")
             if folder == "packs" and rest[-1] not in named:
                 raise Broken(f"a pack that no thread lists is never swept: {key}")
             if folder == "data" and not await store._blobs.names(*rest):
@@ -244,6 +249,7 @@ def _small() -> Iterator[None]:
             (threads, "WHOLE", 4000),
             (blobs, "INLINE", 100),
             (base, "LEFTOVER", round(LEFTOVER * 1e6)),
+            (queue, "LEFT_BEHIND", round(LEFTOVER * 1e6)),
             (base, "SWEEP_EVERY", 20.0),
             (blobs, "UNNAMED", 60.0),
             (log, "UNCOMMITTED", 60.0),

@@ -49,6 +49,7 @@ class Run:
         self.clients.stop_watching()
         async with PostgresCheckpointer(URL.format("last", 8, TIMEOUT)) as store:
             await self.clients.read_all(store)
+            await self.clients.check_queue(store)
         tables = self.server.tables
         self.history.check(_logs(tables), {row["digest"].hex() for row in tables.of("blobs")})
 

@@ -69,7 +69,7 @@ async def test_a_thread_that_somebody_works_on_is_left_as_it_is(url: str) -> Non
         await thread.append(MessageAdded(user("still here")))
 
 
-@pytest.mark.parametrize("step", ["_retag", "fence", "_finish", "copy"])
+@pytest.mark.parametrize("step", ["_retag", "fence", "_finish", "transfer", "carry_posts"])
 async def test_what_was_interrupted_goes_on(url: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut short before each step, and once more within the last."""
     async with open_checkpointer(url, key=OLD) as store:
@@ -82,7 +82,7 @@ async def test_what_was_interrupted_goes_on(url: str, step: str, monkeypatch: py
     async def cut(*arguments: object, **named: object) -> Head:
         nonlocal calls
         calls += 1
-        if step != "copy" or calls == 2:
+        if step != "transfer" or calls == 2:
             raise Cut
         return await real(*arguments, **named)  # type: ignore[no-any-return]
 

@@ -18,7 +18,8 @@ from clew.errors import ClewError, ThreadNotFound, Unavailable
 from clew.log import Checkpoint, FoldedState, MessageAdded, Rewound, StateSet, fold
 from clew.log.blobs import pack_blob, pack_tree, tree_refs, unpack_blob
 from clew.messages import assistant, user
-from clew.threads.ops.verify import Problem, Verdict, verify, verify_all
+from clew.threads.ops.scan import Problem
+from clew.threads.ops.verify import Verdict, verify, verify_all
 from tests.sampling import FULL, dice
 from tests.sqlite_files import database
 from tests.stores import store_fixture

@@ -25,7 +25,9 @@ from clew.errors import Corrupt
 
 __all__ = ["HeadFiles"]
 
-_MAGIC = b"clew heads 1\n"
+_MAGIC = b"clew heads 2\n"
+"""The bytes with which the cache file begins. Older versions wrote heads without their place in the queue, under another
+number."""
 _SETTLED = 2_000_000_000
 """A file that changed less than this many nanoseconds ago may change again and keep the same times, because some file
 systems store times in steps of up to two seconds."""
@@ -60,6 +62,7 @@ class HeadFiles:
         self._file = root.space / "heads.cache"
         self._known: dict[str, _Known] | None = None
         self._learned = 0
+        self._queued: dict[str, _Known] = {}
 
     def all(self) -> tuple[list[Head], list[Corrupt]]:
         """Return the heads of all sound threads, in no particular order, and an error for each damaged thread."""
@@ -85,6 +88,36 @@ class HeadFiles:
         self._known = known
         self._keep(known, learned)
         return [entry.head for entry in known.values() if entry.head is not None], damaged
+
+    def queued(self) -> tuple[list[Head], list[Corrupt]]:
+        """Return the heads of all sound threads in the queue of the workers, in no particular order, and an error for
+        each damaged thread that may be in it. Looks only at threads that have a marker. Removes markers of threads that
+        are not in the queue any more."""
+        found: dict[str, _Known] = {}
+        damaged: list[Corrupt] = []
+        for key in self._threads.queue.threads():
+            entry = self._queued.get(key)
+            try:
+                if entry is None or entry.stamp is None or entry.stamp != self._stamp_of(key):
+                    entry = self._read(key, entry)
+            except Corrupt as error:
+                damaged.append(error)
+                continue
+            except PutOff:  # a thread is locked: keep what was learned for when this is called again
+                self._queued |= found
+                raise
+            if entry is None or entry.head is None or entry.head.due is None:
+                self._threads.clear_marker(key)
+            else:
+                found[key] = entry
+        self._queued = found
+        return [entry.head for entry in found.values() if entry.head is not None], damaged
+
+    def _stamp_of(self, key: str) -> Stamp | None:
+        try:
+            return _stamp(os.stat(self._threads.path(key)))
+        except FileNotFoundError:
+            return None
 
     def _files(self) -> list[tuple[str, Stamp]]:
         found: list[tuple[str, Stamp]] = []

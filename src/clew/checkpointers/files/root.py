@@ -26,10 +26,14 @@ from clew._runtime import files
 from clew.checkpointers.files.locks import FileLocks
 from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, Unavailable
 
-__all__ = ["Root"]
+__all__ = ["QUEUE_FORMAT", "Root"]
 
 MARKER = "clew-store"
-FORMAT = 1
+FORMAT = 2
+"""The newest format that this version of Clew can read."""
+FIRST_FORMAT, QUEUE_FORMAT = 1, 2
+"""A store has the first format until its first thread is queued for a worker. From then on a Clew that does not know the
+queue must not write to it, because it would write heads without their time."""
 RESERVE = 64 * 1024
 """Bytes of disk space that are held in reserve, so that a thread can be deleted on a full disk. Before the deletion,
 the thread's lease is taken, which appends to the thread's file."""
@@ -48,6 +52,7 @@ class Root:
         self._marker = path / MARKER
         self._opening = threading.Lock()
         self._opened = False
+        self._format = FIRST_FORMAT
         self._kept: set[Path] = set()
         self.reserve = files.Reserve(path / f"{MARKER}.reserve", RESERVE)
 
@@ -72,15 +77,19 @@ class Root:
             )
         files.make_private_folder(self.path)
         try:
-            found = self._marker.read_bytes()
+            self._format = self._read_marker()
         except FileNotFoundError:
             self._mark()
-            return
-        name, _, version = found.decode("ascii", "replace").strip().partition(" ")
+
+    def _read_marker(self) -> int:
+        """Return the format that the store's marker file says. Raises `Corrupt` if it says none, and `NewerFormat` if a
+        later version of Clew made the store."""
+        name, _, version = self._marker.read_bytes().decode("ascii", "replace").strip().partition(" ")
         if name != MARKER or not version.isdigit():
-            raise Corrupt(f"{self._marker} should say '{MARKER} {FORMAT}' and does not. Restore it from a copy.")
+            raise Corrupt(f"{self._marker} should say '{MARKER}' and a version, and does not. Restore it from a copy.")
         if int(version) > FORMAT:
             raise NewerFormat(f"the file store {self.path}", int(version), FORMAT)
+        return int(version)
 
     def _mark(self) -> None:
         """Make an empty folder a store by writing its marker file. Raises `InvalidInput` if the folder has other
@@ -96,8 +105,19 @@ class Root:
                 f"{self.path} is not a Clew store and not empty (it holds {strange[0]!r}). Choose an empty or a new folder."
             )
         files.sync_path(self.path)
-        os.replace(files.write_beside(self._marker, f"{MARKER} {FORMAT}\n".encode(), durable=True), self._marker)
+        self._write_marker(FIRST_FORMAT)
+
+    def _write_marker(self, version: int) -> None:
+        os.replace(files.write_beside(self._marker, f"{MARKER} {version}\n".encode(), durable=True), self._marker)
         files.sync_folder(self.path)
+
+    def raise_format(self, version: int) -> None:
+        """Make the store one of at least this format, so that an older Clew refuses to open it from now on."""
+        if self._format < version:
+            self.check()
+            if self._read_marker() < version:
+                self._write_marker(version)
+            self._format = version
 
     def check(self) -> None:
         """Raise `Unavailable` if the store's marker file is gone. Called when some file is missing: on an unmounted

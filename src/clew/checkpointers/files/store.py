@@ -190,5 +190,5 @@ class FileCheckpointer(Checkpointer):
         return await self._pool.run(explained, loop)
 
     def _list(self, query: HeadQuery) -> tuple[list[Head], list[Corrupt]]:
-        heads, damaged = self._heads.all()
+        heads, damaged = self._heads.queued() if query.order == "due" else self._heads.all()
         return select(heads, query), damaged

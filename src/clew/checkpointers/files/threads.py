@@ -11,12 +11,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clew._runtime import files
+from clew._runtime.aio import PutOff
 from clew.checkpointers.checks import NO_THREAD, check_wanted, too_large
 from clew.checkpointers.files.blobs import BlobFiles
 from clew.checkpointers.files.log import TORN, Log
+from clew.checkpointers.files.queue import QueueMarkers
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.heads import Head, thread_key
-from clew.errors import Conflict, MissingBlob
+from clew.errors import ClewError, Conflict, MissingBlob
 
 __all__ = ["ThreadFiles"]
 
@@ -34,6 +36,7 @@ class ThreadFiles:
         self._prefix = f"{self.folder}{os.sep}"
         self._root = root
         self._blobs = blobs
+        self.queue = QueueMarkers(root)
         self._logs: OrderedDict[str, Log] = OrderedDict()
         self._logs_lock = threading.Lock()
 
@@ -74,7 +77,13 @@ class ThreadFiles:
                     self._root.keep(folder)
                     files.sync_folder(folder)
                 check_wanted(ask)
+                before = log.head()
+                was_queued = before is not None and before.due is not None
+                if head.due is not None and not (was_queued and self.queue.has(key)):
+                    self.queue.add(key)
                 log.add(fd, size, frames, refs, head)
+                if head.due is None and was_queued:
+                    self.queue.remove(key)
             except BaseException:
                 if create and not log.end and sys.platform != "win32":
                     with suppress(OSError):
@@ -128,6 +137,25 @@ class ThreadFiles:
             if sys.platform == "win32":  # an open file cannot be removed there
                 os.unlink(path)
             files.sync_folder(Path(path).parent)  # even if the file was gone: its deletion may not be synced yet
+        if self.queue.has(key):
+            self.clear_marker(key)
+
+    def clear_marker(self, key: str) -> None:
+        """Remove the marker that the thread with this key (the hash of its id) has in the queue of the workers, if the
+        thread is not in the queue. Does nothing if another process has locked the thread: its marker may be new.
+
+        For a thread that does not exist, an empty file is made and locked meanwhile, because somebody may be making the
+        thread, and its marker, at the same time.
+        """
+        with suppress(PutOff, ClewError), self.opened(key, shared=False, create=True) as fd:
+            assert fd is not None, "the file is created"  # noqa: S101 - said by `create`
+            log = Log(self.path(key), key, "a thread")
+            size = log.refresh(fd)
+            head = log.head()
+            if head is None or head.due is None:
+                self.queue.remove(key)
+            if not size and sys.platform != "win32":
+                os.unlink(log.path)
 
     @contextmanager
     def opened(self, key: str, *, shared: bool, create: bool = False) -> Iterator[int | None]:

@@ -20,10 +20,13 @@ from blake3 import blake3
 
 from clew.checkpointers.base import MAX_ID
 from clew.checkpointers.heads import Head
+from clew.checkpointers.live import MOST_DELTAS, Delta
 from clew.errors import InvalidInput
 
 __all__ = [
     "END",
+    "EVENTS",
+    "HEART_BEAT",
     "JSON",
     "LOG_HEADER",
     "MSGPACK",
@@ -36,13 +39,16 @@ __all__ = [
     "Blobs",
     "Broken",
     "Code",
+    "Deltas",
     "Digests",
     "Failure",
+    "Listeners",
     "RecordReader",
     "Sweep",
     "decode_text",
     "encode_text",
     "failure_record",
+    "log_number",
     "log_tag",
     "record_size",
 ]
@@ -62,6 +68,11 @@ MSGPACK = "application/msgpack"
 JSON = "application/json"
 OCTETS = "application/octet-stream"
 RECORDS = "application/vnd.clew.records"
+EVENTS = "text/event-stream"
+
+HEART_BEAT = 15.0
+"""Seconds without an event after which the service sends a comment on a stream of events. So proxies do not take the
+connection for dead, and a client sees that it is not."""
 
 Code = Literal[
     "absent",
@@ -116,6 +127,19 @@ class Blobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blobs: dict[str, bytes]
 
 
+class Deltas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request that passes pieces of a response on to those who follow the thread."""
+
+    deltas: Annotated[list[Delta], msgspec.Meta(max_length=MOST_DELTAS)]
+
+
+class Listeners(msgspec.Struct, frozen=True):
+    """The answer to `Deltas`: how many streams of this process of the service follow the thread. If there are none, the
+    client sends nothing for some seconds."""
+
+    listeners: int
+
+
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of every answer that reports an error: a code for the kind of error, and a message for people."""
 
@@ -163,6 +187,11 @@ def log_tag(frames: int, log_id: str) -> str:
     """Return the HTTP entity tag for a log with this id and this number of frames. The tag changes with every frame. It
     also changes if the thread is deleted and made again."""
     return f'"{frames}-{blake3(log_id.encode()).hexdigest(8)}"'
+
+
+def log_number(log_id: str) -> int:
+    """Return a number that identifies the log with this id. JavaScript can hold it exactly."""
+    return int.from_bytes(blake3(log_id.encode()).digest(6), "big")
 
 
 # Records

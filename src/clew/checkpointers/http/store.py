@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -28,7 +29,19 @@ from clew.checkpointers.checks import (
     check_wanted,
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros
-from clew.checkpointers.http.protocol import MSGPACK, OCTETS, Blobs, Digests, Sweep, encode_text, log_tag
+from clew.checkpointers.http.protocol import (
+    MSGPACK,
+    OCTETS,
+    Blobs,
+    Deltas,
+    Digests,
+    Listeners,
+    Sweep,
+    encode_text,
+    log_number,
+    log_tag,
+)
+from clew.checkpointers.live import Changed, Delta, Dropped, LiveChannel, LiveEvent, NoLiveEvents
 from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.urls import check_no_at_in_path, given_options, without_password
@@ -53,13 +66,16 @@ T = TypeVar("T")
 
 _encode = msgspec.msgpack.encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
+_decode_listeners = msgspec.msgpack.Decoder(Listeners).decode
+_decode_delta = msgspec.json.Decoder(Delta).decode
+_decode_dropped = msgspec.json.Decoder(Dropped).decode
 _decode_digests = msgspec.msgpack.Decoder(Digests).decode
 
 
 @explains_lack_of_memory()
-class HTTPCheckpointer(Checkpointer):
+class HTTPCheckpointer(Checkpointer, LiveChannel):
     """Keeps threads in the store behind a server that runs `clew serve`, within the namespace that belongs to the
-    token.
+    token. It also passes live events on (`LiveChannel`): words of a response while a model writes it.
 
     `token`, by default the value of the environment variable `CLEW_TOKEN`, is sent with every call and never shown.
     Appends, reads and puts that get no answer are repeated up to `retries` times, because that does no harm; deletes
@@ -141,7 +157,7 @@ class HTTPCheckpointer(Checkpointer):
     async def head(self, thread_id: str) -> Head | None:
         self._guard.enter()
         check_thread_id(thread_id)
-        reply = await self._use().call("GET", _path(thread_id), absent=True)
+        reply = await self._use().call("GET", _path(thread_id), absent="absent")
         if reply is None:
             return None
         head = self._decode(_decode_head, reply.body)
@@ -154,9 +170,18 @@ class HTTPCheckpointer(Checkpointer):
         check_query(query)
         if query.limit is not None:
             query = msgspec.structs.replace(query, limit=min(query.limit, _MOST))
-        for data in await self._records(
-            "POST", "/v1/threads/query", _encode(query), largest=_LARGEST_HEAD, most=query.limit
-        ):
+        try:
+            found = await self._records(
+                "POST", "/v1/threads/query", _encode(query), largest=_LARGEST_HEAD, most=query.limit
+            )
+        except InvalidInput as error:
+            if query.order != "due":
+                raise
+            raise InvalidInput(
+                f"{self._where} cannot list the threads that are due, most likely because it runs an older Clew. Update "
+                f"Clew there. It said: {error}"
+            ) from error
+        for data in found:
             yield self._decode(_decode_head, data)
 
     async def refs(self, thread_id: str) -> set[str]:
@@ -223,6 +248,35 @@ class HTTPCheckpointer(Checkpointer):
             sweep = Sweep(list(set(digests)), grace_micros(untouched_for))
             await self._ask("POST", "/v1/blobs/delete", _encode(sweep), safe=False)
 
+    async def publish(self, thread_id: str, deltas: Sequence[Delta]) -> int:
+        self._guard.enter()
+        check_thread_id(thread_id)
+        path, body = f"{_path(thread_id)}/deltas", _encode(Deltas(list(deltas)))
+        reply = await self._use().call("POST", path, body, safe=False, retries=0, absent="no_such_path")
+        if reply is None:
+            raise NoLiveEvents
+        return self._decode(_decode_listeners, reply.body).listeners
+
+    async def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> AsyncIterator[LiveEvent]:
+        self._guard.enter()
+        check_thread_id(thread_id)
+        asked = [
+            "entries=0",
+            *([f"after={after}"] if after >= 0 else []),
+            *([f"log={log_number(log_id)}"] if log_id else []),
+        ]
+        path = f"{_path(thread_id)}/events?{'&'.join(asked)}"
+        async with aclosing(self._use().events(path, thread_id)) as events:
+            async for event in events:
+                if event.name == "delta":
+                    yield self._decode(_decode_delta, event.data.encode())
+                elif event.name == "dropped":
+                    yield self._decode(_decode_dropped, event.data.encode())
+                elif event.name == "gone":
+                    return
+                else:
+                    yield Changed()
+
     async def close(self) -> None:
         if self._guard.close() and self._client is not None:
             client, self._client = self._client, None
@@ -267,7 +321,8 @@ class HTTPCheckpointer(Checkpointer):
 
     def _use(self) -> Client:
         if self._client is None:
-            from clew.checkpointers.http.client import Address, Client
+            from clew.checkpointers.http.client import Client
+            from clew.checkpointers.http.connections import Address
 
             address = Address(self._host, self._port, self._trust(), self._socket)
             self._client = Client(

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from clew._runtime.batches import batches
-from clew.checkpointers.heads import HeadQuery, micros
+from clew.checkpointers.heads import ORDERS, HeadQuery, micros
 from clew.checkpointers.mysql.wire import Connection, fill, literal, literals
 from clew.checkpointers.sql.heads import (
     UNLIMITED,
@@ -24,7 +24,7 @@ __all__ = ["NOW", "Statements", "write"]
 NOW = b"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 """An SQL expression for the current time in microseconds since 1970, by the server's clock."""
 
-_ORDER = {"updated": b"updated DESC, thread_key DESC", "created": b"created DESC, thread_key DESC"}
+_ORDER = {name: f"{name} DESC, thread_key DESC".encode() for name in ORDERS}
 
 
 def _index(query: HeadQuery) -> bytes:
@@ -34,7 +34,11 @@ def _index(query: HeadQuery) -> bytes:
     where the page begins. Without it, the server reads from the newest head on, and drops all heads before the page. A
     query for a prefix of ids or for a parent thread needs no hint even then: there are indexes for these two, which the
     server finds by itself.
+
+    A query for the queue of the workers always needs the hint: only in its index are the queued threads together.
     """
+    if query.order == "due":
+        return b" FORCE INDEX (by_due)"
     is_later = query.cursor is not None and not query.prefix and query.parent is None
     return b" FORCE INDEX (by_%b)" % query.order.encode() if is_later else b""
 
@@ -78,6 +82,8 @@ class Statements:
     def _conditions(self, query: HeadQuery) -> bytes:
         """Return the WHERE clause that selects the heads that match a query, with the values filled in."""
         where = [fill(b"space = %b", self._space)]
+        if query.order == "due":
+            where.append(b"due IS NOT NULL")
         if query.prefix:
             where.append(fill(b"thread_id >= %b AND thread_id < %b", *after_prefix(query.prefix)))
         if (statuses := query.statuses()) is not None:
@@ -177,8 +183,8 @@ MAX_REFS = 1000
 PACKET = 2**20
 """About how many bytes of frames are sent to the server in one message. A single frame that is larger is sent alone."""
 
-_COLUMNS = ("frames", "created", "updated", "thread_id", "status", "agent", "parent", "title", "tags", "head")
-_INSERT = f"INTO %bheads (space, thread_key, log, {', '.join(_COLUMNS)}) VALUES ({', '.join(['%b'] * 13)})".encode()
+_COLUMNS = ("frames", "created", "updated", "due", "thread_id", "status", "agent", "parent", "title", "tags", "head")
+_INSERT = f"INTO %bheads (space, thread_key, log, {', '.join(_COLUMNS)}) VALUES ({', '.join(['%b'] * 14)})".encode()
 _UPDATE = (
     f"UPDATE %bheads SET id = LAST_INSERT_ID(id), {', '.join(f'{name} = %b' for name in _COLUMNS)} "  # noqa: S608 - our column names
     "WHERE space = %b AND thread_key = %b AND log = %b AND frames = %b"

@@ -68,7 +68,7 @@ class BucketCheckpointer(Checkpointer):
         self._bucket = PatientBucket(bucket, where, self._patience)
         self._blobs = ObjectBlobs(self._bucket, root, where)
         self._threads = ObjectThreads(self._bucket, root, self._blobs, where)
-        self._heads = ObjectHeads(self._bucket, root, self._threads.folder, where)
+        self._heads = ObjectHeads(self._bucket, root, self._threads.folder, self._threads.queue, where)
         self._guard = Guard(f"the checkpointer of {where}")
         self._opening = asyncio.Lock()
         self._opened = False
@@ -100,7 +100,8 @@ class BucketCheckpointer(Checkpointer):
         names them is raised after all other heads."""
         self._guard.enter()
         check_query(query)
-        found, damaged = await self._limit(self._heads.all(query))
+        listing = self._heads.queued if query.order == "due" else self._heads.all
+        found, damaged = await self._limit(listing(query))
         for head in found:
             yield head
         if damaged:

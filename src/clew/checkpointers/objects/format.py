@@ -7,6 +7,8 @@ packs is in `packed.packs`.
         blobs/<digest>                        one object a blob: when it was touched, and the blob itself if it is small
         data/<digest>/<name>                  the bytes of a large blob; the blob's object holds this name
         heads                                 a cache for listings, checked against every thread's object
+        due/<blake3 of the id>/<name>         empty: a marker, by which the queue of the workers finds that thread; the
+                                              thread's object holds this name
 
     thread   3  magic "CLT"
              1  format version
@@ -16,7 +18,8 @@ packs is in `packed.packs`.
              4  CRC-32 of the index
              4  CRC-32 of these 20 bytes
              -  the head (msgpack), then the index (msgpack: packs, lengths of the tail's frames, the tail's refs, the
-                tail's sum, bytes rewritten since the last pack), then the tail: the newest frames, one after the other
+                tail's sum, bytes rewritten since the last pack, name of the thread's marker in due/ or an empty text),
+                then the tail: the newest frames, one after the other
 
     blob     3  magic "CLB"
              1  format version
@@ -32,7 +35,9 @@ packs is in `packed.packs`.
              8  random, so that no two states of the object are equal
              4  CRC-32 of these 20 bytes
 
-A dead record stands in the place of a blob that is being deleted, and in the place of a thread that was deleted.
+A dead record stands in the place of a blob that is being deleted, and in the place of a thread that was deleted. The
+object of a thread in the queue of the workers, which has a marker, is of version 2, because an older Clew would write it
+again without its place in the queue. All other objects are of version 1.
 
 Integers are unsigned and little-endian; a sum is the first 16 bytes of a blake3. A ref is the digest of a blob that the
 thread refers to. A blob is touched when its time of last use is set to now.
@@ -68,7 +73,10 @@ __all__ = [
     "thread_tail",
 ]
 
-VERSION = 1
+VERSION = 2
+"""The newest format that this version of Clew can read."""
+_FIRST, _QUEUED = 1, 2
+"""The format of most objects, and that of the object of a thread in the queue of the workers."""
 _THREAD = struct.Struct("<3sBIIII")
 _CRC = struct.Struct("<I")
 _BLOB = struct.Struct("<3sBQ8s16s")
@@ -119,17 +127,18 @@ class Dead(NamedTuple):
 
 
 def thread_object(
-    head: bytes, packs: tuple[Pack, ...], tail: Sequence[bytes], refs: Iterable[str], rewritten: int
+    head: bytes, packs: tuple[Pack, ...], tail: Sequence[bytes], refs: Iterable[str], rewritten: int, marker: str = ""
 ) -> bytes:
     """Return the bytes of the object in a bucket that holds a thread. `head` is the thread's head as msgpack. `packs`
     lists the thread's packs, which are stored groups of older frames. `tail` and `refs` are the frames and the digests
     of blobs that are not in a pack yet. Every append writes these again; `rewritten` is the number of bytes that all
-    appends since the last pack was made have written for them."""
+    appends since the last pack was made have written for them. `marker` is the name of the marker by which the queue of
+    the workers finds the thread; empty if it is not in the queue."""
     joined = b"".join(tail)
     index = _encode(
-        Index(packs, tuple(map(len, tail)), b"".join(map(bytes.fromhex, refs)), checksum(joined), rewritten)
+        Index(packs, tuple(map(len, tail)), b"".join(map(bytes.fromhex, refs)), checksum(joined), rewritten, marker)
     )
-    fields = _THREAD.pack(b"CLT", VERSION, len(head), crc32(head), len(index), crc32(index))
+    fields = _THREAD.pack(b"CLT", _QUEUED if marker else _FIRST, len(head), crc32(head), len(index), crc32(index))
     return b"".join((fields, _CRC.pack(crc32(fields)), head, index, joined))
 
 
@@ -178,14 +187,14 @@ def record(touched: int, data: bytes, name: str = "") -> bytes:
     """Return the bytes of the object in a bucket that stands for a blob. It holds `touched`, the blob's time of last
     use in microseconds since 1970, and either the blob's bytes (`data`) or the name of another object that holds
     them."""
-    fields = _BLOB.pack(b"CLB", VERSION, touched, os.urandom(8), bytes.fromhex(name) if name else _HERE)
+    fields = _BLOB.pack(b"CLB", _FIRST, touched, os.urandom(8), bytes.fromhex(name) if name else _HERE)
     return b"".join((fields, _CRC.pack(crc32(fields)), data))
 
 
 def dead_record(since: int) -> bytes:
     """Return the bytes of a dead record, the object that a bucket holds in place of a deleted blob or thread. `since`
     is when a process began to delete the dead record itself, in microseconds since 1970; 0 if no process does."""
-    fields = _DEAD.pack(b"CLD", VERSION, since, os.urandom(8))
+    fields = _DEAD.pack(b"CLD", _FIRST, since, os.urandom(8))
     return fields + _CRC.pack(crc32(fields))
 
 

@@ -16,6 +16,7 @@ from blake3 import blake3
 from clew._runtime.aio import together
 from clew.checkpointers.heads import Head, HeadQuery, select
 from clew.checkpointers.objects.bucket import Listed, PatientBucket
+from clew.checkpointers.objects.queue import ObjectQueue
 from clew.checkpointers.objects.threads import HEAD_PART, is_deleted, read_parts
 from clew.errors import Corrupt, Unavailable
 from clew.log import compression
@@ -38,10 +39,11 @@ class ObjectHeads:
     """Lists the heads (small summaries) of the threads in one namespace, a separate part of a bucket. Remembers the
     heads for the next listing."""
 
-    def __init__(self, bucket: PatientBucket, root: str, threads: str, where: str) -> None:
+    def __init__(self, bucket: PatientBucket, root: str, threads: str, queue: ObjectQueue, where: str) -> None:
         self._bucket = bucket
         self._key = f"{root}/heads"
         self._threads = threads
+        self._queue = queue
         self._where = where
         self._cache: _Cache | None = None
         self._unsaved = 0
@@ -69,6 +71,25 @@ class ObjectHeads:
             await self._save(found)
         return select(heads, query), damaged
 
+    async def queued(self, query: HeadQuery) -> tuple[list[Head], list[Corrupt]]:
+        """Return the heads that match a query for the queue of the workers, in its order, and an error for each damaged
+        thread that may be in the queue. Reads only the objects of threads that have a marker. Deletes old markers of
+        threads that are not in the queue."""
+        markers = await self._queue.markers()
+        found = await together([self._read(f"{self._threads}/{key}") for key in markers])
+        heads: list[Head] = []
+        damaged: list[Corrupt] = []
+        stale: list[Listed] = []
+        for left, (_, head) in zip(markers.values(), found, strict=True):
+            if isinstance(head, Corrupt):
+                damaged.append(head)
+            elif head is not None and head.due is not None:
+                heads.append(head)
+            else:
+                stale += left
+        await self._queue.clear(stale)
+        return select(heads, query), damaged
+
     async def _head(self, listed: Listed) -> tuple[str, Head | Corrupt | None]:
         """Return the tag and the head of a thread's object, which is given as found in a listing. The tag is a text
         that the bucket changes with every write. The object is read only if its tag has changed since it was last read.
@@ -77,20 +98,24 @@ class ObjectHeads:
         known = self._cache.get(_name(listed)) if self._cache else None
         if known is not None and listed.etag and known[0] == listed.etag:
             return known
+        etag, head = await self._read(listed.key)
+        self._unsaved += bool(etag)
+        return etag, head
+
+    async def _read(self, key: str) -> tuple[str, Head | Corrupt | None]:
+        """Read the head in the object of a thread, which has the name `key`. Returns the same as `_head`."""
         try:
             for size in (HEAD_PART, None):
-                answer = await self._bucket.get(listed.key, 0, size)
+                answer = await self._bucket.get(key, 0, size)
                 if answer is None:
                     return "", None
-                if is_deleted(answer.data, listed.key, self._where):
-                    self._unsaved += 1
+                if is_deleted(answer.data, key, self._where):
                     return answer.tag.etag, None
-                if parts := read_parts(answer.data, listed.key, self._where):
-                    self._unsaved += 1
+                if parts := read_parts(answer.data, key, self._where):
                     return answer.tag.etag, parts.head
         except Corrupt as error:
             return "", error
-        return "", Corrupt(f"{listed.key} in {self._where} is cut short. Restore it from a copy.")
+        return "", Corrupt(f"{key} in {self._where} is cut short. Restore it from a copy.")
 
     async def _load(self) -> _Cache:
         """Read the cache object, which holds heads that were read before. Returns an empty cache if there is none or it

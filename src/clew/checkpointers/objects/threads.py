@@ -31,6 +31,7 @@ from clew.checkpointers.objects.format import (
     thread_parts,
     thread_tail,
 )
+from clew.checkpointers.objects.queue import ObjectQueue
 from clew.checkpointers.packed.log import Append, Log, PackedLogs, Tail
 from clew.checkpointers.packed.packs import (
     BadObject,
@@ -69,6 +70,7 @@ class ObjectThreads:
         self._where = where
         self.folder = f"{root}/threads"
         self.packs = ObjectPacks(bucket, f"{root}/packs", where)
+        self.queue = ObjectQueue(bucket, root, blobs, where)
         self.logs = PackedLogs(self, self.packs, blobs.touch, where, largest_tail=TAIL, most_rewritten=REWRITTEN)
 
     async def head(self, thread_id: str) -> Head | None:
@@ -84,8 +86,8 @@ class ObjectThreads:
 
     async def delete(self, thread_id: str) -> None:
         """Delete a thread: first replace its object by a dead record, a few bytes that say that the thread does not
-        exist; then delete its packs, which hold its older frames. Packs that a crash leaves behind are invisible, and a
-        later cleanup deletes them.
+        exist; then delete its packs, which hold its older frames, and its marker in the queue of the workers. What a
+        crash leaves behind of these is invisible, and a later cleanup deletes it.
 
         If the thread changes meanwhile, this tries again. But if somebody else has deleted the thread and made it again
         meanwhile, the new thread stays.
@@ -94,6 +96,7 @@ class ObjectThreads:
         name = f"{self.folder}/{key}"
         log_id: str | None = None
         packs: tuple[Pack, ...] = ()
+        marker = ""
         async with self.logs.locks[key]:
             self.logs.forget(key)
             while (found := await self._bucket.get(name)) is not None:
@@ -107,6 +110,7 @@ class ObjectThreads:
                     if log_id not in (None, parts.head.log_id):
                         break
                     log_id, packs = parts.head.log_id, parts.contents.packs if parts.contents else ()
+                    marker = parts.contents.marker if parts.contents else ""
                 check_wanted()
                 try:
                     await self._bucket.put(name, dead_record(0), found.tag)
@@ -114,6 +118,8 @@ class ObjectThreads:
                 except Refused:
                     continue
             await self.packs.delete(key, packs)
+            if marker:
+                await self.queue.remove(key, marker)
 
     async def load(self, key: str) -> Log[Tag] | None:
         """Read and check the object of a thread. Returns a `Log`: the newest frames, and the list of the packs (stored
@@ -132,7 +138,7 @@ class ObjectThreads:
         except BadObject as error:
             raise Corrupt(f"{name} in {self._where} is damaged: {error}. Restore it from a copy.") from error
         head, index = parts.head, parts.contents
-        return Log(found.tag, head.log_id, head.frames, Tail(index.packs, tail, refs, index.rewritten))
+        return Log(found.tag, head.log_id, head.frames, Tail(index.packs, tail, refs, index.rewritten, index.marker))
 
     async def commit(self, key: str, when: Tag | None, append: Append, tail: Tail) -> Tag | None:
         """Write the object of a thread: the head of `append`, and `tail`, which has the newest frames and the list of
@@ -141,12 +147,12 @@ class ObjectThreads:
         Writes only if the object still has the tag `when`; with None, only if the thread does not exist. A tag
         identifies one state of an object. Returns the object's new tag, or None if nothing was written.
         """
-        data = thread_object(append.encoded, tail.packs, tail.frames, tail.refs, tail.rewritten)
+        data = thread_object(append.encoded, tail.packs, tail.frames, tail.refs, tail.rewritten, tail.marker)
         name = f"{self.folder}/{key}"
         try:
             return await self._bucket.put(name, data, when or "absent")
         except Refused:
-            if when is not None or tail.packs or (dead := await self.vacancy(key)) is None:
+            if when is not None or tail.packs or tail.marker or (dead := await self.vacancy(key)) is None:
                 return None
         try:
             return await self._bucket.put(name, data, dead)
@@ -164,6 +170,16 @@ class ObjectThreads:
             if not self._blobs.is_owned(found.data):
                 return found.tag
             await asyncio.sleep(0.1)
+
+    async def mark(self, key: str) -> str:
+        """Write a new marker by which the queue of the workers finds the thread with this key (the hash of its id), and
+        return its name."""
+        return await self.queue.add(key)
+
+    async def unmark(self, key: str, marker: str) -> None:
+        """Delete a marker that no thread's object names any more. If the bucket cannot be reached, the marker stays, and
+        a later listing deletes it."""
+        await self.queue.remove(key, marker)
 
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
         """Return the `Corrupt` error for a thread that lists a pack (a stored group of its older frames) which does not

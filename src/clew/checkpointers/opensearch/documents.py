@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from clew.checkpointers.heads import Head, micros, thread_key
+from clew.checkpointers.heads import Head, due_place, micros, thread_key
 from clew.checkpointers.packed.log import Log, Tail
 from clew.checkpointers.packed.packs import Index, checksum, split_frames, split_refs
 from clew.errors import Corrupt
@@ -72,6 +72,8 @@ def thread_document(ns: str, head: Head, encoded: bytes, tail: Tail) -> dict[str
         "contents": _sealed(_encode(contents)),
         "tail": joined,
     }
+    if head.due is not None:
+        document["due"] = due_place(head)
     if head.parent is not None:
         document["parent"] = word(head.parent[0])
     return document

@@ -129,11 +129,10 @@ class Listing:
 
     def _body(self, query: HeadQuery, size: int) -> Answer:
         apart = self._indices.heads_apart
-        order = "created" if query.order == "created" else "updated"
         body: Answer = {
             "size": size,
             "query": {"bool": {"filter": self._conditions(query)}},
-            "sort": [{order: "desc"}, {"key": "desc"}],
+            "sort": [{query.order: "desc"}, {"key": "desc"}],
             **({"_source": False, "docvalue_fields": ["key", HEAD]} if apart else {"_source": ["key", HEAD]}),
             "track_total_hits": False,
         }
@@ -145,6 +144,8 @@ class Listing:
         """Return the conditions of a query as filters for the cluster. All threads that match the query pass the
         filters. A few others may pass too, where a value is long, so the caller checks each result again."""
         found: list[Any] = [{"term": {"ns": self._ns}}]
+        if query.order == "due":
+            found.append({"exists": {"field": "due"}})
         if query.prefix:
             start = query.prefix.encode()[:_LONGEST_PREFIX].decode(errors="ignore")
             found.append({"prefix": {"id": start}})

@@ -23,7 +23,8 @@ __all__ = ["FORMAT", "Indices"]
 
 log = logging.getLogger("clew.checkpointers")
 
-FORMAT = 1
+FORMAT = 2
+"""The version of the indices. Version 2 added the field `due` to the index of threads."""
 _PRIORITY = 200
 _NOT_FOR_US = frozenset({400, 401, 403, 405})
 """HTTP statuses with which a managed OpenSearch service refuses a request that it does not allow its users to make."""
@@ -53,6 +54,7 @@ _THREADS = {
     "cut": {"type": "boolean", "doc_values": False},
     "updated": _NUMBER,
     "created": _NUMBER,
+    "due": _NUMBER,
     "head": _LISTED_BYTES,
     "contents": _BYTES,
     "tail": _BYTES,
@@ -97,6 +99,8 @@ class Indices:
             found = await self._look(engine)
             if missing := self._check(found):
                 raise Unavailable(f"the index {missing[0]} was created but cannot be found. Try again.")
+        if _format_of(found[self.threads]) < FORMAT:
+            await self._add_queue(engine)
         field = found[self.threads]["mappings"].get("properties", {}).get(HEAD, {})
         self.heads_apart = field.get("doc_values") in (True, "true")
         self.clock = await _clock(engine)
@@ -116,7 +120,7 @@ class Indices:
             if name not in found:
                 missing.append(name)
                 continue
-            version = found[name]["mappings"].get("_meta", {}).get("clew_format")
+            version = _format_of(found[name])
             if not isinstance(version, int):
                 raise InvalidInput(
                     f"the index {name} exists and was not created by Clew. Use another prefix, as in "
@@ -131,6 +135,12 @@ class Indices:
                     f'Set it back: PUT /{name}/_settings {{"index.translog.durability": "request"}}'
                 )
         return missing
+
+    async def _add_queue(self, engine: Engine) -> None:
+        """Add the field by which the queue of the workers is listed to an index of threads that an older version made,
+        and raise the index's format. No document has to change: older versions queued no threads."""
+        mappings = {"_meta": {"clew_format": FORMAT}, "properties": {"due": _NUMBER}}
+        await engine.call("PUT", f"/{self.threads}/_mapping", None, mappings)
 
     async def _make(self, engine: Engine, name: str) -> None:
         """Create the index with this name, and before it the index template of the same name. If the index or the
@@ -159,6 +169,11 @@ class Indices:
         }
         mappings = {"dynamic": False, "_meta": {"clew_format": FORMAT}, "properties": fields}
         return {"settings": {"index": settings}, "mappings": mappings}
+
+
+def _format_of(index: Answer) -> Any:
+    """Return the format of an index as its mapping says it, or None if it was not created by Clew."""
+    return index["mappings"].get("_meta", {}).get("clew_format")
 
 
 async def _clock(engine: Engine) -> Clock:

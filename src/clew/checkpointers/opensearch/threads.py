@@ -148,6 +148,13 @@ class Threads:
         """Return None: nothing is kept in place of a deleted thread."""
         return None
 
+    async def mark(self, key: str) -> str:
+        """Return an empty text: the queue of the workers is found by a field of the documents, without markers."""
+        return ""
+
+    async def unmark(self, key: str, marker: str) -> None:
+        """Do nothing: there are no markers."""
+
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
         """Return the `Corrupt` error for a thread that lists a pack (a stored group of its older frames) which does not
         exist."""

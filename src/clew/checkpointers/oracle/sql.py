@@ -13,7 +13,8 @@ from clew.checkpointers.sql.heads import UNLIMITED, after_prefix, text_digest
 
 __all__ = ["VERSION", "Statements"]
 
-VERSION = 1
+VERSION = 2
+"""The version of the tables. Version 2 added the column `due`."""
 
 _SINCE = "(SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')"
 _NOW = (
@@ -32,6 +33,7 @@ _TABLES = (
     frames NUMBER(19) NOT NULL,
     created NUMBER(19) NOT NULL,
     updated NUMBER(19) NOT NULL,
+    due NUMBER(19),
     thread_id RAW(1024) NOT NULL,
     status VARCHAR2(16) NOT NULL,
     agent RAW(16) NOT NULL,
@@ -41,6 +43,7 @@ _TABLES = (
     "CREATE UNIQUE INDEX {p}heads_key ON {p}heads (space, thread_key)",
     "CREATE INDEX {p}heads_updated ON {p}heads (space, updated, thread_key)",
     "CREATE INDEX {p}heads_created ON {p}heads (space, created, thread_key)",
+    "CREATE INDEX {p}heads_due ON {p}heads (space, due, thread_key)",
     "CREATE INDEX {p}heads_id ON {p}heads (space, thread_id)",
     "CREATE INDEX {p}heads_parent ON {p}heads (space, parent)",
     """CREATE TABLE {p}frames (
@@ -58,10 +61,19 @@ _TABLES = (
     PRIMARY KEY (space, digest)
 )""",
     "CREATE TABLE {p}meta (id NUMBER(1) PRIMARY KEY, version NUMBER(9) NOT NULL)",
-    "INSERT INTO {p}meta (id, version) VALUES (1, 1)",
+    "INSERT INTO {p}meta (id, version) VALUES (1, 2)",
 )
-_THERE_ALREADY = "-1, -955, -1408"
-"""Oracle's error codes which say that a row, a table or an index already exists, because another process created it."""
+_UPGRADES = (
+    "ALTER SESSION SET ddl_lock_timeout = 10",
+    "ALTER TABLE {p}heads ADD (due NUMBER(19))",
+    "CREATE INDEX {p}heads_due ON {p}heads (space, due, thread_key)",
+    "UPDATE {p}meta SET version = 2 WHERE id = 1 AND version < 2",
+)
+"""The steps that add to tables of version 1 what version 2 has. The first makes the others wait for transactions of
+other processes, up to 10 seconds, instead of failing at once."""
+_THERE_ALREADY = "-1, -955, -1408, -1430"
+"""Oracle's error codes which say that a row, a table, an index or a column already exists, because another process
+created it."""
 
 _TOUCH = """
     FOR i IN 1 .. :b_ref_count LOOP
@@ -103,14 +115,14 @@ BEGIN
     END;
     IF v_missing IS NULL AND v_ends IS NULL AND :b_at = 0 AND :b_count > 0 THEN
         INSERT INTO {p}heads
-            (space, thread_key, log_mark, frames, created, updated, thread_id, status, agent, parent, head)
-        VALUES (:b_space, :b_key, :b_log, :b_count, :b_created, :b_updated, :b_thread_id, :b_status, :b_agent, :b_parent,
-            v_head)
+            (space, thread_key, log_mark, frames, created, updated, due, thread_id, status, agent, parent, head)
+        VALUES (:b_space, :b_key, :b_log, :b_count, :b_created, :b_updated, :b_due, :b_thread_id, :b_status, :b_agent,
+            :b_parent, v_head)
         RETURNING id INTO v_thread;
         v_write := TRUE;
     ELSIF v_missing IS NULL AND v_same = 1 AND v_ends = :b_at THEN
-        UPDATE {p}heads SET frames = :b_at + :b_count, created = :b_created, updated = :b_updated, status = :b_status,
-            agent = :b_agent, parent = :b_parent, head = v_head
+        UPDATE {p}heads SET frames = :b_at + :b_count, created = :b_created, updated = :b_updated, due = :b_due,
+            status = :b_status, agent = :b_agent, parent = :b_parent, head = v_head
         WHERE id = v_thread;
         v_write := TRUE;
     ELSIF v_same = 1 AND :b_count > 0 AND :b_at + :b_count <= v_ends THEN
@@ -225,6 +237,7 @@ class Statements:
             return sql.strip().replace("{touch}", _TOUCH).replace("{now}", _NOW).replace("{p}", prefix)
 
         self.definitions = tuple(make(table) for table in _TABLES)
+        self.upgrades = tuple(make(step) for step in _UPGRADES)
         self.version = make("SELECT version FROM {p}meta WHERE id = 1")
         self.append = make(_APPEND)
         self.touch = make(_TOUCH_BLOCK)
@@ -247,10 +260,12 @@ class Statements:
         self._heads = make("SELECT thread_key, head, thread_id FROM {p}heads WHERE space = :b_space AND thread_key IN")
         self._blobs = make("SELECT digest, data FROM {p}blobs WHERE space = :b_space AND digest IN")
         self._keys = make("SELECT thread_key FROM {p}heads WHERE")
+        self._queued_keys = make("SELECT /*+ INDEX_DESC({p}heads {p}heads_due) */ thread_key FROM {p}heads WHERE")
 
     def definition(self, sql: str) -> str:
-        """Return a PL/SQL block that runs `sql`, which is one of the statements in the attribute `definitions`. Each of
-        these creates a table, an index or a row. The block does nothing if that exists already."""
+        """Return a PL/SQL block that runs `sql`, which is one of the statements in the attributes `definitions` and
+        `upgrades`. Most of these create a table, an index, a column or a row. The block does nothing if that exists
+        already."""
         quoted = sql.replace("'", "''")
         return (
             f"BEGIN EXECUTE IMMEDIATE '{quoted}'; COMMIT; EXCEPTION WHEN OTHERS THEN "
@@ -281,6 +296,8 @@ class Statements:
             where.append(condition)
             binds.update(given)
 
+        if query.order == "due":
+            add("due <= :b_never", b_never=UNLIMITED)  # unlike IS NOT NULL, Oracle reads only this part of the index
         if query.prefix:
             start, stop = after_prefix(query.prefix)
             add("thread_id >= :b_start AND thread_id < :b_stop", b_start=start, b_stop=stop)
@@ -302,7 +319,8 @@ class Statements:
                 b_moment=moment,
                 b_key=bytes.fromhex(key),
             )
-        sql = f"{self._keys} {' AND '.join(where)} ORDER BY {query.order} DESC, thread_key DESC"
+        keys = self._queued_keys if query.order == "due" else self._keys
+        sql = f"{keys} {' AND '.join(where)} ORDER BY {query.order} DESC, thread_key DESC"
         if query.limit is not None and not query.title and not query.tags:
             sql += " FETCH FIRST :b_limit ROWS ONLY"
             binds["b_limit"] = min(query.limit, UNLIMITED)

@@ -137,6 +137,7 @@ class OracleCheckpointer(Checkpointer):
                     "b_refs": b"".join(append.refs),
                     "b_created": append.created,
                     "b_updated": append.updated,
+                    "b_due": append.due,
                     "b_thread_id": append.thread_id,
                     "b_status": append.status,
                     "b_agent": append.agent,
@@ -347,11 +348,15 @@ class OracleCheckpointer(Checkpointer):
             return await work(connection)
 
     async def _prepare(self, connection: Any) -> None:
-        """Create the store's tables unless they exist. Raises `NewerFormat` if a newer Clew made them, and `Corrupt` if
-        the store does not say its version."""
+        """Create the store's tables unless they exist, and add to older ones what they lack. Raises
+        `NewerFormat` if a newer Clew made them, and `Corrupt` if the store does not say its version."""
         version = await self._version(connection)
         if version is None:
             for step in self._statements.definitions:
+                await self._run(connection, self._statements.definition(step), {})
+            version = await self._version(connection)
+        if version is not None and version < VERSION:
+            for step in self._statements.upgrades:
                 await self._run(connection, self._statements.definition(step), {})
             version = await self._version(connection)
         if version is None:

@@ -66,6 +66,8 @@ class Tail(NamedTuple):
     rewritten: int = 0
     """Bytes written since the last pack was made. Each append counts all frames and refs that are not in a pack,
     because it writes them all again."""
+    marker: str = ""
+    """The name of the marker by which the queue of the workers finds the thread; empty if it has none."""
 
     @property
     def size(self) -> int:
@@ -109,6 +111,15 @@ class Records(Protocol[S]):
     async def vacancy(self, key: str) -> S | None:
         """Return the state of what the store keeps in place of a deleted thread; None if it keeps nothing. `key` is the
         hash of the thread's id. `commit` takes that state as `when`, to make the thread."""
+
+    async def mark(self, key: str) -> str:
+        """Write a new marker by which the queue of the workers finds the thread with this key (the hash of its id), and
+        return its name. Returns an empty text if the store finds queued threads without markers. Called before the
+        write that puts the thread into the queue and that stores the name in the thread's record."""
+
+    async def unmark(self, key: str, marker: str) -> None:
+        """Delete a marker that no record names any more. If the store cannot be reached, the marker stays, and a later
+        listing deletes it."""
 
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
         """Return the `Corrupt` error for a thread that lists a pack (a stored group of its older frames) which does not
@@ -271,37 +282,51 @@ class PackedLogs(Generic[S]):
         tail = before._replace(
             frames=[*before.frames, *map(bytes, append.frames)],
             refs=list(dict.fromkeys([*before.refs, *append.refs])),
+            marker="" if append.head.due is None else before.marker,
         )
         tail = tail._replace(rewritten=before.rewritten + tail.size)
         merged: tuple[Pack, ...] = ()
         new: tuple[Pack, ...] = ()
         began, when = time.time(), known.state if known else None
-        if tail.size > self._largest_tail or (tail.rewritten > self._most_rewritten and (tail.frames or tail.refs)):
+        is_large = tail.size > self._largest_tail or (
+            tail.rewritten > self._most_rewritten and bool(tail.frames or tail.refs)
+        )
+        is_entering = append.head.due is not None and not before.marker
+        if known is None and (is_large or is_entering):
+            # A deletion also deletes the packs and the marker that it finds listed. Those of an earlier attempt, whose
+            # answer was lost, may be among them. So the packs and the marker of this attempt are made after what is in
+            # the thread's place was looked at, and the record is written only if that is still there.
+            when = await self._records.vacancy(key)
+        if is_large:
             kept = len(before.packs) - self._packs.merged(before.packs, tail.size)
             merged = before.packs[kept:]
-            if known is None:
-                # A deletion also deletes the packs that it finds listed. One of an earlier attempt, whose answer was
-                # lost, may be among them. So the packs of this attempt are made after what is in the thread's place was
-                # looked at, and the record is written only if that is still there.
-                when = await self._records.vacancy(key)
             new = await self._packs.write(key, merged, tail.frames, tail.refs)
-            tail = Tail((*before.packs[:kept], *new))
+            tail = Tail((*before.packs[:kept], *new), marker=tail.marker)
+        if is_entering:
+            tail = tail._replace(marker=await self._records.mark(key))
         if abs(time.time() - began) > UNCOMMITTED:
             raise Unavailable(f"{self._where}: this append took more than an hour. Make the same call again.")
         state = await self._records.commit(key, when, append, tail)
         if state is None:
-            await self._drop_unless_listed(key, new)
+            await self._drop_unless_listed(key, new, tail.marker if is_entering else "")
             return False
         self._remember(key, Log(state, append.head.log_id, append.head.frames, tail))
         await self.drop(key, merged)
+        if before.marker and not tail.marker:
+            await self._records.unmark(key, before.marker)
         return True
 
-    async def _drop_unless_listed(self, key: str, new: Sequence[Pack]) -> None:
+    async def _drop_unless_listed(self, key: str, new: Sequence[Pack], marker: str) -> None:
         """After a refused write of a thread's record (its one object or document), delete the packs `new` (stored
-        groups of older frames) that were made for that write, unless the record lists them. The record lists them if
-        the store carried out the write although no answer came."""
-        if new and not {pack.name for pack in new} & await self.pack_names(key):
+        groups of older frames) and the marker that were made for that write, unless the record lists them. The record
+        lists them if the store carried out the write although no answer came."""
+        if not new and not marker:
+            return
+        found = await self._load(key)
+        if new and not {pack.name for pack in new} & ({pack.name for pack in found.tail.packs} if found else set()):
             await self.drop(key, new)
+        if marker and (found is None or found.tail.marker != marker):
+            await self._records.unmark(key, marker)
 
     async def _holds(self, key: str, found: Log[S], append: Append) -> bool:
         """Return whether the thread's log already holds exactly the frames of this append, at the position of the

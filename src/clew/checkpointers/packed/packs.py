@@ -85,6 +85,9 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
     rewritten: int
     """Bytes of the tail (the frames that are not in a pack yet) that were written since the last pack was made. Each
     append writes the whole tail."""
+    marker: str = ""
+    """The name of the marker by which the queue of the workers finds the thread. Empty if the thread is not in the queue,
+    or if the store needs no markers."""
 
 
 class PackTable(NamedTuple):

@@ -339,9 +339,9 @@ class Engine:
             self._lost_at = self.loop.time()
 
     async def _prepare(self, connection: Connection) -> None:
-        """Create the store's tables and functions unless they exist. Raises `InvalidInput` if the server is too old,
-        `NewerFormat` if a newer Clew made the store, and `Corrupt` if the store does not say its version. Logs a warning if
-        the server does not sync to its disk."""
+        """Create the store's tables and functions unless they exist, and add to older ones what they lack. Raises
+        `InvalidInput` if the server is too old, `NewerFormat` if a newer Clew made the store, and `Corrupt` if the store
+        does not say its version. Logs a warning if the server does not sync to its disk."""
         schema, where = self.address.schema, f"the schema {self.address.schema!r} of {self.address.name}"
         details = Statement(DETAILS.format(schema=schema).encode(), ())
         [[exists, fsync, server]] = rows_of(await connection.run(details, ()))
@@ -353,10 +353,11 @@ class Engine:
                 "stops. Set fsync = on for anything that matters.",
                 self.address.name,
             )
-        if exists == b"\0":
-            await connection.run(Statement(lock_and_create(schema).encode()), ())
         version = Statement(f'SELECT max(version)::bigint FROM "{schema}".clew_meta'.encode(), ())  # noqa: S608 - a checked schema
-        [[found]] = rows_of(await connection.run(version, ()))
+        found = None if exists == b"\0" else rows_of(await connection.run(version, ()))[0][0]
+        if exists == b"\0" or (found is not None and int.from_bytes(found) < VERSION):
+            await connection.run(Statement(lock_and_create(schema).encode()), ())
+            [[found]] = rows_of(await connection.run(version, ()))
         if found is None:
             raise Corrupt(f"{where} does not say which version it has. Restore a copy.")
         if int.from_bytes(found) > VERSION:
@@ -388,6 +389,7 @@ _HINTS = {
     "42501": "Grant this role the missing rights, or let a role that may create tables open the store once",
     "42P01": "The store's tables are gone. Restore them, or close the store and open it again to make new ones",
     "42883": "The store's functions are gone. Restore them, or close the store and open it again to make new ones",
+    "55P03": "Another program keeps the store's tables locked, such as a backup. Try again when it has ended",
     "3F000": "The store's schema is gone. Restore it, or close the store and open it again to make a new one",
     "28": "Check the user, the password and what pg_hba.conf allows",
     "3D": "Create the database first: createdb",

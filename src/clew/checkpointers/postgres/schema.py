@@ -10,7 +10,8 @@ from __future__ import annotations
 
 __all__ = ["BUCKET", "DETAILS", "VERSION", "lock_and_create"]
 
-VERSION = 1
+VERSION = 2
+"""The version of the tables and functions. Version 2 added the column `due`."""
 
 BUCKET = 28
 """The bucket of a head is its update time in microseconds, shifted right by this many bits. So a bucket spans 2^28
@@ -22,6 +23,135 @@ SELECT to_regclass('"{schema}".clew_meta') IS NOT NULL, current_setting('fsync')
        current_setting('server_version_num')::bigint
 """
 
+_APPENDS = """
+-- Appends to different threads. Each append is written whole or not at all. Returns NULL if all were written. Otherwise
+-- returns an outcome for each append: -1 written, -2 no such log, -3 another log, -4 missing blobs, else where the log ends;
+-- then the positions in p_refs of the missing blobs.
+CREATE OR REPLACE FUNCTION "{schema}".clew_append(
+    p_ns bytea[], p_keys bytea[], p_logs bytea[], p_at bigint[], p_counts bigint[], p_ids bytea[], p_status bytea[],
+    p_agent bytea[], p_parent bytea[], p_created bigint[], p_updated bigint[], p_due bigint[], p_title bytea[],
+    p_tags bytea[], p_heads bytea[], p_frames bytea[], p_ref_of bigint[], p_refs bytea[]
+) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $f$
+DECLARE
+    v_missing bigint[] := '{{}}';
+    v_outcomes bigint[] := '{{}}';
+    v_refused boolean := false;
+    v_lacks boolean := false;
+    v_first bigint := 1;
+    v_outcome bigint;
+    v_written boolean;
+    v_thread bigint;
+    v_ends bigint;
+    v_log bytea;
+BEGIN
+    IF cardinality(p_refs) > 0 THEN
+        v_missing := "{schema}".clew_touch(
+            ARRAY(SELECT p_ns[u.owner] FROM unnest(p_ref_of) WITH ORDINALITY u (owner, n) ORDER BY u.n), p_refs
+        );
+    ELSE
+        PERFORM "{schema}".clew_durable();
+    END IF;
+    FOR i IN 1 .. cardinality(p_keys) LOOP
+        v_outcome := -1;
+        IF cardinality(v_missing) > 0 THEN
+            v_lacks := EXISTS (SELECT 1 FROM unnest(v_missing) u (place) WHERE p_ref_of[u.place] = i);
+        END IF;
+        LOOP
+            v_written := false;
+            IF NOT v_lacks THEN
+                UPDATE "{schema}".clew_heads h
+                SET created = p_created[i], updated = p_updated[i], due = p_due[i], frames = p_at[i] + p_counts[i],
+                    status = p_status[i], agent = p_agent[i], parent = p_parent[i], title = p_title[i], tags = p_tags[i],
+                    head = p_heads[i]
+                WHERE h.ns = p_ns[i] AND h.key = p_keys[i] AND h.log_id = p_logs[i] AND h.frames = p_at[i]
+                RETURNING h.id INTO v_thread;
+                v_written := FOUND;
+                EXIT WHEN v_written;
+            END IF;
+            SELECT h.id, h.frames, h.log_id INTO v_thread, v_ends, v_log
+            FROM "{schema}".clew_heads h WHERE h.ns = p_ns[i] AND h.key = p_keys[i];
+            IF NOT FOUND THEN
+                IF p_at[i] > 0 OR p_counts[i] = 0 THEN
+                    v_outcome := -2;
+                    EXIT;
+                ELSIF v_lacks THEN
+                    v_outcome := -4;
+                    EXIT;
+                END IF;
+                INSERT INTO "{schema}".clew_heads
+                    (ns, key, log_id, thread_id, frames, status, agent, parent, created, updated, due, title, tags, head)
+                VALUES (p_ns[i], p_keys[i], p_logs[i], p_ids[i], p_counts[i], p_status[i], p_agent[i], p_parent[i],
+                        p_created[i], p_updated[i], p_due[i], p_title[i], p_tags[i], p_heads[i])
+                ON CONFLICT DO NOTHING RETURNING id INTO v_thread;
+                v_written := FOUND;
+                EXIT WHEN v_written;
+            ELSIF v_log <> p_logs[i] THEN
+                v_outcome := -3;
+                EXIT;
+            ELSIF v_ends <> p_at[i] THEN
+                IF p_counts[i] = 0 OR p_at[i] + p_counts[i] > v_ends OR (
+                    SELECT count(*) FROM unnest(p_frames[v_first : v_first + p_counts[i] - 1]) WITH ORDINALITY u (data, n)
+                    JOIN "{schema}".clew_frames f ON f.thread = v_thread AND f.number = p_at[i] + u.n - 1 AND f.data = u.data
+                ) <> p_counts[i] THEN
+                    v_outcome := v_ends;
+                END IF;
+                EXIT;
+            ELSIF v_lacks THEN
+                v_outcome := -4;
+                EXIT;
+            END IF;
+        END LOOP;
+        IF v_written THEN
+            IF p_counts[i] = 1 THEN
+                INSERT INTO "{schema}".clew_frames VALUES (v_thread, p_at[i], p_frames[v_first]);
+            ELSIF p_counts[i] > 1 THEN
+                INSERT INTO "{schema}".clew_frames SELECT v_thread, p_at[i] + u.n - 1, u.data
+                FROM unnest(p_frames[v_first : v_first + p_counts[i] - 1]) WITH ORDINALITY u (data, n);
+            END IF;
+            IF cardinality(p_refs) > 0 THEN
+                INSERT INTO "{schema}".clew_refs SELECT v_thread, u.digest
+                FROM unnest(p_ref_of, p_refs) u (owner, digest) WHERE u.owner = i ON CONFLICT DO NOTHING;
+            END IF;
+        END IF;
+        v_refused := v_refused OR v_outcome <> -1;
+        v_outcomes := v_outcomes || v_outcome;
+        v_first := v_first + p_counts[i];
+    END LOOP;
+    IF v_refused THEN
+        RETURN v_outcomes || v_missing;
+    END IF;
+    RETURN NULL;
+END $f$;
+
+-- The same for one append of one frame without refs to an existing thread: a third less work for client and server.
+CREATE OR REPLACE FUNCTION "{schema}".clew_append_one(
+    p_ns bytea, p_key bytea, p_log bytea, p_at bigint, p_id bytea, p_status bytea, p_agent bytea, p_parent bytea,
+    p_created bigint, p_updated bigint, p_due bigint, p_title bytea, p_tags bytea, p_head bytea, p_frame bytea
+) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $f$
+DECLARE
+    v_thread bigint;
+BEGIN
+    IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    UPDATE "{schema}".clew_heads h
+    SET created = p_created, updated = p_updated, due = p_due, frames = p_at + 1, status = p_status,
+        agent = p_agent, parent = p_parent, title = p_title, tags = p_tags, head = p_head
+    WHERE h.ns = p_ns AND h.key = p_key AND h.log_id = p_log AND h.frames = p_at
+    RETURNING h.id INTO v_thread;
+    IF FOUND THEN
+        INSERT INTO "{schema}".clew_frames VALUES (v_thread, p_at, p_frame);
+        RETURN NULL;
+    END IF;
+    RETURN "{schema}".clew_append(
+        ARRAY[p_ns], ARRAY[p_key], ARRAY[p_log], ARRAY[p_at], ARRAY[1::bigint], ARRAY[p_id], ARRAY[p_status],
+        ARRAY[p_agent], ARRAY[p_parent], ARRAY[p_created], ARRAY[p_updated], ARRAY[p_due], ARRAY[p_title], ARRAY[p_tags],
+        ARRAY[p_head], ARRAY[p_frame], ARRAY[]::bigint[], ARRAY[]::bytea[]
+    );
+END $f$;
+"""
+"""The functions for appends. Each replaces the one with the same parameters."""
+
 _CREATE = """
 CREATE TABLE "{schema}".clew_meta (
     version integer NOT NULL
@@ -31,6 +161,7 @@ CREATE TABLE "{schema}".clew_heads (
     id        bigint GENERATED ALWAYS AS IDENTITY,
     created   bigint NOT NULL,            -- microseconds since 1970
     updated   bigint NOT NULL,
+    due       bigint,                     -- microseconds since 1970, negative; NULL if no worker has to take the thread
     frames    bigint NOT NULL,
     bucket    integer GENERATED ALWAYS AS ((updated >> 28)::integer) STORED,
     ns        bytea NOT NULL,
@@ -48,6 +179,7 @@ CREATE TABLE "{schema}".clew_heads (
 CREATE INDEX clew_heads_updated ON "{schema}".clew_heads (ns, bucket);
 CREATE INDEX clew_heads_created ON "{schema}".clew_heads (ns, created, key);
 CREATE INDEX clew_heads_thread_id ON "{schema}".clew_heads (ns, thread_id);
+CREATE INDEX clew_heads_due ON "{schema}".clew_heads (ns, due, key) WHERE due IS NOT NULL;
 CREATE INDEX clew_heads_parent ON "{schema}".clew_heads (ns, parent) WHERE parent IS NOT NULL;
 
 CREATE TABLE "{schema}".clew_frames (
@@ -98,131 +230,7 @@ BEGIN
     RETURN v_missing;
 END $f$;
 
--- Appends to different threads. Each append is written whole or not at all. Returns NULL if all were written. Otherwise
--- returns an outcome for each append: -1 written, -2 no such log, -3 another log, -4 missing blobs, else where the log ends;
--- then the positions in p_refs of the missing blobs.
-CREATE FUNCTION "{schema}".clew_append(
-    p_ns bytea[], p_keys bytea[], p_logs bytea[], p_at bigint[], p_counts bigint[], p_ids bytea[], p_status bytea[],
-    p_agent bytea[], p_parent bytea[], p_created bigint[], p_updated bigint[], p_title bytea[], p_tags bytea[],
-    p_heads bytea[], p_frames bytea[], p_ref_of bigint[], p_refs bytea[]
-) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $f$
-DECLARE
-    v_missing bigint[] := '{{}}';
-    v_outcomes bigint[] := '{{}}';
-    v_refused boolean := false;
-    v_lacks boolean := false;
-    v_first bigint := 1;
-    v_outcome bigint;
-    v_written boolean;
-    v_thread bigint;
-    v_ends bigint;
-    v_log bytea;
-BEGIN
-    IF cardinality(p_refs) > 0 THEN
-        v_missing := "{schema}".clew_touch(
-            ARRAY(SELECT p_ns[u.owner] FROM unnest(p_ref_of) WITH ORDINALITY u (owner, n) ORDER BY u.n), p_refs
-        );
-    ELSE
-        PERFORM "{schema}".clew_durable();
-    END IF;
-    FOR i IN 1 .. cardinality(p_keys) LOOP
-        v_outcome := -1;
-        IF cardinality(v_missing) > 0 THEN
-            v_lacks := EXISTS (SELECT 1 FROM unnest(v_missing) u (place) WHERE p_ref_of[u.place] = i);
-        END IF;
-        LOOP
-            v_written := false;
-            IF NOT v_lacks THEN
-                UPDATE "{schema}".clew_heads h
-                SET created = p_created[i], updated = p_updated[i], frames = p_at[i] + p_counts[i], status = p_status[i],
-                    agent = p_agent[i], parent = p_parent[i], title = p_title[i], tags = p_tags[i], head = p_heads[i]
-                WHERE h.ns = p_ns[i] AND h.key = p_keys[i] AND h.log_id = p_logs[i] AND h.frames = p_at[i]
-                RETURNING h.id INTO v_thread;
-                v_written := FOUND;
-                EXIT WHEN v_written;
-            END IF;
-            SELECT h.id, h.frames, h.log_id INTO v_thread, v_ends, v_log
-            FROM "{schema}".clew_heads h WHERE h.ns = p_ns[i] AND h.key = p_keys[i];
-            IF NOT FOUND THEN
-                IF p_at[i] > 0 OR p_counts[i] = 0 THEN
-                    v_outcome := -2;
-                    EXIT;
-                ELSIF v_lacks THEN
-                    v_outcome := -4;
-                    EXIT;
-                END IF;
-                INSERT INTO "{schema}".clew_heads
-                    (ns, key, log_id, thread_id, frames, status, agent, parent, created, updated, title, tags, head)
-                VALUES (p_ns[i], p_keys[i], p_logs[i], p_ids[i], p_counts[i], p_status[i], p_agent[i], p_parent[i],
-                        p_created[i], p_updated[i], p_title[i], p_tags[i], p_heads[i])
-                ON CONFLICT DO NOTHING RETURNING id INTO v_thread;
-                v_written := FOUND;
-                EXIT WHEN v_written;
-            ELSIF v_log <> p_logs[i] THEN
-                v_outcome := -3;
-                EXIT;
-            ELSIF v_ends <> p_at[i] THEN
-                IF p_counts[i] = 0 OR p_at[i] + p_counts[i] > v_ends OR (
-                    SELECT count(*) FROM unnest(p_frames[v_first : v_first + p_counts[i] - 1]) WITH ORDINALITY u (data, n)
-                    JOIN "{schema}".clew_frames f ON f.thread = v_thread AND f.number = p_at[i] + u.n - 1 AND f.data = u.data
-                ) <> p_counts[i] THEN
-                    v_outcome := v_ends;
-                END IF;
-                EXIT;
-            ELSIF v_lacks THEN
-                v_outcome := -4;
-                EXIT;
-            END IF;
-        END LOOP;
-        IF v_written THEN
-            IF p_counts[i] = 1 THEN
-                INSERT INTO "{schema}".clew_frames VALUES (v_thread, p_at[i], p_frames[v_first]);
-            ELSIF p_counts[i] > 1 THEN
-                INSERT INTO "{schema}".clew_frames SELECT v_thread, p_at[i] + u.n - 1, u.data
-                FROM unnest(p_frames[v_first : v_first + p_counts[i] - 1]) WITH ORDINALITY u (data, n);
-            END IF;
-            IF cardinality(p_refs) > 0 THEN
-                INSERT INTO "{schema}".clew_refs SELECT v_thread, u.digest
-                FROM unnest(p_ref_of, p_refs) u (owner, digest) WHERE u.owner = i ON CONFLICT DO NOTHING;
-            END IF;
-        END IF;
-        v_refused := v_refused OR v_outcome <> -1;
-        v_outcomes := v_outcomes || v_outcome;
-        v_first := v_first + p_counts[i];
-    END LOOP;
-    IF v_refused THEN
-        RETURN v_outcomes || v_missing;
-    END IF;
-    RETURN NULL;
-END $f$;
-
--- The same for one append of one frame without refs to an existing thread: a third less work for client and server.
-CREATE FUNCTION "{schema}".clew_append_one(
-    p_ns bytea, p_key bytea, p_log bytea, p_at bigint, p_id bytea, p_status bytea, p_agent bytea, p_parent bytea,
-    p_created bigint, p_updated bigint, p_title bytea, p_tags bytea, p_head bytea, p_frame bytea
-) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $f$
-DECLARE
-    v_thread bigint;
-BEGIN
-    IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
-    UPDATE "{schema}".clew_heads h
-    SET created = p_created, updated = p_updated, frames = p_at + 1, status = p_status,
-        agent = p_agent, parent = p_parent, title = p_title, tags = p_tags, head = p_head
-    WHERE h.ns = p_ns AND h.key = p_key AND h.log_id = p_log AND h.frames = p_at
-    RETURNING h.id INTO v_thread;
-    IF FOUND THEN
-        INSERT INTO "{schema}".clew_frames VALUES (v_thread, p_at, p_frame);
-        RETURN NULL;
-    END IF;
-    RETURN "{schema}".clew_append(
-        ARRAY[p_ns], ARRAY[p_key], ARRAY[p_log], ARRAY[p_at], ARRAY[1::bigint], ARRAY[p_id], ARRAY[p_status],
-        ARRAY[p_agent], ARRAY[p_parent], ARRAY[p_created], ARRAY[p_updated], ARRAY[p_title], ARRAY[p_tags],
-        ARRAY[p_head], ARRAY[p_frame], ARRAY[]::bigint[], ARRAY[]::bytea[]
-    );
-END $f$;
-
+@APPENDS@
 CREATE FUNCTION "{schema}".clew_delete(p_ns bytea, p_key bytea) RETURNS void LANGUAGE plpgsql VOLATILE AS $f$
 DECLARE
     v_thread bigint;
@@ -258,8 +266,43 @@ BEGIN
     END LOOP;
 END $f$;
 
-INSERT INTO "{schema}".clew_meta VALUES (1);
+INSERT INTO "{schema}".clew_meta VALUES (2);
 """
+
+_UPGRADE = """
+PERFORM set_config('lock_timeout', '5s', true);
+ALTER TABLE "{schema}".clew_heads ADD COLUMN due bigint;
+CREATE INDEX clew_heads_due ON "{schema}".clew_heads (ns, due, key) WHERE due IS NOT NULL;
+
+@APPENDS@
+-- What processes with a Clew of before still call: it knows no queue, so the heads that it writes are not in the queue.
+CREATE OR REPLACE FUNCTION "{schema}".clew_append(
+    p_ns bytea[], p_keys bytea[], p_logs bytea[], p_at bigint[], p_counts bigint[], p_ids bytea[], p_status bytea[],
+    p_agent bytea[], p_parent bytea[], p_created bigint[], p_updated bigint[], p_title bytea[], p_tags bytea[],
+    p_heads bytea[], p_frames bytea[], p_ref_of bigint[], p_refs bytea[]
+) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $f$
+BEGIN
+    RETURN "{schema}".clew_append(
+        p_ns, p_keys, p_logs, p_at, p_counts, p_ids, p_status, p_agent, p_parent, p_created, p_updated,
+        array_fill(NULL::bigint, ARRAY[cardinality(p_keys)]), p_title, p_tags, p_heads, p_frames, p_ref_of, p_refs
+    );
+END $f$;
+
+CREATE OR REPLACE FUNCTION "{schema}".clew_append_one(
+    p_ns bytea, p_key bytea, p_log bytea, p_at bigint, p_id bytea, p_status bytea, p_agent bytea, p_parent bytea,
+    p_created bigint, p_updated bigint, p_title bytea, p_tags bytea, p_head bytea, p_frame bytea
+) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $f$
+BEGIN
+    RETURN "{schema}".clew_append_one(
+        p_ns, p_key, p_log, p_at, p_id, p_status, p_agent, p_parent, p_created, p_updated, NULL::bigint,
+        p_title, p_tags, p_head, p_frame
+    );
+END $f$;
+
+UPDATE "{schema}".clew_meta SET version = 2;
+"""
+"""What makes a store of version 1 one of version 2. If another program keeps the table locked, such as a backup, this gives
+up after 5 seconds, because all other writes wait meanwhile."""
 
 _ONCE = """
 DO $clew$ BEGIN
@@ -270,15 +313,22 @@ DO $clew$ BEGIN
     END IF;
     IF to_regclass('"{schema}".clew_meta') IS NULL THEN
         {create}
+    ELSIF (SELECT max(version) FROM "{schema}".clew_meta) = 1 THEN
+        {upgrade}
     END IF;
 END $clew$
 """
 
 
 def lock_and_create(schema: str) -> str:
-    """Return the text of one SQL statement that creates the store's schema, tables and functions unless they exist.
+    """Return the text of one SQL statement that creates the store's schema, tables and functions unless they exist, and
+    adds to a store of an older version what it lacks.
 
     Any number of processes may run the statement at once: each takes a lock for its transaction, and only then checks
     what exists.
     """
-    return _ONCE.format(schema=schema, create=_CREATE.format(schema=schema))
+    return _ONCE.format(schema=schema, create=_text(_CREATE, schema), upgrade=_text(_UPGRADE, schema))
+
+
+def _text(sql: str, schema: str) -> str:
+    return sql.replace("@APPENDS@", _APPENDS).format(schema=schema)

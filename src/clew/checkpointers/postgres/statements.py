@@ -93,7 +93,11 @@ class Statements:
         return Statement(sql.encode(), (*types, NUMBER)), [*values, _limit(query)]
 
 
-_ORDER = {"updated": "bucket DESC, updated DESC, key DESC", "created": "created DESC, key DESC"}
+_ORDER = {
+    "updated": "bucket DESC, updated DESC, key DESC",
+    "created": "created DESC, key DESC",
+    "due": "due DESC, key DESC",
+}
 
 
 def _limit(query: HeadQuery) -> bytes:
@@ -113,6 +117,8 @@ def _conditions(namespace: bytes, query: HeadQuery) -> tuple[str, list[int], lis
         types.extend(kind for kind, _ in given)
         values.extend(value for _, value in given)
 
+    if query.order == "due":
+        where.append("due IS NOT NULL")
     if query.prefix:
         prefix = query.prefix.encode()
         after = prefix[:-1] + bytes([prefix[-1] + 1])  # UTF-8 has no byte FF
@@ -147,11 +153,12 @@ def _conditions(namespace: bytes, query: HeadQuery) -> tuple[str, list[int], lis
 
 _TYPES_OF_ONE = (
     *(BYTES, BYTES, BYTES, NUMBER, BYTES, BYTES, BYTES, BYTES),
-    *(NUMBER, NUMBER, BYTES, BYTES, BYTES, BYTES),
+    *(NUMBER, NUMBER, NUMBER, BYTES, BYTES, BYTES, BYTES),
 )
 _TYPES = (
     *(BYTES_LIST, BYTES_LIST, BYTES_LIST, NUMBER_LIST, NUMBER_LIST),
-    *(BYTES_LIST, BYTES_LIST, BYTES_LIST, BYTES_LIST, NUMBER_LIST, NUMBER_LIST, BYTES_LIST, BYTES_LIST, BYTES_LIST),
+    *(BYTES_LIST, BYTES_LIST, BYTES_LIST, BYTES_LIST, NUMBER_LIST, NUMBER_LIST, NUMBER_LIST),
+    *(BYTES_LIST, BYTES_LIST, BYTES_LIST),
     *(BYTES_LIST, NUMBER_LIST, BYTES_LIST),
 )
 
@@ -189,8 +196,10 @@ class AppendStatements:
         append = appends[0]
         if len(appends) == 1 and len(append.frames) == 1 and not append.refs:
             row = append.row
-            ids = (row[0], row[1], row[2], row[3], number(row[4]), number(row[5]), row[6], row[7], row[8])
-            return self._one, (*append.place, append.log_id, number(min(append.at, UNLIMITED)), *ids, append.frames[0])
+            times = number(row[4]), number(row[5]), None if row[6] is None else number(row[6])
+            columns = (*row[:4], *times, *row[7:])
+            place = (*append.place, append.log_id, number(min(append.at, UNLIMITED)))
+            return self._one, (*place, *columns, append.frames[0])
         return self._many, _values(appends)
 
 
@@ -200,7 +209,9 @@ def _call(schema: str, function: str, types: tuple[int, ...]) -> Statement:
 
 
 def _values(appends: Sequence[Append]) -> list[bytes]:
-    ids, statuses, agents, parents, created, updated, titles, tags, heads = zip(*[a.row for a in appends], strict=True)
+    ids, statuses, agents, parents, created, updated, due, titles, tags, heads = zip(
+        *[a.row for a in appends], strict=True
+    )
     refs = _refs(appends)
     return [
         bytes_list([append.place[0] for append in appends]),
@@ -214,6 +225,7 @@ def _values(appends: Sequence[Append]) -> list[bytes]:
         bytes_list(parents),
         number_list(created),
         number_list(updated),
+        number_list(due),
         bytes_list(titles),
         bytes_list(tags),
         bytes_list(heads),

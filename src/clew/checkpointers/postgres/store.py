@@ -21,7 +21,7 @@ from clew.checkpointers.checks import (
     check_thread_id,
     check_wanted,
 )
-from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
+from clew.checkpointers.heads import Head, HeadQuery, due_place, grace_micros, micros, thread_digest
 from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.postgres.statements import Append, Statements
 from clew.checkpointers.postgres.values import bytes_list, number, numbers_of
@@ -118,6 +118,7 @@ class PostgresCheckpointer(Checkpointer):
                 head.parent[0].encode() if head.parent else None,
                 micros(head.created_at),
                 micros(head.updated_at),
+                due_place(head),
                 title_column(head.title),
                 tags_column(head.tags),
                 with_sum(encoded),

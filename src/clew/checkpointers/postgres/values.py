@@ -40,9 +40,12 @@ def number(value: int) -> bytes:
     return _NUMBER.pack(value)
 
 
-def number_list(values: Sequence[int]) -> bytes:
+def number_list(values: Sequence[int | None]) -> bytes:
     if not values:
         return _EMPTY.pack(0, 0, NUMBER)
+    if None in values:
+        parts = [_LENGTH.pack(-1) if value is None else _LENGTH.pack(8) + _NUMBER.pack(value) for value in values]
+        return _LIST.pack(1, 1, NUMBER, len(values), 1) + b"".join(parts)
     flat = [part for value in values for part in (8, value)]
     return _LIST.pack(1, 0, NUMBER, len(values), 1) + struct.pack(">" + "iq" * len(values), *flat)
 

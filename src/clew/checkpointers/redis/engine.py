@@ -341,8 +341,8 @@ class Engine:
         return self._driver.Redis(**given, db=address.db)
 
     async def _check_format(self, client: Any) -> None:
-        """Write the format version into a new store. Raises `NewerFormat` if a newer Clew made the store, and `Corrupt`
-        if the stored version is not a number."""
+        """Write the format version into a new or older store. Raises `NewerFormat` if a newer Clew made the store, and
+        `Corrupt` if the stored version is not a number."""
         found = await client.get(self._layout.format)
         if found is None:
             await client.set(self._layout.format, FORMAT, nx=True)
@@ -352,6 +352,8 @@ class Engine:
             )
         elif int(found) > FORMAT:
             raise NewerFormat(f"the store in {self._address}", int(found), FORMAT)
+        elif int(found) < FORMAT:  # nothing else is to do: a listing that the store lacks is made when it is first read
+            await client.set(self._layout.format, FORMAT)
 
     async def _give_notice(self, client: Any) -> None:
         """Log a warning for each server setting under which acknowledged writes can be lost. The same warning is logged

@@ -5,11 +5,13 @@ therefore its own slot. A thread lives in the shard that the thread's key, a dig
 call about the thread needs is there too:
 
     clew:{<ns>.<n>}:<thread key>:head   hash    fields: `n` and `r`, the numbers of frames and refs; `log`, the log's id;
-                                                `t`, the ttl; `u` and `c`, the places in the two listings; `h`, the head
+                                                `t`, the ttl; `u` and `c`, the places in the listings by time; `d`, the
+                                                place in the queue, if the thread is there; `h`, the head
     clew:{<ns>.<n>}:<thread key>:log    list    the frames
     clew:{<ns>.<n>}:<thread key>:refs   set     refs: digests of the blobs that the thread refers to
     clew:{<ns>.<n>}:updated             zset    of the shard's threads, in the order of `updated_at`
     clew:{<ns>.<n>}:created             zset    the same by `created_at`
+    clew:{<ns>.<n>}:due                 zset    of the shard's threads that are in the queue of the workers, earliest last
     clew:{<ns>.<n>}:threads             string  1 once the shard has had a thread
     clew:{<ns>.<n>}:blobs               zset    digests of the shard's blobs, by the server's time of their last touch
     clew:{<ns>.<n>}:blob:<digest>       string  a blob
@@ -21,7 +23,7 @@ be listed, which gc, the deletion of unused blobs, depends on. 64 shards are eno
 cluster, because the tags are chosen so that their slots are evenly apart. They are few enough that a listing asks all
 of them in one round trip.
 
-Both listings of a shard begin with an empty member, made together with the key `threads` at the shard's first thread. A
+The three listings of a shard begin with an empty member, made together with the key `threads` at the shard's first thread. A
 listing without it was lost, evicted or restored in part, and is made again from the keys of the threads.
 
 Places in a listing are bytes that sort as heads do: the moment, then the thread's key. All scores are 0, so that Redis
@@ -38,11 +40,12 @@ from itertools import count
 
 from blake3 import blake3
 
-from clew.checkpointers.heads import Head, micros, thread_digest
+from clew.checkpointers.heads import Head, due_place, micros, thread_digest
 
-__all__ = ["FORMAT", "KEY", "SHARDS", "Layout", "created_place", "moment_bytes", "updated_place"]
+__all__ = ["FORMAT", "KEY", "SHARDS", "Layout", "created_place", "moment_bytes", "queue_place", "updated_place"]
 
-FORMAT = 1
+FORMAT = 2
+"""The version of the layout. Version 2 added the listing `due`, the queue of the workers."""
 SHARDS = 64
 KEY = 32
 """The length in bytes of a thread's key and of a digest."""
@@ -62,6 +65,14 @@ def created_place(head: Head) -> bytes:
     return moment_bytes(micros(head.created_at)) + thread_digest(head.thread_id)
 
 
+def queue_place(head: Head) -> bytes:
+    """Return a thread's place (position as sortable bytes) in the queue of the workers: the time at which it is due, of
+    which the earliest sorts last, then the thread's key, which is the hash of its id. Empty if the thread is not in the
+    queue."""
+    due = due_place(head)
+    return b"" if due is None else moment_bytes(due) + thread_digest(head.thread_id)
+
+
 def updated_place(head: Head) -> bytes:
     """Return a thread's place (position as sortable bytes) in the listing by update: the moment of the update, the
     thread's key (the hash of its id), then the moment of creation.
@@ -79,25 +90,26 @@ class Layout:
         self.format = f"{prefix}format"
         self.tags = [f"{prefix}{{{tag}}}:".encode() for tag in _tags(namespace)]
         self.thread = functools.lru_cache(4096)(self._thread)
-        """Return six names of Redis keys for the key of a thread: its head, its log, its refs, the two listings of its
-        shard, by update and by creation, and the key that says that the shard has had threads."""
+        """Return seven names of Redis keys for the key of a thread: its head, its log, its refs, and then the keys that
+        `listings` returns for its shard."""
 
     def shard(self, key: str) -> int:
         """Return the number of the shard that holds a thread or a blob. A shard is one of the 64 parts into which a
         namespace is divided. `key` is the thread's key or the blob's digest."""
         return int(key[:2], 16) * SHARDS // 256
 
-    def _thread(self, key: str) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes]:
+    def _thread(self, key: str) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes]:
         tag = self.tags[self.shard(key)]
         own = tag + key.encode()
         return own + b":head", own + b":log", own + b":refs", *self.listings(self.shard(key))
 
-    def listings(self, shard: int) -> tuple[bytes, bytes, bytes]:
-        """Return the names of three Redis keys of a shard (one of the 64 parts of a namespace): the list of its threads
-        in the order of their last update, the list in the order of their creation, and the key that says that the shard
-        has had threads. `shard` is the number of the shard, counted from 0."""
+    def listings(self, shard: int) -> tuple[bytes, bytes, bytes, bytes]:
+        """Return the names of four Redis keys of a shard (one of the 64 parts of a namespace): the list of its threads
+        in the order of their last update, the list in the order of their creation, the key that says that the shard has
+        had threads, and the list of the threads that are in the queue of the workers. `shard` is the number of the
+        shard, counted from 0."""
         tag = self.tags[shard]
-        return tag + b"updated", tag + b"created", tag + b"threads"
+        return tag + b"updated", tag + b"created", tag + b"threads", tag + b"due"
 
     def thread_keys_pattern(self) -> bytes:
         """Return a pattern for the Redis command `SCAN`. It matches the names of all Redis keys that hold the head, the

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from clew.checkpointers.heads import Head, HeadQuery, micros, unlisted
 from clew.checkpointers.redis.engine import Call, Engine
-from clew.checkpointers.redis.keys import KEY, SHARDS, Layout, created_place, moment_bytes, updated_place
+from clew.checkpointers.redis.keys import KEY, SHARDS, Layout, created_place, moment_bytes, queue_place, updated_place
 from clew.checkpointers.redis.recovery import Recovery, in_part
 from clew.checkpointers.redis.scripts import HEADS, PLACES, REPAIR
 from clew.errors import Corrupt, Unavailable
@@ -35,6 +35,9 @@ _LEAST, _GROWTH = 64, 8
 """For a query with a limit, each shard (a part of the namespace) is first asked for a few places (positions of threads
 in a listing). If a place does not show whether its thread matches, so that the head has to be read, these are at least
 `_LEAST`. If too few threads match, the shards are asked for `_GROWTH` times as many."""
+
+_PLACES = {"updated": updated_place, "created": created_place, "due": queue_place}
+"""For each order of a query, the function that returns a thread's place in the listing with this order."""
 
 Decode = Callable[[object, str], Head]
 
@@ -53,8 +56,7 @@ class Listing:
         self._broken: dict[bytes, Corrupt] = {}
         self._decode = decode
         self._query = query
-        self._by_creation = query.order == "created"
-        self._length = _POSITION if self._by_creation else _POSITION + _MOMENT
+        self._length = _POSITION + _MOMENT if query.order == "updated" else _POSITION
 
     async def heads(self) -> AsyncIterator[Head]:
         limit = self._query.limit
@@ -114,9 +116,10 @@ class Listing:
         newest, oldest = self._bounds()
         calls = []
         for number in range(SHARDS):
-            updated, created, threads = self._layout.listings(number)
-            listings = (created, updated) if self._by_creation else (updated, created)
-            calls.append(Call(PLACES, [*listings, threads], [newest, oldest, size]))
+            updated, created, threads, due = self._layout.listings(number)
+            listed = {"updated": updated, "created": created, "due": due}[self._query.order]
+            others = [name for name in (updated, created, due, threads) if name != listed]
+            calls.append(Call(PLACES, [listed, *others], [newest, oldest, size]))
         for _ in range(_TRIES):
             with self._engine.use():
                 shards: list[bytes | None] = await self._engine.run_all(calls)
@@ -143,7 +146,7 @@ class Listing:
         oldest = b"-"
         if (start := query.start()) is not None:
             below.append(moment_bytes(start[0]) + bytes.fromhex(start[1]))
-        if not self._by_creation:
+        if query.order == "updated":
             if query.updated_before is not None:
                 below.append(moment_bytes(micros(query.updated_before)))
             if query.updated_after is not None:
@@ -175,6 +178,8 @@ class Listing:
                 current = self._place(head)
                 if current != place:
                     left.append(place)
+                if not current:
+                    continue
                 if current[:_POSITION] < place[:_POSITION]:
                     if current >= complete_to:
                         insort(places, current)
@@ -188,7 +193,7 @@ class Listing:
                 yield head
 
     def _place(self, head: Head) -> bytes:
-        return created_place(head) if self._by_creation else updated_place(head)
+        return _PLACES[self._query.order](head)
 
     async def _heads(self, places: Sequence[bytes]) -> list[Head | None]:
         keys = [place[_MOMENT:_POSITION].hex() for place in places]
@@ -209,9 +214,13 @@ class Listing:
         the end."""
         calls = []
         for place in places:
-            *thread, updated, created, _ = self._layout.thread(place[_MOMENT:_POSITION].hex())
-            moved = (b"", place) if self._by_creation else (place, place[_POSITION:] + place[_MOMENT:_POSITION])
-            calls.append(Call(REPAIR, [*thread, updated, created], moved))
+            *thread, updated, created, _, due = self._layout.thread(place[_MOMENT:_POSITION].hex())
+            moved = {
+                "updated": (place, place[_POSITION:] + place[_MOMENT:_POSITION], b""),
+                "created": (b"", place, b""),
+                "due": (b"", b"", place),
+            }
+            calls.append(Call(REPAIR, [*thread, updated, created, due], moved[self._query.order]))
         with self._engine.use():
             removed = await self._engine.run_all(calls)
         for place, done in zip(places, removed, strict=True):
@@ -229,5 +238,5 @@ def _decided_by_place(query: HeadQuery) -> bool:
         or query.tags
         or query.parent is not None
         or query.title
-        or (bounded and query.order == "created")
+        or (bounded and query.order != "updated")
     )

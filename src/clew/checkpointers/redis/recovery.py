@@ -45,9 +45,9 @@ class Recovery:
         return self._scanned_at is not None
 
     async def check(self, *, recent: bool = False) -> int:
-        """Put every thread that exists into both listings of threads: by update and by creation. Returns the number of
-        threads that were missing in a listing. With `recent`, does nothing and returns 0 if this checkpointer has
-        checked the listings within the last minute.
+        """Put every thread that exists into the listings of threads: by update, by creation and, for a queued thread,
+        by the time at which it is due. Returns the number of threads that were missing in a listing. With `recent`,
+        does nothing and returns 0 if this checkpointer has checked the listings within the last minute.
 
         Raises `Corrupt` if the head of a thread is missing while other data of it is there: gc must not delete blobs
         then, because it is unknown which blobs such a thread refers to.
@@ -61,9 +61,9 @@ class Recovery:
         return restored
 
     async def run(self) -> tuple[int, list[str]]:
-        """Put every thread that exists into both listings of threads: by update and by creation. Returns the number of
-        threads that were missing in a listing, and the keys (hashes of the ids) of threads whose head is missing while
-        other data of them is there."""
+        """Put every thread that exists into the listings of threads, as `check` says. Returns the number of threads
+        that were missing in a listing, and the keys (hashes of the ids) of threads whose head is missing while other
+        data of them is there."""
         began = time.monotonic()
         known: set[str] = set()
         broken: list[str] = []
@@ -81,19 +81,18 @@ class Recovery:
         return restored, broken
 
     async def _restore(self, keys: list[str], broken: list[str]) -> int:
-        """Put the threads with these keys (hashes of their ids) into both listings of threads: by update and by
-        creation. Returns how many were missing in a listing. Adds to the list `broken` the keys of threads that have
-        lost their head."""
+        """Put the threads with these keys (hashes of their ids) into the listings of threads. Returns how many were
+        missing in a listing. Adds to the list `broken` the keys of threads that have lost their head."""
         shards = self._layout.by_shard(keys)
         calls = []
         for number, members in shards.items():
-            updated, created, _ = self._layout.listings(number)
+            updated, created, _, due = self._layout.listings(number)
             threads = [name for key in members for name in self._layout.thread(key)[:3]]
-            calls.append(Call(RESTORE, [updated, created, *threads]))
+            calls.append(Call(RESTORE, [updated, created, due, *threads]))
         restored = 0
         for members, (added, *parts) in zip(shards.values(), await self._engine.run_all(calls), strict=True):
             restored += added
-            broken += [members[(place - 3) // 3] for place in parts]
+            broken += [members[(place - 4) // 3] for place in parts]
         return restored
 
 

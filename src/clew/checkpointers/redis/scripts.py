@@ -41,10 +41,10 @@ local now = time[1] * 1000000 + time[2]
 """
 
 APPEND = Script(
-    _STATE % ", 't', 'u', 'c'"
+    _STATE % ", 't', 'u', 'c', 'd'"
     + """
-local at, count = tonumber(ARGV[1]), tonumber(ARGV[8])
-local first = 9 + count
+local at, count = tonumber(ARGV[1]), tonumber(ARGV[9])
+local first = 10 + count
 local frames = #ARGV - first + 1
 if not s[1] then
   if at > 0 or frames == 0 then return {'absent'} end
@@ -60,9 +60,8 @@ elseif n ~= at then
   return 1
 end
 if ARGV[7] == 'ask' then return {'free'} end
-if not s[1] and redis.call('SETNX', KEYS[6], 1) == 1 and redis.call('EXISTS', KEYS[4], KEYS[5]) == 0 then
-  redis.call('ZADD', KEYS[4], 0, '')
-  redis.call('ZADD', KEYS[5], 0, '')
+if not s[1] and redis.call('SETNX', KEYS[6], 1) == 1 and redis.call('EXISTS', KEYS[4], KEYS[5], KEYS[7]) == 0 then
+  for _, listing in ipairs({4, 5, 7}) do redis.call('ZADD', KEYS[listing], 0, '') end
 end
 for i = first, #ARGV, 1000 do
   redis.call('RPUSH', KEYS[2], unpack(ARGV, i, math.min(i + 999, #ARGV)))
@@ -77,8 +76,17 @@ if s[6] ~= ARGV[4] then
   redis.call('ZADD', KEYS[5], 0, ARGV[4])
   redis.call('HSET', KEYS[1], 'log', ARGV[2], 'c', ARGV[4])
 end
+if (s[7] or '') ~= ARGV[8] then
+  if s[7] then redis.call('ZREM', KEYS[7], s[7]) end
+  if ARGV[8] ~= '' then
+    redis.call('ZADD', KEYS[7], 0, ARGV[8])
+    redis.call('HSET', KEYS[1], 'd', ARGV[8])
+  else
+    redis.call('HDEL', KEYS[1], 'd')
+  end
+end
 if count > 0 then
-  for i = 9, first - 1, 1000 do
+  for i = 10, first - 1, 1000 do
     r = r + redis.call('SADD', KEYS[3], unpack(ARGV, i, math.min(i + 999, first - 1)))
   end
   redis.call('HSET', KEYS[1], 'r', r)
@@ -97,10 +105,11 @@ return 1
 """Append frames and refs to a thread and replace its head. Returns 1 if that is done, or was done before; otherwise the
 reason why nothing was written.
 
-KEYS: head, log, refs, updated, created, threads. ARGV: number of the first frame, log id, the thread's places in the
-listings by update and by creation, head, ttl in milliseconds or 0, mode, number of refs, refs, frames. The mode is
-usually empty. The mode `ask` only checks and writes nothing. The mode `wait` makes a repeated append write something,
-because Redis's `WAIT` only waits for what this connection has written.
+KEYS: head, log, refs, updated, created, threads, due. ARGV: number of the first frame, log id, the thread's places in
+the listings by update and by creation, head, ttl in milliseconds or 0, mode, the thread's place in the queue or an
+empty text, number of refs, refs, frames. The mode is usually empty. The mode `ask` only checks and writes nothing. The
+mode `wait` makes a repeated append write something, because Redis's `WAIT` only waits for what this connection has
+written.
 """
 
 LOOK = Script(_STATE % ", 'h'" + "return {s[4], n}")
@@ -131,37 +140,41 @@ REFS = Script(_STATE % "" + "return {table.concat(redis.call('SMEMBERS', KEYS[3]
 
 DELETE = Script(
     """
-local s = redis.call('HMGET', KEYS[1], 'log', 'u', 'c')
+local s = redis.call('HMGET', KEYS[1], 'log', 'u', 'c', 'd')
 if s[1] then
   if ARGV[1] ~= 'this' or s[1] ~= ARGV[2] then return 0 end
   redis.call('ZREM', KEYS[4], s[2])
   redis.call('ZREM', KEYS[5], s[3])
+  if s[4] then redis.call('ZREM', KEYS[7], s[4]) end
 end
 return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])
 """
 )
 """Delete a thread, either if its log has the given id, or if data of it is left but no head. A thread with another log
-id stays, so the call may be repeated. KEYS: head, log, refs, updated, created. ARGV: `this` and the log id for the
+id stays, so the call may be repeated. KEYS: as of `APPEND`. ARGV: `this` and the log id for the
 first case, `none` and an empty text for the second."""
 
 PLACES = Script(
     """
-if not redis.call('ZSCORE', KEYS[1], '') and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3]) > 0 then return false end
+if not redis.call('ZSCORE', KEYS[1], '') and redis.call('EXISTS', unpack(KEYS)) > 0 then return false end
 return table.concat(redis.call('ZREVRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3]))
 """
 )
 """Return places (positions of threads in a listing), from the newest on, or nothing if the listing was lost. All places
 have the same length and are joined into one text, which is the fastest to parse. The empty member that a complete
-listing begins with adds nothing to the text. KEYS: the listing, the other listing of the shard, threads. ARGV: the
+listing begins with adds nothing to the text. KEYS: the listing, then the other listings of the
+shard and threads, in any order. ARGV: the
 newest and the oldest place to return, and the most places to return."""
 
 RESTORE = Script(
     """
 local added, out = 0, {0}
-for i = 3, #KEYS, 3 do
-  local s = redis.call('HMGET', KEYS[i], 'u', 'c')
+for i = 4, #KEYS, 3 do
+  local s = redis.call('HMGET', KEYS[i], 'u', 'c', 'd')
   if s[1] and s[2] then
-    if redis.call('ZADD', KEYS[1], 0, s[1]) + redis.call('ZADD', KEYS[2], 0, s[2]) > 0 then added = added + 1 end
+    local new = redis.call('ZADD', KEYS[1], 0, s[1]) + redis.call('ZADD', KEYS[2], 0, s[2])
+    if s[3] then new = new + redis.call('ZADD', KEYS[3], 0, s[3]) end
+    if new > 0 then added = added + 1 end
   elseif redis.call('EXISTS', KEYS[i], KEYS[i + 1], KEYS[i + 2]) > 0 then
     out[#out + 1] = i
   end
@@ -171,21 +184,20 @@ return out
 """
 )
 """Put threads into the listings of their shard. Returns the number of threads that were missing in one of them, then the
-position of each thread of which only a part is there, as the number of its first key. KEYS: updated, created, then head,
-log and refs of each thread."""
+position of each thread of which only a part is there, as the number of its first key. KEYS: updated, created, due,
+then head, log and refs of each thread."""
 
 SEAL = Script(
     """
 if ARGV[1] == '0' and redis.call('EXISTS', unpack(KEYS)) == 0 then return 0 end
-redis.call('ZADD', KEYS[1], 0, '')
-redis.call('ZADD', KEYS[2], 0, '')
+for _, listing in ipairs({1, 2, 4}) do redis.call('ZADD', KEYS[listing], 0, '') end
 redis.call('SET', KEYS[3], 1)
 return 1
 """
 )
-"""Mark both listings of a shard as complete: add the empty member to each, and set the key `threads`. Changes nothing
-if the shard has no threads and never had any. KEYS: updated, created, threads. ARGV: the number of threads that were
-found in the shard."""
+"""Mark the listings of a shard as complete: add the empty member to each, and set the key `threads`. Changes nothing
+if the shard has no threads and never had any. KEYS: updated, created, threads, due. ARGV: the number of threads
+that were found in the shard."""
 
 HEADS = Script(
     """
@@ -197,9 +209,9 @@ return out
 
 REPAIR = Script(
     """
-local s = redis.call('HMGET', KEYS[1], 'u', 'c')
+local s = redis.call('HMGET', KEYS[1], 'u', 'c', 'd')
 if not s[1] and redis.call('EXISTS', KEYS[2], KEYS[3]) > 0 then return 0 end
-for i = 1, 2 do
+for i = 1, 3 do
   if ARGV[i] ~= '' and s[i] ~= ARGV[i] then redis.call('ZREM', KEYS[i + 3], ARGV[i]) end
 end
 return 1
@@ -207,8 +219,8 @@ return 1
 )
 """Remove old places of a thread (its positions in the listings). A place that the thread's head names stays. Returns 0
 and removes nothing if the head is missing but other data of the thread is there. KEYS: head, log and refs of the thread,
-the listings by update and by creation. ARGV: the place to remove from the listing by update, and the one to remove from
-the listing by creation; an empty text for none."""
+the listings by update and by creation, the queue. ARGV: the places to remove from these three; an empty text for
+none."""
 
 TOUCH = Script(
     _NOW

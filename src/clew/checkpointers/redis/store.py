@@ -31,7 +31,7 @@ from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.redis import scripts
 from clew.checkpointers.redis.address import Options, check_options, parse_url
 from clew.checkpointers.redis.engine import Call, Engine, Line
-from clew.checkpointers.redis.keys import KEY, Layout, created_place, updated_place
+from clew.checkpointers.redis.keys import KEY, Layout, created_place, queue_place, updated_place
 from clew.checkpointers.redis.listing import Listing
 from clew.checkpointers.redis.recovery import Recovery
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, Unavailable
@@ -153,6 +153,7 @@ class RedisCheckpointer(Checkpointer):
             encoded + crc32(encoded).to_bytes(_SUM, "little"),
             0 if self._options.ttl is None else int(self._options.ttl * 1000),
             b"wait" if self._options.wait_replicas else b"",
+            queue_place(head),
             len(refs),
             *map(bytes.fromhex, refs),
             *frames,

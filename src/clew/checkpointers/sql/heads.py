@@ -18,7 +18,7 @@ from blake3 import blake3
 from clew import advice
 from clew.checkpointers.base import is_abandoned
 from clew.checkpointers.checks import NO_THREAD
-from clew.checkpointers.heads import Head, micros, thread_digest, unlisted
+from clew.checkpointers.heads import Head, due_place, micros, thread_digest, unlisted
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
 __all__ = [
@@ -65,6 +65,8 @@ class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     parent: bytes | None
     created: int
     updated: int
+    due: int | None
+    """What `due_place` makes of the head: None unless the thread is in the queue of the workers."""
     title: bytes
     tags: bytes
     head: bytes
@@ -95,6 +97,7 @@ def make_append(
         parent=text_digest(head.parent[0]) if head.parent else None,
         created=micros(head.created_at),
         updated=micros(head.updated_at),
+        due=due_place(head),
         title=title_column(head.title),
         tags=tags_column(head.tags),
         head=with_sum(encoded),

@@ -18,7 +18,7 @@ from clew._runtime.batches import batches
 from clew.checkpointers.heads import Head, HeadQuery
 from clew.checkpointers.sql.heads import Listing
 
-__all__ = ["FIRST", "PART", "list_heads", "sorted_part"]
+__all__ = ["FIRST", "PART", "is_stale", "list_heads", "sorted_part"]
 
 FIRST = 5000
 """The most heads that a listing without a limit reads in its first statement."""
@@ -49,7 +49,8 @@ async def list_heads(
     first = query if query.limit is not None else msgspec.structs.replace(query, limit=FIRST)
     rows = await select(first)
     for head in listing.sound(rows):
-        yield head
+        if not is_stale(query, head):
+            yield head
     if query.limit is None and len(rows) == FIRST:
         given = {blake3(_bytes(thread_id)).digest() for _, thread_id in rows}
         del rows
@@ -58,6 +59,12 @@ async def list_heads(
             for head in sorted_part(listing.sound(await select_by_keys(part)), query):
                 yield head
     listing.end()
+
+
+def is_stale(query: HeadQuery, head: Head) -> bool:
+    """Return whether a row that was found in the queue of the workers has a head that is not in the queue. That happens
+    if a process with an older Clew, which does not know the column `due`, has written the head since."""
+    return query.order == "due" and head.due is None
 
 
 def sorted_part(heads: Iterable[Head], query: HeadQuery) -> list[Head]:

@@ -48,6 +48,7 @@ _HEAD_COLUMNS = (
     "head",
     "title",
     "tags",
+    "due",
 )
 _CREATED = _HEAD_COLUMNS[4:].index("created")
 _CHANGING = tuple(name for name in _HEAD_COLUMNS[4:] if name != "created")  # setting it too writes one more page

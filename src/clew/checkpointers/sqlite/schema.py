@@ -22,9 +22,9 @@ __all__ = ["CHECKPOINT_AFTER", "PAGE_SIZE", "VERSION", "check", "create", "migra
 APPLICATION_ID = 0x434C4557
 """The bytes "CLEW" as a number. It is written into the database file, where Clew and the program `file` recognise a
 store by it."""
-VERSION = 4
+VERSION = 5
 """The version of the tables. Version 2 added the indexes by time, version 3 the columns `title` and `tags`, version 4 the
-table `packs`."""
+table `packs`, version 5 the column `due`."""
 
 PAGE_SIZE = 4096
 """Bytes of a page of a new database; stores that were made by version 3 and before have 8192. With frames of 1 to 2 KB, a
@@ -103,6 +103,13 @@ CREATE TABLE packs (              -- frames that have been joined, see packs.py
 ) WITHOUT ROWID;
 """
 
+QUEUE = """
+ALTER TABLE heads ADD COLUMN due INTEGER;
+CREATE INDEX heads_by_due ON heads (ns, due, key) WHERE due IS NOT NULL;
+"""
+"""The column by which the queue of the workers is listed: what `due_place` makes of the head, and NULL for a thread that
+is not in the queue. Only queued threads are in the index. So listing them takes the same time however many others there
+are, and an append to another thread changes nothing in the index. No store of an older version has queued threads."""
 
 _FORMATS = 18
 """The offset in a database file of two bytes that say in which formats the file is to be written and read; they also
@@ -172,7 +179,7 @@ def _definitions() -> set[str]:
     lower case, without comments and with single spaces, so that it can be compared with others."""
     found: set[str] = set()
     with contextlib.closing(apsw.Connection(":memory:")) as model:
-        for step in (TABLES, INDEXES, COLUMNS, PACKS):
+        for step in (TABLES, INDEXES, COLUMNS, PACKS, QUEUE):
             model.execute(step)
             found.update(_plain_sql(sql) for (sql,) in model.execute("SELECT sql FROM sqlite_schema") if sql)
     return found
@@ -218,6 +225,8 @@ def migrate(connection: apsw.Connection, where: str, wait: LockWait) -> None:
             connection.execute("UPDATE heads SET title = clew_title(head), tags = clew_tags(head)")
         if version < 4:
             connection.execute(PACKS)
+        if version < 5:
+            connection.execute(QUEUE)
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -232,11 +241,12 @@ def show_as_newest(connection: apsw.Connection, where: str) -> None:
     version = _version(connection, where)
     if version < 4:
         connection.execute("CREATE TEMP TABLE packs (thread, number, count, data)")
-    if version < 3:
-        _add_functions(connection)
-        connection.execute(
-            "CREATE TEMP VIEW heads AS SELECT *, clew_title(head) AS title, clew_tags(head) AS tags FROM main.heads"
-        )
+    if version < 5:
+        added = "NULL AS due"
+        if version < 3:
+            _add_functions(connection)
+            added += ", clew_title(head) AS title, clew_tags(head) AS tags"
+        connection.execute(f"CREATE TEMP VIEW heads AS SELECT *, {added} FROM main.heads")  # noqa: S608 - our columns
 
 
 def _add_functions(connection: apsw.Connection) -> None:
@@ -299,6 +309,16 @@ def _remark(connection: apsw.Connection, where: str) -> str:
     columns = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('heads')")}
     has_packs = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'packs'").get
     indexes = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
-    version = 4 if has_packs else 3 if "title" in columns else 2 if "heads_by_updated" in indexes else 1
+    version = (
+        5
+        if "due" in columns
+        else 4
+        if has_packs
+        else 3
+        if "title" in columns
+        else 2
+        if "heads_by_updated" in indexes
+        else 1
+    )
     pragmas = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version};"
     return f'sqlite3 {shlex.quote(where)} "{pragmas}"'

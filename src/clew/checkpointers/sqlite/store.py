@@ -27,10 +27,11 @@ from clew.checkpointers.checks import (
     check_thread_id,
     too_large,
 )
-from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
+from clew.checkpointers.heads import Head, HeadQuery, due_place, grace_micros, micros, thread_digest
 from clew.checkpointers.out_of_memory import explains_lack_of_memory, out_of_memory
 from clew.checkpointers.patience import TIMEOUT, timeout_seconds
 from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, tags_column, title_column, with_sum
+from clew.checkpointers.sql.listing import is_stale
 from clew.checkpointers.sqlite.appends import Append, now, touch
 from clew.checkpointers.sqlite.backup import Backup, backup
 from clew.checkpointers.sqlite.engine import Engine, close_engine, open_engine
@@ -103,6 +104,7 @@ class SQLiteCheckpointer(Checkpointer):
                     with_sum(encoded),
                     title_column(head.title),
                     tags_column(head.tags),
+                    due_place(head),
                 ),
                 sum(map(len, frames)) + len(encoded),
                 frees_room.get(),
@@ -147,11 +149,13 @@ class SQLiteCheckpointer(Checkpointer):
         loop = self._guard.enter()
         check_query(query)
         statement, values = _listing(self._namespace, query)
-        everything_in = self._namespace if query == HeadQuery(order=query.order) else None
+        is_everything = query.order != "due" and query == HeadQuery(order=query.order)
+        everything_in = self._namespace if is_everything else None
         found = await self._use().read(lambda db: list_rows(db, statement, values, everything_in), loop)
         listing = Listing(self._name)
         for head in listing.sound(found.rows):
-            yield head
+            if not is_stale(query, head):
+                yield head
         listing.end()
         if not found.is_whole:
             raise Corrupt(f"{self._path}: the index by which threads are listed is damaged. Restore a copy.")
@@ -276,6 +280,10 @@ def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
         where.append(condition)
         values.extend(given)
 
+    updated = "updated"
+    if query.order == "due":
+        add("due IS NOT NULL")
+        updated = "+updated"  # the plus keeps SQLite from reading the index by time, in which all threads are
     if query.prefix:
         add("substr(thread_id, 1, ?) = ?", len(query.prefix), query.prefix)
     if (statuses := query.statuses()) is not None:
@@ -285,9 +293,9 @@ def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
     if query.parent is not None:
         add("parent = ?", query.parent)
     if query.updated_after is not None:
-        add("updated >= ?", micros(query.updated_after))
+        add(f"{updated} >= ?", micros(query.updated_after))
     if query.updated_before is not None:
-        add("updated < ?", micros(query.updated_before))
+        add(f"{updated} < ?", micros(query.updated_before))
     if query.title:
         add("instr(title, ?)", title_column(query.title))
     for name, value in query.tags.items():

@@ -37,6 +37,7 @@ class StatusName(StrEnum):
     INTERRUPTED = "interrupted"
     FAILED = "failed"
     DONE = "done"
+    QUEUED = "queued"
 
 
 _PAUSE = 1.0

@@ -20,6 +20,7 @@ from clew.cli.deferred import (
     prompts,
     provider_registry,
     thread_heads,
+    thread_inbox,
     way_forward,
 )
 from clew.cli.failures import EXIT_CODES, report_errors
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from clew.cli.stores import Absent
     from clew.cli.work import Job
     from clew.log import Checkpoint
+    from clew.threads.inbox import Post
 
 __all__ = ["resume"]
 
@@ -180,6 +182,8 @@ class _Found(NamedTuple):
     way: Way | None = None
     """What is needed to go on with the thread, such as an answer or a higher limit. For a sub-agent's thread, this is
     what its parent's thread needs, because the two go on together."""
+    posts: tuple[Post, ...] = ()
+    """What was posted to the thread's inbox, and is asked when the thread is resumed."""
     review: Review | None = None
     """What the user has to agree to before the agent goes on with the thread, such as the options for the agent; None
     if there is nothing."""
@@ -215,7 +219,8 @@ async def _find(
         raise error
     job = resumed_job(thread_id, state, asked)
     review = None if head is None else await review_of(store, head, state, job.setup)
-    return _Found(job, head, state, way, review)
+    posts = () if head is None else await thread_inbox.new_posts(store, head, state.inbox_read)
+    return _Found(job, head, state, way, posts, review)
 
 
 async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
@@ -267,9 +272,9 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
 
 
 def _standing(found: _Found, job: Job, store: str) -> Ended | None:
-    """Return the summary to print if there is nothing to run: the job has no prompt and no answer, and the thread is
-    done or waits for an answer. `found` is what the store has about the thread. `store` is the URL that the commands in
-    the summary name.
+    """Return the summary to print if there is nothing to run: the job has no prompt and no answer, the thread is done or
+    waits for an answer, and nothing was posted to it. `found` is what the store has about the thread. `store` is the URL
+    that the commands in the summary name.
 
     Returns None if there is something to run, which is always so if the job has an answer or a prompt. A prompt to a
     thread that waits is stored for later.
@@ -280,7 +285,7 @@ def _standing(found: _Found, job: Job, store: str) -> Ended | None:
     if head is None or state is None or way is None or job.answer is not None or job.prompt is not None:
         return None
     questions = tuple(agent_questions.open_questions(state))
-    if not questions and state.status != "done":
+    if found.posts or (not questions and state.status != "done"):
         return None
     return Ended(
         thread_id=head.thread_id,

@@ -10,7 +10,7 @@ import typer
 import clew
 from clew import advice
 from clew._runtime.text import size
-from clew.cli.deferred import checkpointers, leases, thread_heads, thread_purge
+from clew.cli.deferred import checkpointers, leases, thread_heads, thread_inbox, thread_purge
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes, complete_thread
 from clew.cli.output.console import confirm, hint, print_json, say
@@ -146,5 +146,5 @@ async def _delete(
             raise
         blobs, freed = purged.blobs, purged.freed
     else:
-        await store.delete(thread_id)
+        await thread_inbox.remove(store, thread_id)
     return {"thread_id": thread_id, "deleted": True, "blobs": blobs, "freed": freed}

@@ -19,6 +19,7 @@ from clew.cli.deferred import (
     msgspec,
     prompts,
     render,
+    thread_inbox,
     thread_sketch,
     timeline_stream,
     timelines,
@@ -34,11 +35,12 @@ from clew.errors import Corrupt, InvalidInput, ThreadNotFound
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
     from clew.log import Checkpoint
+    from clew.threads.inbox import Post
     from clew.threads.views.timeline import Timeline, TimelineReader, TimelineTurn
 
 __all__ = ["show"]
 
-_ENDINGS = frozenset({"crashed", "done", "failed", "interrupted", "waiting"})
+_ENDINGS = frozenset({"crashed", "done", "failed", "interrupted", "queued", "waiting"})
 """The kinds of marks (events in a thread's timeline, such as a crash) that tell how the work on the thread ended. If
 the last prompt has no answer yet, these marks are printed after that prompt."""
 
@@ -187,6 +189,15 @@ async def _print(shown: _Shown, full: bool) -> None:
         pen.words(timeline.partial, shown.head.turns + 1)
     for what in ending:
         pen.happened(what)
+    if timeline is not None:
+        for post in await _posts(shown):
+            said = "an answer" if post.prompt is None else one_line(post.prompt)
+            pen.line(f"Posted {ago(post.at)} ago, not taken in yet: {said}", "yellow")
+
+
+async def _posts(shown: _Shown) -> tuple[Post, ...]:
+    """Return what was posted to the thread's inbox and is not taken in yet."""
+    return await thread_inbox.new_posts(shown.store, shown.head, shown.reader.checkpoint.inbox_read)
 
 
 def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
@@ -247,6 +258,7 @@ async def _json(shown: _Shown) -> None:
         "exchanges": _exchanges(state, status),
         "pending": render.plain_object(at_end.pending) if shown.stop == shown.reader.total else [],
         "partial": render.plain_object(at_end.partial) if shown.stop == shown.reader.total else [],
+        "posts": render.posts_object(await _posts(shown)) if shown.stop == shown.reader.total else [],
     }
     write = sys.stdout.write
     write(f'{json_line(before)[:-1]},"timeline":[')

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import typer
 
 from clew import advice
-from clew.cli.deferred import asyncio, entry_lines, leases, log, messages, thread_reader, timelines
+from clew.cli.deferred import asyncio, entry_lines, leases, live, log, messages, sealed, thread_reader, timelines
 from clew.cli.failures import report_errors
+from clew.cli.live import Watch
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, hint
 from clew.cli.output.conversation import Pen, in_order, print_entry
@@ -18,7 +19,7 @@ from clew.cli.stores import find_thread, on_store, shown_store
 from clew.errors import ThreadNotFound, Unavailable
 
 if TYPE_CHECKING:
-    from clew.checkpointers import Checkpointer, Head
+    from clew.checkpointers import Checkpointer, Delta, Head
     from clew.log import Frame
     from clew.threads.views.timeline import TimelineTurn
 
@@ -26,8 +27,7 @@ __all__ = ["Follower", "JsonView", "PrintView", "View", "tail"]
 
 
 _SHORTEST, _LONGEST = 0.1, 2.0
-"""The shortest and the longest pause between two reads of a thread, in seconds. After a change the pause is the
-shortest; it grows while nothing changes."""
+"""The shortest and the longest pause between two looks for a thread or a store that is not there, in seconds."""
 _PATIENCE = 30.0
 """Seconds for which a store that cannot be reached is tried again."""
 
@@ -47,7 +47,8 @@ def tail(
 ) -> None:
     """Follow a thread while another process works on it.
 
-    Prints text, tool calls and results as they are stored, on whichever machine the work is done. Ends when no process
+    Prints text, tool calls and results as they are stored, on whichever machine the work is done. If the store is behind
+    `clew serve`, text is printed while the model writes it. Ends when no process
     works on the thread any more: it is done, failed, waiting for an answer, interrupted or crashed. --json prints each
     entry of the log.
 
@@ -96,20 +97,25 @@ async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follo
     `begin` returns a new `Follower`, which reads and shows the frames. It is called again if the thread is deleted and
     made anew, so that the new thread is shown from its start.
     """
-    follower, log_id, pause = begin(), "", _SHORTEST
-    while True:
-        head = await _patiently(store, thread_id)
-        if head is None:
-            raise ThreadNotFound(thread_id)
-        if log_id and head.log_id != log_id:
-            follower = begin()
-        log_id = head.log_id
-        moved = await follower.catch_up(head)
-        if not forever and (head.status != "running" or leases.is_crashed(head)):
-            follower.end(head)
-            return head
-        pause = _SHORTEST if moved else min(_LONGEST, pause * 1.5)
-        await asyncio.sleep(pause)
+    follower, watch, log_id = begin(), None, ""
+    try:
+        while True:
+            head = await _patiently(store, thread_id)
+            if head is None:
+                raise ThreadNotFound(thread_id)
+            if watch is not None and head.log_id != log_id:
+                follower = begin()
+            log_id = head.log_id
+            moved = await follower.catch_up(head)
+            if not forever and (head.status != "running" or leases.is_crashed(head)):
+                follower.end(head)
+                return head
+            watch = watch or Watch(live.live_channel(sealed.without_keys(store)), head)
+            while (delta := await watch.next(head, moved=moved)) is not None:
+                follower.hear(delta)
+    finally:
+        if watch is not None:
+            await watch.close()
 
 
 async def _patiently(store: Checkpointer, thread_id: str) -> Head | None:
@@ -150,6 +156,10 @@ class View(Protocol):
         """Show a frame (a record of the log) that was appended, and pass it to `reader.feed`, because the reader does
         not have it yet."""
 
+    def hear(self, reader: timelines.TimelineReader, delta: Delta) -> None:
+        """Show a piece of the response that the model is writing. The response comes with a frame once it is
+        complete."""
+
     def end(self, reader: timelines.TimelineReader, head: Head) -> None:
         """Finish the output, because no process works on the thread any more. `reader` has read what was
         shown, and `head` is the thread's present summary."""
@@ -182,6 +192,11 @@ class Follower:
             self._view.add(reader, frame)
         return True
 
+    def hear(self, delta: Delta) -> None:
+        """Show a piece of the response that the model is writing, unless that response was already shown."""
+        if delta.turn == len(self._reader.turns) + 1:
+            self._view.hear(self._reader, delta)
+
     def end(self, head: Head) -> None:
         self._view.end(self._reader, head)
 
@@ -205,6 +220,9 @@ class JsonView:
             print_entry(line)
         reader.feed(frame)
 
+    def hear(self, reader: timelines.TimelineReader, delta: Delta) -> None:
+        """Do nothing: a piece is no entry of the log."""
+
     def end(self, reader: timelines.TimelineReader, head: Head) -> None:
         """Do nothing: the entries that were printed say how the work ended."""
 
@@ -220,6 +238,9 @@ class PrintView:
         """The calls whose results were printed: for the position of each turn in the timeline, the indices of such
         calls within the turn."""
         self._streaming = ""
+        self._heard: list[str] | None = None
+        """The pieces of the response that were shown while the model wrote it; None if none were."""
+        self._heard_to = 0
         self._crash_shown = False
 
     async def begin(self, reader: timelines.TimelineReader, head: Head) -> None:
@@ -248,6 +269,20 @@ class PrintView:
             else:
                 self._turn(what)
 
+    def hear(self, reader: timelines.TimelineReader, delta: Delta) -> None:
+        turn = len(reader.turns) + 1
+        if delta.at == 0 and self._heard:
+            self._pen.piece("\n")
+            self._pen.line("… the response begins anew", "dim")
+            self._heard = None
+            self._streaming = ""
+        if self._heard is None:
+            self._heard, self._heard_to = [], 0
+        gap = "… " if delta.at > self._heard_to else ""
+        self._heard += [gap, delta.text]
+        self._heard_to = delta.at + len(delta.text)
+        self._words(gap + delta.text, delta.kind, turn)
+
     def end(self, reader: timelines.TimelineReader, head: Head) -> None:
         self._end_stream()
         if leases.is_crashed(head) and not self._crash_shown:
@@ -256,7 +291,9 @@ class PrintView:
     def _turn(self, turn: TimelineTurn) -> None:
         shown = self._shown.get(turn.position)
         if shown is None:
-            if not self._end_stream():
+            heard = None if self._heard is None else "".join(self._heard)
+            streamed = self._end_stream()
+            if not streamed or (heard is not None and heard != _said(turn)):
                 self._pen.heading(turn)
                 self._pen.words(turn.blocks, turn.number)
             for call in turn.calls:
@@ -273,17 +310,20 @@ class PrintView:
         printed again."""
         for block in entry.blocks:
             if isinstance(block, messages.Text | messages.Thinking):
-                kind = "text" if isinstance(block, messages.Text) else "thinking"
-                if not self._streaming:
-                    self._pen.gap()
-                    self._pen.line(f"Turn {turn}", "dim")
-                elif self._streaming != kind:
-                    self._pen.piece("\n")
-                self._streaming = kind
-                self._pen.piece(block.text, "" if kind == "text" else "dim italic")
+                self._words(block.text, "text" if isinstance(block, messages.Text) else "thinking", turn)
+
+    def _words(self, text: str, kind: Literal["text", "thinking"], turn: int) -> None:
+        if not self._streaming:
+            self._pen.gap()
+            self._pen.line(f"Turn {turn}", "dim")
+        elif self._streaming != kind:
+            self._pen.piece("\n")
+        self._streaming = kind
+        self._pen.piece(text, "" if kind == "text" else "dim italic")
 
     def _end_stream(self) -> bool:
         """End the line of streamed text, if there is one. Returns whether there was one."""
+        self._heard = None
         if not self._streaming:
             return False
         self._streaming = ""
@@ -293,6 +333,11 @@ class PrintView:
 
 def _last(reader: timelines.TimelineReader, turns: int) -> tuple[TimelineTurn, ...]:
     return reader.timeline(max(0, reader.total - turns)).turns if turns else ()
+
+
+def _said(turn: TimelineTurn) -> str:
+    """Return the text and the thinking of a response, in order, as its pieces have them."""
+    return "".join(block.text for block in turn.blocks if isinstance(block, messages.Text | messages.Thinking))
 
 
 def _with_result(turn: TimelineTurn) -> set[int]:

@@ -57,6 +57,9 @@ def _print(standing: Standing, store: str) -> None:
         pen.line(f"The model was asked {_when(standing.asked_at)}, and has not answered yet.")
     for prompt in standing.prompts:
         pen.line(f"To be asked then: {one_line(prompt, _LONGEST)}")
+    for post in standing.posts:
+        said = "an answer" if post.prompt is None else one_line(post.prompt, _LONGEST)
+        pen.line(f"Posted {_when(post.at)}, not taken in yet: {said}")
     if standing.unaccounted:
         pen.line(f"{standing.unaccounted} model call(s) have no answer on record, and may have been paid for.", "dim")
     if standing.files:
@@ -75,7 +78,7 @@ def _print(standing: Standing, store: str) -> None:
 def _print_status(pen: Pen, standing: Standing) -> None:
     sign, style = status_cell(standing.status)
     last = standing.last
-    if last is not None and last.kind in ("crashed", "failed", "interrupted", "waiting", "done"):
+    if last is not None and last.kind in ("crashed", "failed", "interrupted", "waiting", "queued", "done"):
         text = one_line(last.text).removeprefix(f"{standing.status}: ").removeprefix(standing.status)
         when = "" if last.at is None else f" · {_when(last.at)}"
         pen.line(f"{sign}{': ' if text else ''}{text}{when}", style)
@@ -151,6 +154,7 @@ def _print_json(standing: Standing, store: str) -> None:
             "calls": render.plain_object(standing.calls),
             "asked_at": standing.asked_at,
             "prompts": standing.prompts,
+            "posts": render.posts_object(standing.posts),
             "unaccounted": standing.unaccounted,
             "files": standing.files,
             "last": None if last is None else {"kind": last.kind, "text": last.text, "at": last.at},

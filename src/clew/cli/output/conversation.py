@@ -32,6 +32,7 @@ _MARKS = {
     "taken over": ("!", "magenta"),
     "refused": ("!", "yellow"),
     "waiting": ("?", "yellow"),
+    "queued": ("…", "blue"),
     "answered": ("✓", "yellow"),
     "rewound": ("↶", "yellow"),
     "resumed": ("↻", "green"),
@@ -259,7 +260,7 @@ _PLACES = frozenset({"message", "index", "turn"})
 
 def print_entry(line: Line) -> None:
     """Print an entry of a log as a line of JSON, with the number of its frame, its time and its kind."""
-    print_json({"frame": line.frame, "at": line.at, "kind": line.kind, "entry": line.fields()})
+    print_json(line.plain())
 
 
 def entry_text(line: Line) -> str:

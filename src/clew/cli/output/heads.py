@@ -19,6 +19,7 @@ _SIGNS = {
     "interrupted": ("!", "magenta"),
     "failed": ("✗", "red"),
     "done": ("✓", "green"),
+    "queued": ("…", "blue"),
 }
 
 

@@ -17,7 +17,7 @@ thread: `thread-title`, `not-sealed`, `facts`, `fact-status`, `fact-holder`, `fa
     `turn-duration`, `turn-tokens`, `turn-cost`, `turn-files`, `fork-here`, `rewind-here`, `prompt`, `text`, `thinking`,
     `image`, `call` (with `data-status`), `call-status`, `was-in-doubt`, `result`, `mark` (with `data-kind`), `older`,
     `newer`, `pending`, `asking`, `new-turns`, `questions`, `question`, `answer`, `answer-yes`, `answer-no`,
-    `answer-submit`, `in-part`
+    `answer-submit`, `in-part`, `writing`
 actions: `fork-form`, `fork-id`, `fork-submit`, `rewind-form`, `rewind-submit`, `describe-form`, `title`, `tags`,
     `describe-submit`, `back`
 files: `files-form`, `files-turn`, `files-against`, `files-show`, `file-tree`, `file`, `file-content`, `change` (with
@@ -27,9 +27,9 @@ overview: `totals`, `total-threads`, `total-spend`, `total-storage`, `chart-spen
     `table-agents`, `table-tools`
 errors: `error` (with `data-status`), `error-text`
 
-Ids of elements: `#strip` (a row with a small cell for each turn), `#timeline`, `#rows`, `#pending` and `#facts`. The
-element of a turn is `#p{position}`, and its cell is `#c{position}`. A position counts all turns from 0, also those that
-a rewind took back.
+Ids of elements: `#strip` (a row with a small cell for each turn), `#timeline`, `#rows`, `#pending`, `#writing` and
+`#facts`. The element of a turn is `#p{position}`, and its cell is `#c{position}`. A position counts all turns from 0,
+also those that a rewind took back.
 """
 
 from __future__ import annotations

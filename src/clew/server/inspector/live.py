@@ -8,13 +8,19 @@ from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
+from clew._runtime.text import visible
 from clew.agent.way_forward import Way, way_of
 from clew.checkpointers import Checkpointer, Head
+from clew.checkpointers.http.events import event
+from clew.checkpointers.http.protocol import HEART_BEAT
+from clew.checkpointers.live import Delta
 from clew.errors import ClewError, Unavailable
+from clew.server.channels import LOOK_AGAIN, SHORTEST, Channels
+from clew.server.events import RETRY, STILL_HERE
 from clew.server.inspector.thread_page import WINDOW, facts_html, questions_html, resume_html, setup_html
 from clew.server.inspector.threads_page import list_threads, rows
 from clew.server.inspector.timelines import Readers
-from clew.server.inspector.turns import cell_html, mark_html, mark_id, pending_html, tick_html, turn_html
+from clew.server.inspector.turns import cell_html, mark_html, mark_id, pending_html, tick_html, turn_html, writing_html
 from clew.server.inspector.visits import Viewer
 from clew.server.stores import Use
 from clew.threads.leases import is_crashed
@@ -22,12 +28,8 @@ from clew.threads.views.timeline import Mark, TimelineReader, TimelineTurn
 
 __all__ = ["Patch", "thread_events", "threads_events"]
 
-_PAUSE = 0.5
-"""Seconds between two reads of the store that look for changes of a thread."""
 _LIST_PAUSE = 2.0
-_QUIET = 15.0
-"""Seconds without a change after which an empty comment is sent. If the browser has gone, the sending fails, and so
-shows that it has."""
+"""Seconds between two reads of the store that look for changes of the list of threads."""
 
 
 class Patch(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,36 +50,45 @@ async def thread_events(
     known: int,
     stopping: Callable[[], bool],
     turn: Callable[[], AbstractAsyncContextManager[None]],
+    channels: Channels,
 ) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events with the pieces of a thread's page that change. The page already shows the thread's
     first `known` frames; `viewer` is the person who looks at it. `open_store` opens the store for one read. `readers`
     caches what was read from logs, by `namespace` (the part of the store that has the thread) and the id of the thread.
     `turn` returns a context manager in which an update is made: it waits while too many pages are being made at once.
+    `channels` are those of the service: they tell when the thread was changed, and pass on the words that a model
+    writes there now.
 
     The stream ends when `stopping` returns True, when the thread is gone, or when the store is unreachable. In the last
     case the browser connects again by itself.
     """
     follow = _Follow(readers, namespace, thread_id, viewer, known)
-    due = b"retry: 2000\n\n"  # sent after the first look: a browser that has it is told of every later change
-    quiet = 0.0
-    while not stopping():
-        try:
-            async with turn(), open_store() as store:
-                patches = await follow.news(store)
-        except Unavailable:
-            return  # the page asks again by itself
-        except ClewError as error:
-            yield due + _event("gone", str(error))
-            return
-        if patches:
-            due += _event("patch", msgspec.json.encode(patches).decode())
-        elif quiet >= _QUIET:
-            due += b": still here\n\n"
-        if due:
-            yield due
-            due, quiet = b"", 0.0
-        await asyncio.sleep(_PAUSE)
-        quiet += _PAUSE
+    due = RETRY  # sent after the first look: a browser that has it is told of every later change
+    quiet, is_due = 0.0, True
+    with channels.listen((namespace, thread_id), _shown_delta) as (_, listener):
+        while not stopping():
+            if is_due:
+                try:
+                    async with turn(), open_store() as store:
+                        patches = await follow.news(store)
+                except Unavailable:
+                    return  # the page asks again by itself
+                except ClewError as error:
+                    yield due + event("gone", str(error))
+                    return
+                if patches:
+                    due += event("patch", msgspec.json.encode(patches).decode())
+            due += listener.take()
+            if not due and quiet >= HEART_BEAT:
+                due = STILL_HERE
+            if due:
+                yield due
+                due, quiet = b"", 0.0
+            if is_due:
+                await asyncio.sleep(SHORTEST)
+            before = asyncio.get_running_loop().time()
+            is_due = await listener.wait(LOOK_AGAIN)
+            quiet += asyncio.get_running_loop().time() - before
 
 
 class _Follow:
@@ -121,6 +132,7 @@ class _Follow:
         whole = {
             "facts": facts_html(head, timeline),
             "pending": pending_html(timeline, abandoned=abandoned),
+            "writing": writing_html(len(reader.turns)),
             "resume": resume_html(self._viewer, way),
             "setup": setup_html(timeline),
             "questions": questions_html(self._viewer, head, timeline),
@@ -173,23 +185,23 @@ async def threads_events(
         except Unavailable:
             return  # the page asks again by itself
         except ClewError as error:
-            yield _event("gone", str(error))
+            yield event("gone", str(error))
             return
         if now != before:
-            yield _event("rows", now)
+            yield event("rows", now)
             before, quiet = now, 0.0
-        elif quiet >= _QUIET:
-            yield b": still here\n\n"
+        elif quiet >= HEART_BEAT:
+            yield STILL_HERE
             quiet = 0.0
-        for _ in range(round(_LIST_PAUSE / _PAUSE)):
+        for _ in range(round(_LIST_PAUSE / LOOK_AGAIN)):
             if stopping():
                 return
-            await asyncio.sleep(_PAUSE)
-            quiet += _PAUSE
+            await asyncio.sleep(LOOK_AGAIN)
+            quiet += LOOK_AGAIN
 
 
-def _event(name: str, data: str) -> bytes:
-    """Return a server-sent event as bytes. The data is split into lines at line feeds only. `splitlines` would also
-    split it at other characters, such as U+2028, and the page could then not decode it."""
-    lines = "".join(f"data: {line}\n" for line in data.split("\n"))
-    return f"event: {name}\n{lines}\n".encode()
+def _shown_delta(delta: Delta) -> bytes:
+    """Return the event of a delta for a page, with its control characters made visible. `end` is where it ends in the
+    response, because a text that is made visible has another length."""
+    shown = {"turn": delta.turn, "at": delta.at, "end": delta.at + len(delta.text), "kind": delta.kind}
+    return event("delta", msgspec.json.encode({**shown, "text": visible(delta.text)}).decode())

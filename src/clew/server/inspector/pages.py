@@ -11,7 +11,7 @@ from urllib.parse import quote
 from clew._runtime.aio import settle
 from clew.agent.way_forward import way_of
 from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.checkpointers.http.protocol import OCTETS
+from clew.checkpointers.http.protocol import EVENTS, OCTETS
 from clew.errors import InvalidInput, ThreadNotFound
 from clew.server.auth import EVERY_NAMESPACE
 from clew.server.failures import Refused
@@ -25,8 +25,10 @@ from clew.server.inspector.thread_page import WINDOW, seen_at, thread_page, wind
 from clew.server.inspector.threads_page import list_threads, threads_page
 from clew.server.inspector.visits import HEADERS, PageRoute, Visit, html
 from clew.server.response import Response, Stream
+from clew.server.routes.events import NO_BUFFERS
 from clew.threads import Thread, to_markdown
 from clew.threads.heads import is_part
+from clew.threads.inbox import new_posts
 from clew.threads.leases import is_crashed
 from clew.threads.views.timeline import TimelineReader
 from clew.threads.views.totals import stored_bytes
@@ -35,7 +37,8 @@ __all__ = ["ROUTES"]
 
 _CHUNK = 2**16
 _MOST_FORKS = 100
-_EVENTS = {**HEADERS, "x-accel-buffering": "no"}
+_HEADERS = {**HEADERS, **NO_BUFFERS}
+"""The headers of a stream of events for a page."""
 
 
 async def threads(visit: Visit) -> Response:
@@ -46,7 +49,7 @@ async def threads(visit: Visit) -> Response:
 
 async def live_threads(visit: Visit) -> Response:
     events = threads_events(visit.store, visit.query, visit.is_over)
-    return Response(events, "text/event-stream", headers=_EVENTS)
+    return Response(events, EVENTS, headers=_HEADERS)
 
 
 async def overview(visit: Visit) -> Response:
@@ -63,6 +66,7 @@ async def thread(visit: Visit) -> Response:
         async with visit.store() as store:
             reader, head, _ = await visit.shared.readers.read(store, visit.request.namespace, thread_id)
             forks = await _forks(store, thread_id)
+            posts = await new_posts(store, head, reader.checkpoint.inbox_read)
             way = await way_of(store, head, reader.checkpoint)
             position = _position(visit, reader)
             readers, seen = visit.shared.readers, seen_at(reader.total, position)
@@ -70,7 +74,7 @@ async def thread(visit: Visit) -> Response:
     except DAMAGE as error:
         return await damaged(visit, error)
     return await reading.show(
-        lambda reader: html(thread_page(visit.viewer, reader, reading.head, forks, way, position))
+        lambda reader: html(thread_page(visit.viewer, reader, reading.head, forks, posts, way, position))
     )
 
 
@@ -127,8 +131,9 @@ async def live_thread(visit: Visit) -> Response:
         visit.number("frames") or 0,
         visit.is_over,
         partial(visit.shared.turns.of, visit.request.token),
+        visit.request.channels,
     )
-    return Response(events, "text/event-stream", headers=_EVENTS)
+    return Response(events, EVENTS, headers=_HEADERS)
 
 
 async def _head(store: Checkpointer, thread_id: str) -> Head:

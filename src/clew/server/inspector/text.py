@@ -23,6 +23,7 @@ STATUS_WORDS = {
     "interrupted": "Interrupted",
     "failed": "Failed",
     "done": "Done",
+    "queued": "Queued",
 }
 
 

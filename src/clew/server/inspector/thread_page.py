@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from clew.server.inspector.templates import Markup, part, render, thread_url
 from clew.server.inspector.text import pretty
 from clew.server.inspector.turns import Cell, Stretch, Tick, pending_view, stretches, strip_cells
 from clew.server.inspector.visits import Viewer
+from clew.threads.inbox import Post
 from clew.threads.leases import is_crashed, is_live
 from clew.threads.views.timeline import Timeline, TimelineReader
 
@@ -37,6 +39,8 @@ WINDOW = 50
 """The most turns that are sent to the browser at a time."""
 _LONGEST_FACT = 4_000
 """The most characters of a fact at the top of a thread's page, such as why it failed."""
+_MOST_POSTS = 20
+"""The most posts of a thread's inbox that are shown."""
 _STRIP = 1_000
 """The most turns that have a cell in the strip, the row at the top of a thread's page with a small cell for each turn.
 If the thread has more turns, only those around the turns on the page have a cell."""
@@ -83,12 +87,18 @@ class _Window(NamedTuple):
 
 
 def thread_page(
-    viewer: Viewer, reader: TimelineReader, head: Head, forks: list[Head], way: Way, position: int | None
+    viewer: Viewer,
+    reader: TimelineReader,
+    head: Head,
+    forks: list[Head],
+    posts: Sequence[Post],
+    way: Way,
+    position: int | None,
 ) -> Markup:
     """Return the page of a thread with its newest turns, or with the turns around `position`; at most `WINDOW` turns. A
     position counts all turns of the thread from 0, including those that a rewind took back. `reader` has read the
-    thread's log. `forks` are the heads of the thread's forks. `way` says what is needed to go on with the thread, such
-    as an answer or a higher limit."""
+    thread's log. `forks` are the heads of the thread's forks. `posts` is what was posted to its inbox and is not taken
+    in yet. `way` says what is needed to go on with the thread, such as an answer or a higher limit."""
     thread_id, abandoned = head.thread_id, is_crashed(head)
     start, stop = _window_at(reader.total, position)
     seen = seen_at(reader.total, position)
@@ -108,9 +118,12 @@ def thread_page(
         strip=_strip(around, thread_id) if around.total or around.marks else None,
         frames=timeline.frames,
         at_end=stop == reader.total,
+        recorded=len(reader.turns),
         position=position,
         window=_window(timeline, thread_id, can_write=viewer.can_write, opened=position),
         pending=pending_view(timeline, abandoned=abandoned),
+        posts=[(each.at, cut(each.prompt or "an answer", _LONGEST_FACT)) for each in posts[:_MOST_POSTS]],
+        more_posts=max(0, len(posts) - _MOST_POSTS),
     )
 
 

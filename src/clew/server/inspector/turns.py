@@ -42,6 +42,7 @@ __all__ = [
     "strip_cells",
     "tick_html",
     "turn_html",
+    "writing_html",
 ]
 
 _LONG = 1_200
@@ -242,6 +243,12 @@ def pending_html(timeline: Timeline, *, abandoned: bool) -> Markup:
     return part("turns.html", "pending", pending_view(timeline, abandoned=abandoned))
 
 
+def writing_html(recorded: int) -> Markup:
+    """Return the HTML of the empty box in which the page's script shows the words of the response that comes next, while
+    the model writes it. `recorded` is the number of turns on record."""
+    return part("turns.html", "writing", recorded)
+
+
 def _turn(turn: TimelineTurn, room: Room, rest: Literal["open", "export"]) -> _Turn:
     """Prepare a turn for the template `turns.html`. `room` limits how many characters of the turn are shown. `rest`
     says where the user finds the rest if that is not enough: on the page of the turn (`open`), or in an export of the
@@ -434,6 +441,7 @@ _MARK_TITLES = {
     "compacted": "Compacted",
     "refused": "Refused",
     "waiting": "Waiting",
+    "queued": "Queued",
     "answered": "Answered",
     "interrupted": "Interrupted",
     "failed": "Failed",

@@ -40,6 +40,7 @@ async def remove(request: Request) -> Response:
     request.need_client()
     async with request.store() as store:
         await store.delete(request.thread_id)
+    request.channels.wake(request.channel)
     return Response(kind=MSGPACK)
 
 
@@ -80,6 +81,7 @@ async def append(request: Request) -> Response:
                 check_addition(await store.head(thread_id), addition)
                 request.need_client()
                 await store.append(thread_id, body.frames, at=body.at, head=head, refs=body.refs)
+    request.channels.wake(request.channel)
     return Response(headers={"etag": log_tag(head.frames, head.log_id)})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from clew.checkpointers.heads import Head, Lease, Owner
+from clew.checkpointers.heads import Head, Lease, Owner, QueuePlace
 from clew.checkpointers.sealed import SealedCheckpointer
 from clew.errors import Conflict, Corrupt, MissingBlob, NotSealed, WrongKey
 from clew.log.keys import Keyring
@@ -342,6 +342,8 @@ def _full_head(thread_id: str) -> Head:
         parent=("its parent", 5),
         tags={"team": "blue", "": "empty name", "empty value": ""},
         seal="00" * 24,
+        due=minute(2) + timedelta(microseconds=3),
+        queue=QueuePlace(queued_at=minute(-1), priority=7, tries=2),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 
 from clew.checkpointers.base import Checkpointer
-from clew.checkpointers.heads import STATUSES, Head, HeadQuery
+from clew.checkpointers.heads import ORDERS, STATUSES, Head, HeadQuery
 from clew.checkpointers.memory import MemoryCheckpointer
 from clew.errors import ClewError
 from clew.testing.contract.builders import OpenStore, a_head, digest_of, heads, minute, put, state
@@ -76,6 +76,7 @@ def _step(
         "agent": dice.choice(["", "planner"]),
         "updated_at": minute(number // 4),
         "tags": {"lane": str(number % 3)},
+        "due": minute(dice.randrange(9)) if dice.random() < 0.5 else None,
     }
     frames = [b"%d.%d" % (number, part) for part in range(dice.randint(1, 3))]
     blob = b"blob %d" % dice.randrange(4)
@@ -134,6 +135,6 @@ def _query(dice: random.Random, number: int) -> HeadQuery:
         tags=dice.choice([{}, {"lane": "1"}]),
         title=dice.choice(["", "STEP 1"]),
         updated_after=dice.choice([None, minute(number // 8)]),
-        order=dice.choice(["updated", "created"]),
+        order=dice.choice(ORDERS),
         limit=dice.choice([None, 1, 2]),
     )

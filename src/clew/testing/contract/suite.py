@@ -19,6 +19,7 @@ _PARTS = (
     "limits",
     "lists",
     "logs",
+    "queue",
     "reference",
     "seals",
     "silence",
@@ -36,6 +37,7 @@ from clew.testing.contract.lifetime import LifetimeContract  # noqa: E402
 from clew.testing.contract.limits import LimitContract  # noqa: E402
 from clew.testing.contract.lists import ListingContract  # noqa: E402
 from clew.testing.contract.logs import LogContract  # noqa: E402
+from clew.testing.contract.queue import QueueContract  # noqa: E402
 from clew.testing.contract.reference import ModelContract  # noqa: E402
 from clew.testing.contract.seals import SealContract  # noqa: E402
 from clew.testing.contract.silence import FreezableStore, SilenceContract  # noqa: E402
@@ -49,6 +51,7 @@ class CheckpointerContract(
     IdContract,
     LimitContract,
     ListingContract,
+    QueueContract,
     BlobContract,
     LeaseContract,
     SealContract,

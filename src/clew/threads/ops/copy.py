@@ -25,6 +25,7 @@ from clew.log.trees import named_trees, rename_trees
 from clew.threads.appends import append_frames
 from clew.threads.frames import Source, decoded
 from clew.threads.heads import PART, is_hidden, is_part, new_head, without_lease
+from clew.threads.inbox import carry_posts, inbox_of
 from clew.threads.leases import wait_until_free
 from clew.threads.ops.purge import remove_part
 from clew.threads.reader import Progress, decoded_frames, frames, outline_at
@@ -86,11 +87,12 @@ async def copy(
     - **Encrypted again** if the target has another encryption key: reading the copy does not need the source's key. In
       a target with a key, no frame is left unencrypted.
 
+    What was posted to the thread's inbox and is not taken in yet is in the inbox of the copy too, and is asked there.
     A thread that is being worked on is copied as it was when the copy began. Leases are never copied: a running thread
     is interrupted in the copy. `progress` is called with the number of frames copied so far and the number of all
     frames.
     """
-    return (await transfer(source, target, thread_id, thread_id if new_id is None else new_id, progress)).head
+    return (await _copy_whole(source, target, thread_id, thread_id if new_id is None else new_id, progress)).head
 
 
 async def copy_all(
@@ -112,7 +114,7 @@ async def copy_all(
     size = 0
     for count, thread_id in enumerate(ids, 1):
         try:
-            outcome = await transfer(source, target, thread_id, thread_id)
+            outcome = await _copy_whole(source, target, thread_id, thread_id)
         except ThreadNotFound:
             log.info("thread %r was deleted before it was copied", thread_id)
         except (Unavailable, UsageError):
@@ -126,6 +128,17 @@ async def copy_all(
         if progress is not None:
             progress(count, len(ids))
     return Copied(tuple(done), tuple(skipped), failed, size)
+
+
+async def _copy_whole(
+    source: Checkpointer, target: Checkpointer, thread_id: str, new_id: str, progress: Progress | None = None
+) -> Transfer:
+    """Copy a thread, and then bring the posts in its inbox that are not taken in yet to the inbox of the copy."""
+    inbox = await inbox_of(source, thread_id)
+    done = await transfer(source, target, thread_id, new_id, progress)
+    if inbox is not None:
+        await carry_posts(source, inbox, target, new_id)
+    return done
 
 
 async def transfer(

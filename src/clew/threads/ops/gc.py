@@ -14,13 +14,18 @@ from itertools import islice
 
 import msgspec
 
-from clew.checkpointers import Checkpointer
+from clew._runtime.clock import now
+from clew.checkpointers import Checkpointer, HeadQuery
 from clew.errors import Corrupt
 from clew.log.blobs import tree_refs
+from clew.threads.heads import INBOX, inbox_id
 from clew.threads.reader import Progress
 
 __all__ = ["Collected", "Cutoff", "below", "gc", "remove_blobs", "unreached"]
 
+_OLD_LOGS = ("clew:old-log", "clew:rekeying-log")
+"""Tags of the hidden copies that `purge_rewound` and `rekey` make while they replace a thread's log. The value is the
+random id of the old log, whose inbox is still needed."""
 _BATCH = 16
 """Number of blobs to read at once, at most. Blobs may be large."""
 
@@ -79,12 +84,14 @@ async def gc(
     SQLite and in files, the two are one step. If a single `delete_blobs` takes longer than the grace period,
     reachability is computed again, and deleted blobs that a thread reaches by then are put back from memory.
 
-    Hidden threads that are still being copied count like all others. Raises `Corrupt` and deletes nothing if a thread
+    Hidden threads that are still being copied, and inboxes, count like all others. Inboxes of threads that are gone are
+    deleted first, if nothing was posted to them during the grace period. Raises `Corrupt` and deletes nothing if a thread
     or tree cannot be read, since it is unknown what it reaches. `progress` is called with the number of threads and
     blobs examined so far, and None because their total is unknown.
     """
     cutoff = Cutoff(grace)
     steps = Steps(progress)
+    await _sweep_inboxes(checkpointer, grace, dry_run)
     listed = [digest async for digest in checkpointer.blobs(untouched_for=grace)]
     listing = Cutoff()
     doomed = await unreached(checkpointer, listed, steps)
@@ -102,6 +109,34 @@ async def gc(
         freed=freed,
         dry_run=dry_run,
     )
+
+
+async def _sweep_inboxes(checkpointer: Checkpointer, grace: timedelta, dry_run: bool) -> None:
+    """Delete the inboxes of threads that are gone, unless `dry_run` is set.
+
+    An inbox stays if anything was posted to it within the grace period, if its thread exists with the log that it
+    belongs to, or while another operation writes that log anew.
+    """
+    before = now() - grace
+    async for inbox in checkpointer.heads(HeadQuery(prefix=f"{INBOX}:", updated_before=before)):
+        log_id, parent = inbox.tags.get(INBOX), inbox.parent
+        if log_id is None or parent is None or inbox.thread_id != inbox_id(parent[0], log_id):
+            continue
+        thread = await checkpointer.head(parent[0])
+        if (thread is not None and thread.log_id == log_id) or await _is_replaced(checkpointer, log_id):
+            continue
+        again = await checkpointer.head(inbox.thread_id)
+        if not dry_run and again is not None and again.frames == inbox.frames:
+            await checkpointer.delete(inbox.thread_id)
+
+
+async def _is_replaced(checkpointer: Checkpointer, log_id: str) -> bool:
+    """Return whether `rekey` or `purge_rewound` is about to write a new log in place of this one, or was interrupted
+    before the posts were carried over."""
+    async for head in checkpointer.heads(HeadQuery(prefix="clew:")):
+        if any(head.tags.get(name) == log_id for name in _OLD_LOGS):
+            return True
+    return False
 
 
 class Cutoff:

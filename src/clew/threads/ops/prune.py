@@ -10,7 +10,8 @@ import msgspec
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.checkpointers.heads import STATUSES, Status
 from clew.errors import Conflict, InvalidInput, ThreadBusy
-from clew.threads.heads import PART
+from clew.threads.heads import PART, is_inbox
+from clew.threads.inbox import remove
 from clew.threads.leases import is_live, note_seen, shown_status, wait_until_free
 from clew.threads.ops.purge import fence
 
@@ -54,7 +55,8 @@ async def prune(
     `dry_run` there is no wait: a lease counts as live until the time that is written in it, unless its holder is
     certainly gone. Before a thread is deleted, its lease is taken, which fails if the thread was opened or changed
     since it was listed; such a thread stays. Hidden threads that are still being copied are neither counted nor
-    deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged thread cannot be listed.
+    deleted. The inbox of a thread goes with the thread. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a
+    damaged thread cannot be listed.
     """
     _check(older_than, keep, status, tags, prefix)
     wanted = HeadQuery(prefix=prefix, tags=dict(tags or {}))
@@ -62,7 +64,7 @@ async def prune(
     matching = [
         head
         async for head in checkpointer.heads(wanted)
-        if PART not in head.tags and (statuses is None or shown_status(head) in statuses)
+        if PART not in head.tags and not is_inbox(head) and (statuses is None or shown_status(head) in statuses)
     ]
     before = None if older_than is None else datetime.now(UTC) - older_than
     doomed = [head for head in matching[keep or 0 :] if before is None or head.updated_at < before]
@@ -112,5 +114,5 @@ async def _delete(checkpointer: Checkpointer, listed: Head) -> bool:
         await fence(checkpointer, head, "pruning")
     except (Conflict, ThreadBusy):
         return False
-    await checkpointer.delete(head.thread_id)
+    await remove(checkpointer, head.thread_id)
     return True

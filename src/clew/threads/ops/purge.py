@@ -18,7 +18,8 @@ from clew.log.checkpoint import TURN_MARK, Fact, Ranges, provider_key
 from clew.log.fold import TITLE_LENGTH
 from clew.messages import Message, User, plain_text
 from clew.threads.appends import append_frames, append_state
-from clew.threads.heads import PART, is_part
+from clew.threads.heads import PART, inbox_id, is_part
+from clew.threads.inbox import carry_posts, inbox_of
 from clew.threads.leases import new_lease, wait_until_free
 from clew.threads.ops.gc import Cutoff, below, remove_blobs, unreached
 from clew.threads.reader import load
@@ -55,15 +56,16 @@ async def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
     is left to `gc`. A blob that another process has put but not yet pointed at may be deleted: then its append raises
     `MissingBlob`, writes nothing, and can be made again after another put.
 
-    Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The copy that an interrupted
-    `purge_rewound` left is deleted too. Forks and copies are separate threads and stay. Raises `Corrupt` and deletes
-    nothing if the blobs of this thread cannot be determined. If that fails for another thread, this one is deleted and
-    its blobs are left to `gc`.
+    Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The inbox of the thread and the
+    copy that an interrupted `purge_rewound` left are deleted too. Forks and copies are separate threads and stay. Raises
+    `Corrupt` and deletes nothing if the blobs of this thread cannot be determined. If that fails for another thread,
+    this one is deleted and its blobs are left to `gc`.
     """
     copy_id = _copy_id(thread_id)
     threads = [name for name in (thread_id, copy_id) if await checkpointer.head(name) is not None]
     if not threads:
         raise ThreadNotFound(thread_id)
+    threads = [*await _inboxes(checkpointer, thread_id), *threads]
     refs: set[str] = set()
     for name in threads:
         refs |= await checkpointer.refs(name)
@@ -72,6 +74,17 @@ async def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
         await checkpointer.delete(name)
     deleted, freed = await _erase_blobs(checkpointer, blobs)
     return Purged(thread_id=thread_id, blobs=deleted, freed=freed)
+
+
+async def _inboxes(checkpointer: Checkpointer, thread_id: str) -> list[str]:
+    """Return the ids of the thread's inbox and of the inbox of its old log, if `purge_rewound` was interrupted while it
+    replaced that log. Ids of inboxes that do not exist are left out."""
+    copy = await checkpointer.head(_copy_id(thread_id))
+    inbox = await inbox_of(checkpointer, thread_id)
+    old = None if copy is None else inbox_id(thread_id, copy.tags.get(_OLD_LOG, ""))
+    if old in (None, inbox) or await checkpointer.head(old) is None:
+        old = None
+    return [name for name in (inbox, old) if name is not None]
 
 
 async def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
@@ -89,7 +102,8 @@ async def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
     1. The new log is written under a hidden id, and lists all blobs of the old log as needed.
     2. The old log is deleted.
     3. The new log is written under the thread's own id.
-    4. The blobs of the old log that nobody else reaches are deleted, and then the hidden copy.
+    4. The posts in the inbox that are not taken in yet are brought to the inbox of the new log. The old inbox and the
+       blobs of the old log that nobody else reaches are deleted, and then the hidden copy.
 
     If this is interrupted, call it again. The hidden copy names the old and the new log, so it is known which steps are
     done. If the old log exists (after 1), it may have grown, so the copy is dropped and everything starts over. If
@@ -127,13 +141,20 @@ async def _is_trimmed(checkpointer: Checkpointer, thread_id: str) -> bool:
 
 
 async def _finish(checkpointer: Checkpointer, thread_id: str, copy: Head) -> tuple[int, int]:
-    """Do the last steps of `purge_rewound`, which has deleted the thread's old log. Write the new log from the hidden
-    copy of the thread (one that listings leave out), whose head is `copy`. The copy lacks the messages that the model
-    can no longer see, not even after a rewind to an earlier turn. Then delete the blobs that no thread needs any more,
-    and the copy. Steps that were done before a crash are not done again. Returns how many blobs were deleted, and their
-    size in bytes."""
+    """Do the last steps of `purge_rewound`, which has deleted the thread's old log. Steps that were done before a crash
+    are not done again. Returns how many blobs were deleted, and their size in bytes.
+
+    Write the new log from the hidden copy of the thread (one that listings leave out), whose head is `copy`. The copy
+    lacks the messages that the model can no longer see, not even after a rewind to an earlier turn. Then bring the
+    posts that are not taken in yet to the inbox of the new log, and delete the old inbox, the blobs that no thread needs
+    any more, and the copy.
+    """
     await _write_final(checkpointer, thread_id, copy)
-    blobs = await below(checkpointer, await checkpointer.refs(copy.thread_id))
+    inbox = inbox_id(thread_id, copy.tags.get(_OLD_LOG, ""))
+    await carry_posts(checkpointer, inbox, checkpointer, thread_id)
+    refs = await checkpointer.refs(copy.thread_id) | await checkpointer.refs(inbox)
+    blobs = await below(checkpointer, refs)
+    await checkpointer.delete(inbox)
     erased = await _erase_blobs(checkpointer, blobs, but=copy.thread_id)
     await checkpointer.delete(copy.thread_id)
     return erased

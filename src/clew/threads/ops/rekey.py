@@ -13,9 +13,10 @@ from clew.checkpointers.sealed import without_keys
 from clew.errors import Conflict, InvalidInput, ThreadBusy
 from clew.log import sealed_with
 from clew.threads.appends import append_frames
-from clew.threads.heads import is_hidden, is_part, is_unsealed
+from clew.threads.heads import inbox_id, is_hidden, is_part, is_unsealed
+from clew.threads.inbox import carry_posts, inbox_of
 from clew.threads.leases import note_seen, wait_until_free
-from clew.threads.ops.copy import copy
+from clew.threads.ops.copy import transfer
 from clew.threads.ops.purge import fence
 from clew.threads.reader import Progress, frames
 
@@ -54,7 +55,8 @@ async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) ->
     Plain threads and heads without a seal are accepted only if the keyring allows plain data. Otherwise `NotSealed` is
     raised: a seal on what somebody without a key has written would make it look genuine.
 
-    A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
+    A thread keeps its id, entries and times. What was posted to its inbox and is not taken in yet is encrypted again with
+    it. No store can replace a log in one step, so a complete copy exists at every
     moment: the thread is copied to an id that listings leave out, its lease is taken, it is deleted and copied back,
     and then the hidden copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. A thread
     that claims to be such a copy, but has another id or no seal, is left alone. Blobs of the old key are left to gc.
@@ -115,8 +117,25 @@ async def _what_to_seal(checkpointer: Checkpointer, head: Head, key_id: str) -> 
     async for _, data in frames(checkpointer, head):
         if sealed_with(data) != key_id:
             return _seal
+    if not await _has_sealed_inbox(checkpointer, head.thread_id, key_id):
+        return _seal
     stored = await without_keys(checkpointer).head(head.thread_id)
     return None if stored is not None and stored.seal.startswith(key_id) else _seal_head
+
+
+async def _has_sealed_inbox(checkpointer: Checkpointer, thread_id: str, key_id: str) -> bool:
+    """Return whether everything in the inbox of this thread is encrypted with the key with this id, or there is no
+    inbox. An inbox is encrypted again together with its thread, because what was taken in is counted by its log."""
+    name = await inbox_of(checkpointer, thread_id)
+    stored = None if name is None else await without_keys(checkpointer).head(name)
+    if name is None or stored is None:
+        return True
+    if not stored.seal.startswith(key_id):
+        return False
+    async for _, data in frames(checkpointer, stored):
+        if sealed_with(data) != key_id:
+            return False
+    return True
 
 
 async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
@@ -127,7 +146,7 @@ async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
     name = _HIDDEN + thread_key(head.thread_id)
     if (there := await checkpointer.head(name)) is not None and is_unsealed(there):
         await checkpointer.delete(name)  # not by rekey, which seals its copies, and the thread itself is here
-    copied = await copy(checkpointer, checkpointer, head.thread_id, new_id=name)
+    copied = (await transfer(checkpointer, checkpointer, head.thread_id, name)).head
     if copied.frames != head.frames:
         await checkpointer.delete(name)
         return False
@@ -168,9 +187,12 @@ async def _finish(checkpointer: Checkpointer, hidden: Head) -> None:
             return
         await checkpointer.delete(name)
     tags = {key: value for key, value in hidden.tags.items() if key not in (_NAME, _LOG, _FRAMES)}
-    there = await copy(checkpointer, checkpointer, hidden.thread_id, new_id=name)
+    there = (await transfer(checkpointer, checkpointer, hidden.thread_id, name)).head
     if there.tags != tags:
         await _retag(checkpointer, there, tags)
+    inbox = inbox_id(name, hidden.tags[_LOG])
+    await carry_posts(checkpointer, inbox, checkpointer, name)
+    await checkpointer.delete(inbox)
     await checkpointer.delete(hidden.thread_id)
 
 

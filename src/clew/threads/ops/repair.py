@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 
 import msgspec
 
-from clew.checkpointers import Checkpointer, Head
+from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.checkpointers.base import MAX_APPEND
-from clew.errors import Conflict, Corrupt, NewerFormat, ThreadNotFound, WrongKey
+from clew.errors import Conflict, Corrupt, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
 from clew.log import FIRST, EncodedFrame, Fold, Frame, encode_entries, encode_frame
 from clew.log.trees import named_trees
 from clew.threads.appends import append_frames
-from clew.threads.heads import PART, REPAIR_OF, new_head
+from clew.threads.heads import PART, REPAIR_OF, inbox_id, is_inbox, new_head
+from clew.threads.inbox import carry_posts
 from clew.threads.ops.gc import below
 from clew.threads.ops.purge import remove_part
-from clew.threads.ops.verify import is_snapshot, scan
+from clew.threads.ops.scan import is_snapshot, scan
 
 __all__ = ["repair"]
+
+log = logging.getLogger("clew.threads")
 
 
 async def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Head:
@@ -32,6 +36,8 @@ async def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Hea
     A long thread is written in parts and stays hidden until the last part is written. If this is interrupted, call it
     again with the same ids: it starts over. Raises `Conflict` if any other thread has the id `new_id`.
 
+    What was posted to the thread's inbox and is not taken in yet is in the inbox of the new thread too.
+
     Intact frames that cannot be read here are not damage: then `WrongKey` or `NewerFormat` is raised and nothing is
     written. Raises `Corrupt` if nothing can be saved. A sound thread is simply copied.
     """
@@ -43,7 +49,23 @@ async def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Hea
         old = None
     start, stop = await _best_run(checkpointer, thread_id, old)
     await _clear(checkpointer, thread_id, new_id)
-    return await _write(checkpointer, thread_id, new_id, old, start, stop)
+    head = await _write(checkpointer, thread_id, new_id, old, start, stop)
+    await _carry_posts(checkpointer, thread_id, old, new_id)
+    return head
+
+
+async def _carry_posts(checkpointer: Checkpointer, thread_id: str, old: Head | None, new_id: str) -> None:
+    """Bring the posts that are not taken in yet to the inbox of the new thread. A damaged inbox is left where it is, with
+    a warning. `old` is the damaged thread's head, or None if it cannot be read: its inboxes are then found by their
+    heads."""
+    names = [inbox_id(thread_id, old.log_id)] if old is not None else []
+    try:
+        if old is None:
+            names = [head.thread_id async for head in checkpointer.heads(HeadQuery(parent=thread_id)) if is_inbox(head)]
+        for name in names:
+            await carry_posts(checkpointer, name, checkpointer, new_id)
+    except (Corrupt, MissingBlob) as error:
+        log.warning("thread %r: what was posted to it cannot be read, and is not in %r: %s", thread_id, new_id, error)
 
 
 async def _best_run(checkpointer: Checkpointer, thread_id: str, head: Head | None) -> tuple[int, int]:

@@ -3,56 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from typing import NamedTuple
 
 import msgspec
 
 from clew._runtime.text import plural
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.checkpointers.sealed import without_keys
-from clew.errors import ClewError, Corrupt, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
+from clew.errors import Corrupt, ThreadNotFound, WrongKey
 from clew.log import (
-    DIGEST,
     FIRST,
-    PREVIOUS,
     Fold,
     FoldedState,
-    Frame,
     MessageOutline,
-    decode_frame,
-    is_sound,
-    sealed_with,
 )
 from clew.log.blobs import tree_refs, unpack_blob
 from clew.log.trees import named_trees
-from clew.threads.heads import title_in_head
-from clew.threads.reader import next_window
+from clew.threads.heads import inbox_id, is_hidden, is_inbox, title_in_head
+from clew.threads.ops.scan import DAMAGE, Problem, Seen, get_blobs, is_snapshot, scan
 
-__all__ = ["Problem", "Seen", "Verdict", "is_snapshot", "scan", "verify", "verify_all"]
+__all__ = ["Verdict", "verify", "verify_all"]
 
-_CHUNK = 64
-"""Number of frames to read from the store at first. Their sizes decide how many are read then."""
-_GIVE_UP = 8
-"""If the length of the log is unknown, reading stops after this many frames in a row that could not be read."""
 _BLOBS = 8
 """Number of blobs to read from the store at once, at most. Blobs may be large."""
-_DAMAGE = (Corrupt, NewerFormat)
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a thread, in words. Names the frame by number or the blob by digest.
-
-    If neither is set, the problem is in the head.
-    """
-
-    what: str
-    frame: int | None = None
-    blob: str | None = None
-
-    def __str__(self) -> str:
-        frame = f"frame {self.frame}" if self.frame is not None else ""
-        blob = f"blob {self.blob}" if self.blob is not None else ""
-        return f"{', '.join(filter(None, (frame, blob))) or 'head'}: {self.what}"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,27 +45,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One frame of a log as it was found in the store, with everything that is wrong with it."""
-
-    number: int
-    problems: tuple[Problem, ...] = ()
-    frame: Frame | None = None
-    """The decoded frame, or None if it could not be read."""
-    digest: bytes | None = None
-    """The frame's own digest, which the next frame should name as its predecessor's. None if it is unknown."""
-    refs: frozenset[str] = frozenset()
-    error: ClewError | None = None
-    sealed: bool = False
-    follows: bool = True
-    """False if the predecessor that the frame names, by its digest, is not the frame before it."""
-
-    @property
-    def sound(self) -> bool:
-        """True if this frame could be decoded and follows the frame before it."""
-        return self.frame is not None and self.follows
-
-
 async def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
     """Check everything that a store holds of a thread, and return what is wrong. Takes no lease and changes nothing.
 
@@ -102,9 +53,29 @@ async def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
     `log_id`, lease and times. Checks that the thread's list of needed blobs names all blobs that its frames refer to,
     and that these, and all blobs that they point at, exist, are intact and can be unpacked.
 
+    The thread's inbox is checked too: its problems are in the result, and say that they are in the inbox.
+
     Damage is reported in the result, and never raised. Raises `Unavailable` and `ThreadNotFound`. If the key of an
     encrypted thread is missing, all is checked that can be checked without it.
     """
+    verdict = await _verify_log(checkpointer, thread_id)
+    try:
+        head, _ = await _read_head(checkpointer, thread_id)
+        if head is None or is_hidden(head):
+            return verdict
+        inbox = await _verify_log(checkpointer, inbox_id(thread_id, head.log_id))
+    except ThreadNotFound:  # it has no inbox
+        return verdict
+    return msgspec.structs.replace(
+        verdict,
+        sound=verdict.sound and inbox.sound,
+        problems=(*verdict.problems, *(Problem(f"in the thread's inbox, {problem}") for problem in inbox.problems)),
+        key_missing=verdict.key_missing or inbox.key_missing,
+    )
+
+
+async def _verify_log(checkpointer: Checkpointer, thread_id: str) -> Verdict:
+    """Check everything that a store holds of a thread, except the thread's inbox. Damage is reported in the result."""
     while True:
         head, problems = await _read_head(checkpointer, thread_id)
         verdict = await _Check(checkpointer, thread_id, head, problems).run()
@@ -121,7 +92,8 @@ async def verify_all(
     *,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> AsyncIterator[Verdict]:
-    """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each.
+    """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each. Inboxes
+    are checked with their threads.
 
     `progress` is called with the number of threads verified so far and the number of all. If some threads are too
     damaged to be listed, a last verdict with an empty `thread_id` holds the store's own error.
@@ -130,7 +102,8 @@ async def verify_all(
     unlisted: Corrupt | None = None
     try:
         async for head in without_keys(checkpointer).heads(query):  # `verify` checks each head
-            found.append(head.thread_id)
+            if not is_inbox(head):
+                found.append(head.thread_id)
     except Corrupt as error:
         unlisted = error
     for done, thread_id in enumerate(found, start=1):
@@ -151,7 +124,7 @@ async def _read_head(checkpointer: Checkpointer, thread_id: str) -> tuple[Head |
         head = await checkpointer.head(thread_id)
     except WrongKey as error:
         return await without_keys(checkpointer).head(thread_id), [Problem(str(error))]
-    except _DAMAGE as error:
+    except DAMAGE as error:
         return None, [Problem(str(error))]
     if head is None:
         raise ThreadNotFound(thread_id)
@@ -237,7 +210,7 @@ class _Check:
     async def _check_refs(self, used: dict[str, int]) -> None:
         try:
             refs = await self._checkpointer.refs(self._thread_id)
-        except _DAMAGE as error:
+        except DAMAGE as error:
             self._problems.append(Problem(f"the list of blobs it refers to cannot be read: {error}"))
             refs = set()
         else:
@@ -255,7 +228,7 @@ class _Check:
         waiting = sorted(wanted)
         while waiting:
             batch, waiting = waiting[:_BLOBS], waiting[_BLOBS:]
-            blobs, damaged = await _get_blobs(self._checkpointer, batch)
+            blobs, damaged = await get_blobs(self._checkpointer, batch)
             for digest in batch:
                 if digest not in blobs:
                     what = damaged.get(digest, "it is not in the store")
@@ -325,176 +298,3 @@ def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tu
     if not (sealed and not head.title):  # the head of an encrypted thread has no title
         pairs.append(("title", head.title, title_in_head(fold.title)))
     return [pair for pair in pairs if pair[1] != pair[2]]
-
-
-def is_snapshot(frame: Frame) -> bool:
-    """Return whether reading a log can start at this frame, because it holds a folded state (the thread's state at this
-    point) and nothing else."""
-    return len(frame.entries) == 1 and isinstance(frame.entries[0], FoldedState)
-
-
-class _Raw(NamedTuple):
-    """A frame as it was read from the store: its number, its bytes, and what went wrong.
-
-    If all is well, `error` is None. If the frame cannot be read, `data` is None. Both are set if the frame itself can
-    be read and the damage lies elsewhere, such as between it and the frame before it.
-    """
-
-    number: int
-    data: bytes | None
-    error: ClewError | None
-
-
-async def scan(checkpointer: Checkpointer, thread_id: str, count: int | None) -> AsyncIterator[Seen]:
-    """Yield every frame of a log, with what is wrong with it.
-
-    A damaged frame is yielded too, and does not stop the others. `count` is the number of frames that the log should
-    have. If it is None, frames are read up to the log's end.
-    """
-    previous: bytes | None = FIRST
-    async for number, data, error in _raw_frames(checkpointer, thread_id, count):
-        seen = await _look_at(checkpointer, thread_id, number, data, error)
-        link = None if data is None or seen.digest is None else data[PREVIOUS]
-        if previous is not None and link is not None and link != previous:
-            broken = Problem("it does not follow the frame before it", frame=number)
-            seen = msgspec.structs.replace(seen, problems=(*seen.problems, broken), follows=False)
-        previous = seen.digest
-        yield seen
-
-
-async def _raw_frames(checkpointer: Checkpointer, thread_id: str, count: int | None) -> AsyncIterator[_Raw]:
-    start, window = 0, _CHUNK
-    while count is None or start < count:
-        stop = start + window if count is None else min(start + window, count)
-        overlap = 1 if start else 0  # so that damage between two chunks is found too
-        try:
-            chunk = (await checkpointer.read(thread_id, start=start - overlap, stop=stop))[overlap:]
-            found = [_Raw(number, data, None) for number, data in enumerate(chunk, start)]
-            window = next_window(window, chunk)
-        except _DAMAGE as error:
-            if window > _CHUNK:  # look for the damage in smaller parts
-                window = _CHUNK
-                continue
-            found = await _one_by_one(checkpointer, thread_id, start, stop, error, known=count is not None)
-        for raw in found:
-            yield raw
-        if len(found) < stop - start:
-            return
-        start = stop
-
-
-async def _one_by_one(
-    checkpointer: Checkpointer, thread_id: str, start: int, stop: int, blame: ClewError, *, known: bool
-) -> list[_Raw]:
-    """Read the frames from `start` up to, but not including, `stop` one at a time, because reading them together failed
-    with the error `blame`. Return one item for each frame: its bytes, or the error of reading it.
-
-    If every single read succeeds, the last item gets the error `blame`, so that the damage is reported all the same. If
-    the log's length is not known (`known` is False), failed reads at the end are left out: the log ends before them.
-    """
-    found: list[_Raw] = []
-    failed = 0
-    for number in range(start, stop):
-        try:
-            one = await checkpointer.read(thread_id, start=number, stop=number + 1)
-            if not one:
-                break
-            between = await _damage_before(checkpointer, thread_id, number) if number else None
-            found.append(_Raw(number, one[0], between))
-            failed = 0
-        except _DAMAGE as error:
-            found.append(_Raw(number, None, error))
-            failed += 1
-            if failed >= _GIVE_UP and not known:
-                break
-    if not known:
-        del found[len(found) - failed :]
-    if found and all(raw.error is None for raw in found):
-        found[-1] = found[-1]._replace(error=blame)
-    return found
-
-
-async def _damage_before(checkpointer: Checkpointer, thread_id: str, number: int) -> ClewError | None:
-    """Read a frame together with the one before it, and return the error that this raises, or None if it raises none.
-
-    So damage between the two is found, where stores may keep records. None if the frame before cannot be read alone.
-    """
-    try:
-        await checkpointer.read(thread_id, start=number - 1, stop=number)
-    except _DAMAGE:
-        return None
-    try:
-        await checkpointer.read(thread_id, start=number - 1, stop=number + 1)
-    except _DAMAGE as error:
-        return error
-    return None
-
-
-async def _look_at(
-    checkpointer: Checkpointer, thread_id: str, number: int, data: bytes | None, error: ClewError | None
-) -> Seen:
-    """Decode one frame with the blobs it refers to, and return it with everything that is wrong with it.
-
-    `data` is the frame as read from the store, or None. `error` is the error of reading it, if there was one.
-    """
-    problems = [] if error is None else [Problem(str(error), frame=number)]
-    if data is None:
-        return Seen(number=number, problems=tuple(problems), error=error)
-    refs: frozenset[str] = frozenset()
-    frame: Frame | None = None
-    blobs: dict[str, bytes] = {}
-    try:
-        frame = decode_frame(data, thread_id, number, keys=checkpointer.keys)
-        while frame.missing:
-            refs |= frame.refs
-            missing = sorted(refs - blobs.keys())
-            found, damaged = await _get_blobs(checkpointer, missing)
-            blobs |= found
-            if absent := set(missing) - found.keys():
-                for digest in sorted(absent):
-                    what = damaged.get(digest, "it is not in the store")
-                    problems.append(Problem(what, frame=number, blob=digest))
-                error = error or MissingBlob(absent, thread_id=thread_id)
-                frame = None
-                break
-            frame = decode_frame(data, thread_id, number, blobs, checkpointer.keys)
-    except WrongKey as wrong:
-        error, frame = wrong, None
-        if wrong.key_id is None:
-            problems.append(Problem(str(wrong), frame=number))
-    except _DAMAGE as damage:
-        error, frame = damage, None
-        problems.append(Problem(str(damage), frame=number))
-    return Seen(
-        number=number,
-        problems=tuple(problems),
-        frame=frame,
-        digest=frame.digest if frame is not None else _own_digest(data),
-        refs=refs if frame is None else refs | frame.refs,
-        error=error,
-        sealed=len(data) > 1 and sealed_with(data) is not None,
-    )
-
-
-def _own_digest(data: bytes) -> bytes | None:
-    """Return the digest at the end of a frame that cannot be decoded, or None if it does not match the frame's bytes."""
-    return data[DIGEST] if is_sound(data) else None
-
-
-async def _get_blobs(checkpointer: Checkpointer, digests: Collection[str]) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Read these blobs. Return the bytes of each intact blob, and what is wrong with each damaged blob, both by digest.
-
-    Missing blobs are in neither dictionary.
-    """
-    try:
-        return await checkpointer.get_blobs(digests), {}
-    except _DAMAGE as error:
-        if len(digests) == 1:
-            return {}, dict.fromkeys(digests, str(error))
-    blobs: dict[str, bytes] = {}
-    damaged: dict[str, str] = {}
-    for digest in digests:
-        found, wrong = await _get_blobs(checkpointer, [digest])
-        blobs |= found
-        damaged |= wrong
-    return blobs, damaged

@@ -29,6 +29,11 @@ class Line(msgspec.Struct, frozen=True):
     kind: str
     entry: Logged
 
+    def plain(self) -> dict[str, Any]:
+        """Return the entry as `clew show --entries` and the service write it in JSON: with the number of its
+        frame, its time and its kind. Secrets are left out."""
+        return {"frame": self.frame, "at": self.at, "kind": self.kind, "entry": self.fields()}
+
     def fields(self) -> dict[str, Any]:
         """Return the entry's fields as values for JSON. Secrets are left out.
 

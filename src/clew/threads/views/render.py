@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from clew.log import Call, Checkpoint
 from clew.messages import Block, File, Image, Json, Message, Opaque, Text, Thinking, ToolCall, ToolResult
+from clew.threads.inbox import Post
 
-__all__ = ["plain_object", "to_json", "to_markdown"]
+__all__ = ["plain_object", "posts_object", "to_json", "to_markdown"]
 
 JSON_FORMAT = 1
 
@@ -225,6 +226,14 @@ def plain_object(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain_object(item) for item in value]
     return _with_text_keys(value)
+
+
+def posts_object(posts: Sequence[Post]) -> list[dict[str, Any]]:
+    """Convert posts of a thread's inbox to plain values that JSON can hold."""
+    return [
+        {"prompt": post.prompt, "prompt_id": post.prompt_id, "answer": plain_object(post.answer), "at": post.at}
+        for post in posts
+    ]
 
 
 def _block_object(block: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from clew.checkpointers import Checkpointer, Head
+from clew.checkpointers import Checkpointer, Head, Status
 from clew.errors import ThreadNotFound
 from clew.log import (
     FIRST,
@@ -25,6 +25,7 @@ from clew.log import (
     MessageRoles,
     ModelCallRefused,
     ModelCallStarted,
+    Queued,
     Rewound,
     Spend,
     StateSet,
@@ -241,8 +242,8 @@ class TimelineReader:
             self._step(entry)
         elif isinstance(entry, LeaseTaken):
             self._lease(entry, status)
-        elif isinstance(entry, StatusChanged):
-            self._status(entry)
+        elif isinstance(entry, StatusChanged | Queued):
+            self._status("queued" if isinstance(entry, Queued) else entry.status, entry.reason)
         elif isinstance(entry, ThreadStarted):
             self._started(entry)
         elif isinstance(entry, Rewound):
@@ -359,11 +360,10 @@ class TimelineReader:
             return f" while it ran {', '.join(names)}" if names else f" before the calls of turn {turn.number} began"
         return " while the model was asked" if self._asked is not None else ""
 
-    def _status(self, entry: StatusChanged) -> None:
-        if entry.status != "running":
-            self._tell_refusal(entry.reason)
-            said = f": {entry.reason}" if entry.reason else ""
-            self._mark(entry.status, f"{entry.status}{said}", owner=self._owner)
+    def _status(self, status: Status, reason: str) -> None:
+        if status != "running":
+            self._tell_refusal(reason)
+            self._mark(status, f"{status}: {reason}" if reason else status, owner=self._owner)
             self._asked = None
             if self._turns.last is not None and self._turns.last.open:
                 self._touch(self._turns.last)

@@ -42,6 +42,7 @@ MarkKind = Literal[
     "compacted",
     "refused",
     "waiting",
+    "queued",
     "answered",
     "interrupted",
     "failed",

@@ -311,7 +311,38 @@ function setUpThread() {
     if (box.dataset.atEnd !== "true") location.assign(location.pathname);
     else scrollTo({ top: document.body.scrollHeight });
   });
-  follow(box.dataset.events, { patch: onPatches });
+  follow(box.dataset.events, { patch: onPatches, delta: onDelta });
+}
+
+// The words that a model writes now. They are shown until the turn that they become is on record.
+
+const writing = { turn: 0, end: 0, size: 0 };
+const LONGEST_WRITING = 200000;
+
+function onDelta(data) {
+  const { turn, at, end, text, kind } = JSON.parse(data);
+  const box = byId("writing");
+  if (!box || timeline().dataset.atEnd !== "true" || turn !== Number(box.dataset.recorded) + 1) return;
+  const atBottom = innerHeight + scrollY >= document.body.scrollHeight - 40;
+  if (box.hidden || turn !== writing.turn || at === 0) {
+    Object.assign(writing, { turn, end: 0, size: 0 });
+    box.replaceChildren();
+  }
+  if (writing.size < LONGEST_WRITING) words(box, kind).append(at > writing.end ? `… ${text}` : text);
+  writing.end = end;
+  writing.size += text.length;
+  box.hidden = false;
+  if (atBottom) scrollTo({ top: document.body.scrollHeight, behavior: "instant" });
+}
+
+function words(box, kind) {
+  const last = box.lastElementChild;
+  if (last?.dataset.kind === kind) return last;
+  const part = document.createElement("div");
+  part.className = kind === "thinking" ? "text soft" : "text";
+  part.dataset.kind = kind;
+  box.append(part);
+  return part;
 }
 
 // Events of the server.
