@@ -14,14 +14,14 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from clew._runtime.aio import cancel_and_wait, settle
-from clew.agent import Agent, Run, RunResult, ToolReplayed, ToolStarted, TurnFinished, TurnStarted
+from clew.agent import Agent, Run, RunResult
+from clew.agent.run import DRAINED
 from clew.errors import ClewError, ThreadNotFound, UsageError
 from clew.integrations.temporal.agents import placed, store_of, words_of
 from clew.integrations.temporal.letters import discard, fetch
 from clew.integrations.temporal.payloads import RUN_ACTIVITY, ThreadStop, Work
 from clew.integrations.temporal.retries import as_failure, is_final
 from clew.providers import ProviderAgent
-from clew.providers.session import GO_ON
 from clew.threads import Thread
 
 __all__ = ["AgentActivities", "FolderOf"]
@@ -32,6 +32,8 @@ FolderOf = Callable[[str], Path]
 """A function from a thread's id to the folder for its files."""
 _BEATS = 3
 """How many heartbeats a worker sends in the time after which Temporal takes it for dead."""
+_GO_ON = "Go on where you were stopped."
+"""What a coding agent is told when its work is to go on. It is sent with an id, so that it is said once."""
 _UNKNOWN_BEAT = timedelta(seconds=10)
 
 
@@ -54,9 +56,7 @@ class AgentActivities:
         async with _heartbeats():
             try:
                 agent = self._agent(work)
-                store = store_of(agent)
                 result = await self._run(agent, work)
-                head = await store.head(work.thread_id)
             except ClewError as error:
                 log.warning("thread %r: %s", work.thread_id, error)
                 if is_final(error):
@@ -69,11 +69,13 @@ class AgentActivities:
                 if details is not None and details.cancel_requested:
                     await settle(self._forget(work))
                 raise
+            if result.reason == DRAINED:
+                raise _handed_back(work)
             await self._forget(work)
             return ThreadStop(
                 thread_id=work.thread_id,
                 status=result.status,
-                position=0 if head is None else head.frames,
+                position=result.position or 0,
                 turns=result.turns,
                 questions=[question.id for question in result.questions],
                 output=msgspec.to_builtins(result.output) if work.with_output else None,
@@ -103,7 +105,7 @@ class AgentActivities:
             if says is not None:
                 return await _until_stopped(agent.resume(thread_id=work.thread_id, answer=says[0]))
         if isinstance(agent, ProviderAgent):
-            return await _until_stopped(agent.run(GO_ON, thread_id=work.thread_id, prompt_id=letter))
+            return await _until_stopped(agent.run(_GO_ON, thread_id=work.thread_id, prompt_id=letter))
         return await _until_stopped(agent.resume(thread_id=work.thread_id))
 
     async def _forget(self, work: Work) -> None:
@@ -139,26 +141,16 @@ async def _words(agent: Agent, work: Work) -> str:
 
 
 async def _until_stopped(run: Run[RunResult]) -> RunResult:
-    """Return the result of a run. If the worker is shut down meanwhile, stop the run once no turn is open. If the
-    activity is cancelled, stop the run at once. In both cases what was done is on record, and `CancelledError` is
-    raised."""
-    is_open = False
+    """Return the result of a run. If the worker is shut down meanwhile, the run ends after its open turn. If the
+    activity is cancelled, the run is stopped at once, and `CancelledError` is raised when what it did is on record."""
 
     async def drain() -> None:
         await activity.wait_for_worker_shutdown()
-        if not is_open:
-            await run.aclose()
+        run.drain()
 
     draining = asyncio.create_task(drain())
     try:
-        async for event in run:
-            if isinstance(event, ToolReplayed | ToolStarted | TurnStarted):
-                is_open = True
-            elif isinstance(event, TurnFinished):
-                is_open = False
-                if activity.is_worker_shutdown():
-                    await run.aclose()
-        return run.result
+        return await run
     finally:
         await settle(run.aclose())
         await cancel_and_wait([draining])

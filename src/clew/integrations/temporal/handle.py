@@ -47,7 +47,7 @@ _LONGEST_ID = 900
 class ThreadStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How a thread stands."""
 
-    status: Literal["absent", "running", "waiting", "interrupted", "failed", "done"]
+    status: Literal["absent", "queued", "running", "waiting", "interrupted", "failed", "done"]
     """The status on record; `absent` if the store has no such thread yet."""
     position: int = 0
     """How many frames the thread's log has: where `events(after=…)` goes on."""
