@@ -14,6 +14,7 @@ from clew.agent.exchanges import exchange_of
 from clew.agent.prompts import Asked, WaitingPrompt, asked, prompts_waiting, waiting_prompts
 from clew.agent.questions import answers_to
 from clew.checkpointers import Checkpointer, Head, QueuePlace
+from clew.checkpointers.bells import ring_soon
 from clew.errors import Conflict, InvalidInput, Retry, ThreadBusy, ThreadNotFound
 from clew.log import Checkpoint, Described, Logged, ThreadStarted
 from clew.log.fold import TITLE_LENGTH
@@ -28,7 +29,7 @@ from clew.threads.redact import Redact, redactor
 from clew.workers.places import first_place
 from clew.workers.retries import Retries, next_try
 
-__all__ = ["enqueue", "put_back", "settle_inbox"]
+__all__ = ["enqueue", "put_back", "ring_if_queued", "settle_inbox"]
 
 _TRIES = 20
 
@@ -88,9 +89,18 @@ async def enqueue(
         return [*named, *said, *([] if keeps_place or is_answered else [place])]
 
     try:
-        return await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+        marked = await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
     except ThreadBusy:
         return await _post(checkpointer, thread_id, agent, prompt, given, answer, priority, redact)
+    await ring_if_queued(checkpointer, marked)
+    return marked
+
+
+async def ring_if_queued(checkpointer: Checkpointer, head: Head) -> None:
+    """Tell the workers that wait, on stores that can, to look into the queue, if this thread is in it. If it is due only
+    later, they look again then."""
+    if head.status == "queued":
+        await ring_soon(checkpointer)
 
 
 async def _post(
@@ -193,7 +203,7 @@ async def settle_inbox(checkpointer: Checkpointer, inbox: Head) -> bool:
                 return () if is_queued else [*_named(state, inbox.agent), place]
 
             try:
-                await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+                await ring_if_queued(checkpointer, await put_aside_by(checkpointer, thread_id, decide, wait=0.0))
             except ThreadBusy:
                 return False
     try:
@@ -218,4 +228,8 @@ async def put_back(
         return () if queued is None else [next_try(retries, queued, state.turns, reason, retry)]
 
     head = await checkpointer.head(thread_id)
-    return None if head is None or head.due is None else await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+    if head is None or head.due is None:
+        return None
+    again = await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+    await ring_if_queued(checkpointer, again)
+    return again
