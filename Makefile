@@ -84,7 +84,7 @@ docs: $(VENV)/.ready ## Run every example in the guides
 test-all: $(VENV)/.ready $(VENV)/.clis $(VENV)/.oci $(VENV)/.temporal ## Run the rest: slow tests, and all samples drawn anew
 	CLEW_SEED=$${CLEW_SEED:-random} $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "slow or crash or hypothesis"
 
-crash: $(VENV)/.ready $(VENV)/.clis ## Run the long matrices whole: every kill, every torn byte
+crash: $(VENV)/.ready $(VENV)/.clis $(VENV)/.temporal ## Run the long matrices whole: every kill, every torn byte
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash
 
 attack: $(VENV)/.ready ## Attack all ways: floods and malformed requests; forged logs, archives, sessions, databases, pages

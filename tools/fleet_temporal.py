@@ -8,10 +8,10 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 
-from clew.integrations.temporal import ClewPlugin, thread
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from clew.integrations.temporal import ClewPlugin, thread
 from tools.fleet_agents import agents
 
 

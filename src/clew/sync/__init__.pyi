@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import EllipsisType, TracebackType
@@ -653,6 +653,13 @@ class PostgresCheckpointer(Checkpointer):
         of libpq (PostgreSQL's client library) may be added to the URL. `namespace` selects a separate part of the
         store."""
 
+    def hear(self) -> AsyncGenerator[None]:
+        """Yield once when the connection stands, because something may have been missed before, and then after each
+        ring. Raises any error when the connection breaks. Ends by itself if the bell cannot be heard from here."""
+
+    def ring(self) -> None:
+        """Tell all who listen now. May raise any error, or tell nobody."""
+
 class RedisCheckpointer(Checkpointer):
     """Keeps threads in a Redis or Valkey server, or in a cluster of them.
 
@@ -696,6 +703,13 @@ class RedisCheckpointer(Checkpointer):
         """Open the store at a URL of the form `redis://host:6379/0?prefix=clew:&ttl=86400`. Use `rediss://` for TLS and
         `?cluster=true` for a cluster. All keys start with `prefix`, and a thread without appends is deleted after `ttl`
         seconds. `namespace` selects a separate part of the store."""
+
+    def hear(self) -> AsyncGenerator[None]:
+        """Yield once when the connection stands, because something may have been missed before, and then after each
+        ring. Raises any error when the connection breaks. Ends by itself if the bell cannot be heard from here."""
+
+    def ring(self) -> None:
+        """Tell all who listen now. May raise any error, or tell nobody."""
 
 class Run(Generic[T]):
     """A run of an agent. Await it for its result, or iterate it for its events. It runs once.

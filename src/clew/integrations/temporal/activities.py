@@ -22,6 +22,7 @@ from clew.integrations.temporal.letters import discard, fetch
 from clew.integrations.temporal.payloads import RUN_ACTIVITY, ThreadStop, Work
 from clew.integrations.temporal.retries import as_failure, is_final
 from clew.providers import ProviderAgent
+from clew.providers.session import GO_ON
 from clew.threads import Thread
 
 __all__ = ["AgentActivities", "FolderOf"]
@@ -32,8 +33,6 @@ FolderOf = Callable[[str], Path]
 """A function from a thread's id to the folder for its files."""
 _BEATS = 3
 """How many heartbeats a worker sends in the time after which Temporal takes it for dead."""
-_GO_ON = "Go on where you were stopped."
-"""What a coding agent is told when its work is to go on. It is sent with an id, so that it is said once."""
 _UNKNOWN_BEAT = timedelta(seconds=10)
 
 
@@ -105,7 +104,7 @@ class AgentActivities:
             if says is not None:
                 return await _until_stopped(agent.resume(thread_id=work.thread_id, answer=says[0]))
         if isinstance(agent, ProviderAgent):
-            return await _until_stopped(agent.run(_GO_ON, thread_id=work.thread_id, prompt_id=letter))
+            return await _until_stopped(agent.run(GO_ON, thread_id=work.thread_id, prompt_id=letter))
         return await _until_stopped(agent.resume(thread_id=work.thread_id))
 
     async def _forget(self, work: Work) -> None:
