@@ -40,7 +40,7 @@ LATER = [
     (ThreadBusy("t", "another", 17.5), 17.5),
     (LeaseLost("t", "another"), 30),
     (NewerFormat("a frame", 9, 8), 30),
-    (ProviderLimited("toy", "quota"), None),
+    (ProviderLimited("toy", "quota"), 60),
 ]
 
 

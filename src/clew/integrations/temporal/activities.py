@@ -14,7 +14,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from clew._runtime.aio import cancel_and_wait, settle
-from clew.agent import Agent, Run, RunResult, ToolReplayed, ToolStarted, TurnFinished, TurnStarted
+from clew.agent import Agent, Run, RunResult
+from clew.agent.run import DRAINED
 from clew.errors import ClewError, ThreadNotFound, UsageError
 from clew.integrations.temporal.agents import placed, store_of, words_of
 from clew.integrations.temporal.letters import discard, fetch
@@ -54,9 +55,7 @@ class AgentActivities:
         async with _heartbeats():
             try:
                 agent = self._agent(work)
-                store = store_of(agent)
                 result = await self._run(agent, work)
-                head = await store.head(work.thread_id)
             except ClewError as error:
                 log.warning("thread %r: %s", work.thread_id, error)
                 if is_final(error):
@@ -69,11 +68,13 @@ class AgentActivities:
                 if details is not None and details.cancel_requested:
                     await settle(self._forget(work))
                 raise
+            if result.reason == DRAINED:
+                raise _handed_back(work)
             await self._forget(work)
             return ThreadStop(
                 thread_id=work.thread_id,
                 status=result.status,
-                position=0 if head is None else head.frames,
+                position=result.position or 0,
                 turns=result.turns,
                 questions=[question.id for question in result.questions],
                 output=msgspec.to_builtins(result.output) if work.with_output else None,
@@ -139,26 +140,16 @@ async def _words(agent: Agent, work: Work) -> str:
 
 
 async def _until_stopped(run: Run[RunResult]) -> RunResult:
-    """Return the result of a run. If the worker is shut down meanwhile, stop the run once no turn is open. If the
-    activity is cancelled, stop the run at once. In both cases what was done is on record, and `CancelledError` is
-    raised."""
-    is_open = False
+    """Return the result of a run. If the worker is shut down meanwhile, the run ends after its open turn. If the
+    activity is cancelled, the run is stopped at once, and `CancelledError` is raised when what it did is on record."""
 
     async def drain() -> None:
         await activity.wait_for_worker_shutdown()
-        if not is_open:
-            await run.aclose()
+        run.drain()
 
     draining = asyncio.create_task(drain())
     try:
-        async for event in run:
-            if isinstance(event, ToolReplayed | ToolStarted | TurnStarted):
-                is_open = True
-            elif isinstance(event, TurnFinished):
-                is_open = False
-                if activity.is_worker_shutdown():
-                    await run.aclose()
-        return run.result
+        return await run
     finally:
         await settle(run.aclose())
         await cancel_and_wait([draining])

@@ -2,49 +2,33 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from temporalio.exceptions import ActivityError, ApplicationError, ApplicationErrorCategory
 
 from clew import errors
-from clew.errors import (
-    ClewError,
-    Conflict,
-    LeaseLost,
-    ModelUnavailable,
-    NewerFormat,
-    ProviderLimited,
-    ThreadBusy,
-    Unavailable,
-)
+from clew.errors import ClewError, LeaseLost, NewerFormat, ProviderLimited, ThreadBusy
 from clew.integrations.temporal.payloads import Failure
 
 __all__ = ["as_failure", "error_of", "failure_of", "is_final"]
 
-_LATER = (Conflict, ModelUnavailable, Unavailable)
-_BUSY = (LeaseLost, NewerFormat)
-_WHILE_BUSY = timedelta(seconds=30)
+_FOR_A_NEWER_VERSION = timedelta(seconds=30)
 
 
 def is_final(error: ClewError) -> bool:
-    """Return whether the same work would fail again with this error, whichever worker tries it."""
-    return not isinstance(error, (*_LATER, *_BUSY, ProviderLimited, ThreadBusy))
+    """Return whether the same work would fail again with this error, whichever worker tries it. Data of a newer version
+    of Clew is not final: while a fleet is upgraded, another worker can read it."""
+    return error.retry.when == "never" and not isinstance(error, NewerFormat)
 
 
 def _delay(error: ClewError) -> timedelta | None:
-    """Return how long to wait before the work is tried again. None stands for the pauses of the retry policy, which
-    grow with each attempt.
-
-    A worker that has lost a thread waits as long as a lease lasts, and so does one whose version of Clew is too old:
-    another one may have a newer version.
-    """
-    if isinstance(error, ThreadBusy):
-        return timedelta(seconds=error.expires_in)
-    if isinstance(error, _BUSY):
-        return _WHILE_BUSY
-    if isinstance(error, ProviderLimited) and error.until is not None:
-        return max(timedelta(seconds=1), error.until - datetime.now(UTC))
+    """Return how long to wait before the work is tried again, if the error knows. None stands for the pauses of the
+    retry policy, which grow with each attempt."""
+    if isinstance(error, NewerFormat):
+        return _FOR_A_NEWER_VERSION
+    if isinstance(error, LeaseLost | ProviderLimited | ThreadBusy):
+        return timedelta(seconds=error.retry.seconds)
     return None
 
 
