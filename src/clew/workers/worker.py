@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
@@ -113,7 +113,7 @@ class Worker:
         self._damage: set[str] = set()
         """The errors about damaged heads that were logged."""
         self._next_due: datetime | None = None
-        """When the next thread that was seen in the queue is due; None if none was seen."""
+        """When a thread that was seen in the queue can be taken; None if none was seen."""
         self.counts = Counts()
         self.pulse = Pulse()
 
@@ -203,6 +203,8 @@ class Worker:
                 for head in self._shares.choose(due, free):
                     self._begin(head)
                 found = found or bool(due) or are_others
+                if are_others:
+                    self._look_by(now() + timedelta(seconds=_BUSY))
         except Unavailable as error:
             self._failures = min(self._failures + 1, 10)
             self.pulse.is_store_ok = False
@@ -242,7 +244,8 @@ class Worker:
             last, count = None, 0
             async for head in self._heads(query):
                 if head.due is None or head.due > moment:
-                    self._note_due(head)
+                    if head.due is not None:
+                        self._look_by(head.due)
                     return
                 last, count = head, count + 1
                 self._note_wait(head, moment)
@@ -261,10 +264,9 @@ class Worker:
                 self._damage.add(str(error))
                 log.warning("%s", error)
 
-    def _note_due(self, head: Head) -> None:
-        """Note that a thread is due later, so that the worker looks again then."""
-        if head.due is not None and (self._next_due is None or head.due < self._next_due):
-            self._next_due = head.due
+    def _look_by(self, moment: datetime) -> None:
+        """Note that the worker has to look again at this moment at the latest: a thread is due then."""
+        self._next_due = moment if self._next_due is None else min(self._next_due, moment)
 
     def _note_wait(self, head: Head, moment: datetime) -> None:
         if head.status == "queued" and (since := waits_since(head)) is not None:
