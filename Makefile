@@ -14,7 +14,7 @@ FUZZ := $(FUZZ_SLOW) fuzz-blob fuzz-envelope fuzz-anthropic fuzz-openai-chat fuz
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test test-all crash attack fuzz $(FUZZ) lint format bench docs site screenshots audit release-check clean
+.PHONY: help setup hooks demo fleet test test-all crash attack fuzz $(FUZZ) lint format bench docs site screenshots audit release-check clean
 
 # $(call install,ARGUMENTS): pip install these into .venv. An environment made by uv has no pip of its own.
 define install
@@ -40,7 +40,7 @@ $(VENV)/.ready: pyproject.toml
 	$(if $(LOCKED),$(call install,--no-deps -e .))
 	@touch $@
 
-$(VENV)/.peers $(VENV)/.fuzz $(VENV)/.docs $(VENV)/.release $(VENV)/.audit: $(VENV)/.%: $(VENV)/.ready
+$(VENV)/.peers $(VENV)/.temporal $(VENV)/.fuzz $(VENV)/.docs $(VENV)/.release $(VENV)/.audit: $(VENV)/.%: $(VENV)/.ready
 	$(call install,--group $*)
 	@touch $@
 
@@ -62,6 +62,9 @@ hooks: $(VENV)/.release ## Check every commit with ruff and mypy, before it is m
 demo: $(VENV)/.ready ## See an agent killed with SIGKILL inside a tool, and resumed, offline
 	@$(BIN)/python -m clew demo
 
+fleet: $(VENV)/.temporal ## See a fleet: store, Temporal, workers, inspector. Kill what you like and watch
+	@$(BIN)/python -m tools.fleet
+
 ##@ Before every commit
 
 format: $(VENV)/.ready ## Put the code in shape with ruff
@@ -81,10 +84,10 @@ docs: $(VENV)/.ready ## Run every example in the guides
 
 ##@ Longer proofs
 
-test-all: $(VENV)/.ready $(VENV)/.clis $(VENV)/.oci ## Run the rest: slow tests, and all samples drawn anew
+test-all: $(VENV)/.ready $(VENV)/.clis $(VENV)/.oci $(VENV)/.temporal ## Run the rest: slow tests, and all samples drawn anew
 	CLEW_SEED=$${CLEW_SEED:-random} $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "slow or crash or hypothesis"
 
-crash: $(VENV)/.ready $(VENV)/.clis ## Run the long matrices whole: every kill, every torn byte
+crash: $(VENV)/.ready $(VENV)/.clis $(VENV)/.temporal ## Run the long matrices whole: every kill, every torn byte
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash
 
 attack: $(VENV)/.ready ## Attack all ways: floods and malformed requests; forged logs, archives, sessions, databases, pages
@@ -95,7 +98,7 @@ fuzz: $(FUZZ) ## Give eleven million inputs to everything that reads bytes from 
 $(FUZZ): fuzz-%: $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz $* $(if $(filter $@,$(FUZZ_SLOW)),$(FUZZ_RUNS),$(FUZZ_QUICK))
 
-bench: $(VENV)/.peers ## Measure: one table of ratios against the floors and the peers
+bench: $(VENV)/.peers $(VENV)/.temporal ## Measure: one table of ratios against the floors and the peers
 	$(BIN)/python -m bench
 
 ##@ Documentation and releases

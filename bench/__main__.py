@@ -15,6 +15,7 @@ from bench.appending import appending
 from bench.command import command
 from bench.counting import counting
 from bench.crowd import crowd
+from bench.fleet import fleet
 from bench.folders import folders
 from bench.http import http
 from bench.large import large
@@ -28,6 +29,7 @@ from bench.redis import redis
 from bench.results import Result
 from bench.scale import FULL, QUICK, Scale
 from bench.sizes import sizes
+from bench.temporal import temporal
 
 MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "append": appending,
@@ -43,7 +45,9 @@ MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "postgres": postgres,
     "redis": redis,
     "http": http,
+    "fleet": fleet,
     "providers": providers,
+    "temporal": temporal,
     "peers": beside_peers,
 }
 

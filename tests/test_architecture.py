@@ -24,7 +24,7 @@ LAYERS = [
     {"workers"},
     {"testing"},
     {"sync"},
-    {"compat"},
+    {"compat", "integrations"},
     {"server"},
     {"demo"},
     {"cli"},

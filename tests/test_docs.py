@@ -25,6 +25,8 @@ ROOT = Path(__file__).parent.parent
 GUIDES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_PROGRAMS = {"another-machine.md", "out-of-quota.md", "providers.md"}
 """Their examples need coding agents' programs: tests/e2e/test_provider_guides.py runs them."""
+WITH_SERVERS = {"temporal.md"}
+"""Their examples need servers: tests/integrations runs them."""
 COMING_FROM = ROOT / "docs" / "coming-from"
 OF_PROGRAMS = {"caw.md"}
 """Pages whose examples need a coding agent's program. `tests/compat/caw/test_real_programs.py` runs them."""
@@ -42,7 +44,7 @@ def examples() -> list[Any]:
     return [
         pytest.param(code, id=f"{guide.name}-{number}")
         for guide in GUIDES
-        if guide.name not in WITH_PROGRAMS
+        if guide.name not in WITH_PROGRAMS | WITH_SERVERS
         for number, code in enumerate(EXAMPLE.findall(guide.read_text()), start=1)
     ]
 

@@ -14,7 +14,7 @@ HEAVY = {
     "aiomysql", "anthropic", "anyio", "apsw", "asyncio", "asyncmy", "asyncpg", "blake3", "cryptography", "google", "h11",
     "httpx",
     "jinja2", "mcp", "msgspec", "obstore", "oci", "openai", "opensearchpy", "oracledb", "psycopg", "pydantic", "pytest",
-    "redis", "rich", "sqlite3", "typer", "uvicorn", "zstandard",
+    "redis", "rich", "sqlite3", "temporalio", "typer", "uvicorn", "zstandard",
 }  # fmt: skip
 """Packages of the extras, and those of our own dependencies that take time."""
 

@@ -24,6 +24,7 @@ from bench.words import vocabulary
 from clew.log import fold
 from clew.messages import plain_text
 from tests.sampling import sampled
+from tests.servers.temporal import binary as temporal_program
 
 TINY = Scale(
     turns=(2, 12),
@@ -158,7 +159,7 @@ def test_both_forms_of_a_turn_say_the_same(conversation: list[Turn]) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.crash
-@pytest.mark.parametrize("name", sampled([name for name in MEASUREMENTS if name != "peers"], 3))
+@pytest.mark.parametrize("name", sampled([name for name in MEASUREMENTS if name not in ("peers", "temporal")], 3))
 @pytest.mark.slow
 async def test_a_measurement_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -183,6 +184,17 @@ async def test_the_peers_that_are_installed_are_measured(tmp_path: Path, monkeyp
     names = " ".join(result.measurement for result in results)
     assert (peers.SESSION in names) == peers.has_agents()
     assert (peers.SAVER in names) == peers.has_langgraph()
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+async def test_runs_on_temporal_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporal_program()
+    monkeypatch.setenv("CLEW_BENCH_DIR", str(tmp_path))
+    results = await measure(["temporal"], TINY)
+    assert [result.measurement for result in results if "history of a run" in result.measurement]
+    assert [result.measurement for result in results if "plain Clew" in result.measurement]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_limit_is_shown_with_all_its_digits() -> None:

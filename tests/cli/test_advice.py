@@ -493,6 +493,41 @@ def a_program_takes_a_thread_over_as_the_error_says(bench: Bench, patch: pytest.
     assert bench.state("t").messages[-1] == user("Mine.")
 
 
+@follows("send")
+def a_thread_that_another_process_holds_is_told_something(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    run_nap(bench, "--max-turns", "1")
+
+    async def hold() -> str:
+        async with open_checkpointer(bench.url) as store, Thread.open(store, "t"):
+            busy = await asyncio.to_thread(bench.do, "resume", "t", *bench.at)
+            assert busy.returncode == 4
+            send = bench.told("send", busy.stderr)
+            told = await asyncio.to_thread(bench.follow, send)
+            assert (told.returncode, "runs it" in told.stderr) == (0, True)
+        return send
+
+    send = asyncio.run(hold())
+    bench.follow(send)
+    shown = bench.do("why", "t", *bench.at).stdout
+    assert shown.count(f"not taken in yet: {advice.PROMPT}") == 2
+
+
+@follows("post_in_program")
+def a_program_posts_to_a_thread_as_the_error_says(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    async def post() -> list[str | None]:
+        async with open_checkpointer(bench.url) as store, Thread.open(store, "t") as thread:
+            await thread.append(MessageAdded(user("Hello.")))
+            with pytest.raises(ThreadBusy) as error:
+                async with Thread.open(store, "t"):
+                    pass
+            (given,) = re.findall(r"To tell it something: (.+?)\. Wait", str(error.value))
+            assert given == advice.post_in_program("t")
+            await eval(given, {"Thread": Thread, "checkpointer": store})
+            return [each.prompt for each in await thread.posts()]
+
+    assert asyncio.run(post()) == [advice.PROMPT]
+
+
 @follows("list_threads")
 def where_a_thread_is_not_found_those_that_are_there_are_listed(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     run_nap(bench)

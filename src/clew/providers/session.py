@@ -39,11 +39,11 @@ from clew.threads.reader import load
 if TYPE_CHECKING:
     from clew.providers.agent import ProviderAgent, Ready
 
-__all__ = ["ProviderSession", "refuse_turns", "with_notes"]
+__all__ = ["GO_ON", "ProviderSession", "refuse_turns", "with_notes"]
 
 log = logging.getLogger("clew.providers")
 
-_GO_ON = "Go on where you were stopped."
+GO_ON = "Go on where you were stopped."
 _FALLS_TO_NEXT = (ProviderMissing, NotLoggedIn, ProviderLimited)
 """Errors of a provider after which the prompt is sent to the next provider instead."""
 
@@ -256,7 +256,7 @@ class ProviderSession(Session):
             for each in waiting
             if prompt is None or each.id != prompt.id
         ]
-        return posted, prompt if prompt or posted else asked(_GO_ON, self._agent.redact)
+        return posted, prompt if prompt or posted else asked(GO_ON, self._agent.redact)
 
     def _clear_the_way(self) -> Ready:
         """Prepare for a prompt before anything is written: kill programs that dead processes left running, delete

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -108,6 +108,12 @@ class Worker:
         """Limits that were reached, and until when no thread is taken to which they apply."""
         self._draining = False
         self._changed = asyncio.Event()
+        self._found: list[Head] = []
+        """Threads that were due at the last look into the queue, and are not begun here."""
+        self._found_all = False
+        """Whether that look went to the end of what was due."""
+        self._fresh_until = 0.0
+        """Until when the result of that look is used, by `time.monotonic`."""
         self._swept = 0.0
         self._failures = 0
         self._damage: set[str] = set()
@@ -149,11 +155,13 @@ class Worker:
 
         If this is cancelled, the runs are stopped at their next barrier and their threads go back into the queue.
         """
-        bell = asyncio.get_running_loop().create_task(listen(self.store, self._changed.set))
+        bell = asyncio.get_running_loop().create_task(listen(self.store, self._look_again))
         try:
             while not self._draining:
                 self._changed.clear()
                 self.pulse.round_at = time.monotonic()
+                if until_empty and not self._tasks:
+                    self._fresh_until = 0.0
                 is_empty = not await self._fill()
                 if until_empty and is_empty and not self._tasks:
                     return
@@ -181,6 +189,8 @@ class Worker:
             pause = min(_LONGEST_WAIT, pause * 2**self._failures)
         elif self._next_due is not None:
             pause = min(pause, max(_SHORTEST_WAIT, (self._next_due - now()).total_seconds()))
+        if self._found:  # threads that could not be taken, because of a limit or because somebody else has them
+            pause = min(pause, _BUSY)
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._changed.wait()
@@ -196,45 +206,54 @@ class Worker:
         try:
             found = await self._sweep()
             free = self._concurrency - len(self._tasks)
-            self._next_due = None
             if free > 0:
-                self.pulse.oldest_due = 0.0
-                due, are_others = await self._due(free)
+                due = [head for head in self._found if self._may_take(head)]
+                if time.monotonic() >= self._fresh_until or not (due or self._found_all):
+                    due = await self._look(free)
                 for head in self._shares.choose(due, free):
                     self._begin(head)
-                found = found or bool(due) or are_others
-                if are_others:
-                    self._look_by(now() + timedelta(seconds=_BUSY))
+                found = found or bool(self._found)
         except Unavailable as error:
             self._failures = min(self._failures + 1, 10)
             self.pulse.is_store_ok = False
+            self._fresh_until = 0.0
             log.warning("the queue could not be read: %s", error)
             return True
         self._failures = 0
-        self.pulse.is_store_ok = True
-        self.pulse.looked_at = time.monotonic()
         return found
 
-    async def _due(self, free: int) -> tuple[list[Head], bool]:
-        """Return threads that are due and may be taken, by agent and then in the order in which they are due: some more of
-        each agent than there is room for, so that the choice can be fair. Also return whether others are due that may not
-        be taken now, because of a limit or because somebody else has them."""
-        found: list[Head] = []
-        are_others = False
+    def _look_again(self) -> None:
+        """Let the worker look into the queue at once, because there may be something new."""
+        self._fresh_until = 0.0
+        self._changed.set()
+
+    async def _look(self, free: int) -> list[Head]:
+        """Look into the queue. Return threads that are due and may be taken, by agent and then in the order in which they
+        are due: some more of each agent than there is room for, so that the choice can be fair.
+
+        What is found is also used for the next runs, so that a worker with many short runs does not look as often. Before
+        a thread is run, it is looked at once more.
+        """
+        self._fresh_until = time.monotonic() + self._poll
+        self._found, self._found_all, self._next_due = [], True, None
+        self.pulse.oldest_due = 0.0
+        due: list[Head] = []
         for name in self._agents:
-            enough = max(_PAGE, 4 * free)
-            some = 0
+            enough, some = max(_PAGE, 4 * free), 0
             async for head in self._queued(name):
                 if is_inbox(head):
                     await self._look_after(head)
-                elif self._may_take(head):
-                    found.append(head)
+                    continue
+                self._found.append(head)
+                if self._may_take(head):
+                    due.append(head)
                     some += 1
                     if some == enough:
+                        self._found_all = False
                         break
-                else:
-                    are_others = True
-        return found, are_others
+        if self._next_due is not None:
+            self._fresh_until = min(self._fresh_until, time.monotonic() + (self._next_due - now()).total_seconds())
+        return due
 
     async def _queued(self, agent: str) -> AsyncIterator[Head]:
         """Yield the heads of an agent that are due, earliest first, of at most `_MOST_PAGES` pages."""
@@ -253,16 +272,23 @@ class Worker:
             if last is None or count < _PAGE:
                 return
             query = query.after(last)
+        self._found_all = False
 
     async def _heads(self, query: HeadQuery) -> AsyncIterator[Head]:
         """Yield the heads that match the query. Log it once if some cannot be read: the others are run all the same."""
         try:
             async for head in self.store.heads(query):
+                self._note_answer()
                 yield head
         except Corrupt as error:
             if str(error) not in self._damage:
                 self._damage.add(str(error))
                 log.warning("%s", error)
+        self._note_answer()
+
+    def _note_answer(self) -> None:
+        self.pulse.is_store_ok = True
+        self.pulse.looked_at = time.monotonic()
 
     def _look_by(self, moment: datetime) -> None:
         """Note that the worker has to look again at this moment at the latest: a thread is due then."""
@@ -293,7 +319,7 @@ class Worker:
         if self._left_alone.get(inbox.thread_id, 0.0) > time.monotonic():
             return
         if await settle_inbox(self.store, inbox):
-            self._changed.set()
+            self._look_again()
         else:
             self._leave_alone(inbox.thread_id, _BUSY)
 
@@ -331,7 +357,7 @@ class Worker:
         if again is not None:
             self.counts.recovered += 1
             log.warning("thread %r: %s; it is %s", head.thread_id, reason, again.status)
-            self._changed.set()
+            self._look_again()
 
     def _forget(self) -> None:
         """Forget which threads were busy, and which limits reached, some time ago."""
@@ -343,6 +369,7 @@ class Worker:
         self._left_alone[thread_id] = time.monotonic() + seconds
 
     def _begin(self, head: Head) -> None:
+        self._found = [other for other in self._found if other.thread_id != head.thread_id]
         task = asyncio.get_running_loop().create_task(self._work(head))
         self._tasks[head.thread_id] = task
         self._shares.begin(head)
@@ -358,12 +385,15 @@ class Worker:
         began = time.monotonic()
         try:
             async with slots(self.store, applying(self._limits, head), self._label):
-                ended = await self._run(head)
+                current = await self.store.head(head.thread_id)
+                if current is None or current.status != "queued" or current.due is None or current.due > now():
+                    return  # another worker has run it since it was found
+                ended = await self._run(current)
         except NoSlot as full:
             self._full[full.name] = time.monotonic() + min(self._poll, _BUSY)
             self.counts.limits_reached += 1
             return
-        except Unavailable as error:  # of a slot
+        except Unavailable as error:  # of a slot, or of the last look at the thread
             self._leave_alone(head.thread_id, _BUSY)
             log.warning("thread %r: %s", head.thread_id, error)
             return
