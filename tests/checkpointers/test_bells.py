@@ -15,6 +15,7 @@ import pytest
 from clew.agent import Agent
 from clew.checkpointers import Checkpointer, MemoryCheckpointer, open_checkpointer
 from clew.checkpointers.bells import Bell, bell_name, bell_of, listen, ring_soon
+from clew.checkpointers.redis import bell as redis_bell
 from clew.testing import ScriptedModel
 from clew.workers import Worker, enqueue
 from tests.limits import PATIENCE
@@ -61,17 +62,19 @@ async def hearing(store: Checkpointer) -> AsyncIterator[asyncio.Event]:
         await asyncio.wait([task])
 
 
-async def is_taken_at_once(ours: Checkpointer, theirs: Checkpointer) -> None:
-    """A thread that is enqueued through one connection is taken by a worker on the other, which never looks by itself."""
+async def is_taken_at_once(ours: Checkpointer, their_url: str) -> None:
+    """A thread that is enqueued through another connection, which is closed at once, is taken by a worker that never
+    looks by itself."""
     worker = Worker(Agent(ScriptedModel(["Done."] * 9), name="clerk"), store=ours, poll=NEVER)
     running = asyncio.create_task(worker.run())
     async with asyncio.timeout(PATIENCE):
         while worker.pulse.looked_at is None:
             await asyncio.sleep(0.01)
     async with hearing(ours):  # so does the worker's own listener, which began before
-        for name in ("a", "b"):
-            await enqueue(theirs, name, "Go.", agent="clerk")
-            await until_done(theirs, name)
+        for name in ("a", "b", "c"):
+            async with open_checkpointer(their_url) as theirs:
+                await enqueue(theirs, name, "Go.", agent="clerk")
+            await until_done(ours, name)
     worker.drain()
     await asyncio.wait_for(running, PATIENCE)
 
@@ -79,14 +82,52 @@ async def is_taken_at_once(ours: Checkpointer, theirs: Checkpointer) -> None:
 async def test_a_worker_on_postgres_is_told_over_another_connection(postgres: PostgresServer) -> None:
     schema = postgres.new_schema()
     other = postgres.url(schema=schema, application_name="other")
-    async with open_checkpointer(postgres.url(schema=schema)) as ours, open_checkpointer(other) as theirs:
-        await is_taken_at_once(ours, theirs)
+    async with open_checkpointer(postgres.url(schema=schema)) as ours:
+        await is_taken_at_once(ours, other)
 
 
 async def test_a_worker_on_valkey_is_told_over_another_connection(valkey: Server) -> None:
     url = f"{valkey.url}?prefix=bell{next(_numbers)}:"
-    async with open_checkpointer(url) as ours, open_checkpointer(url) as theirs:
-        await is_taken_at_once(ours, theirs)
+    async with open_checkpointer(url) as ours:
+        await is_taken_at_once(ours, url)
+
+
+async def test_a_quiet_server_is_asked_whether_it_is_still_there(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_bell, "_QUIET", 0.02)
+    async with open_checkpointer(f"{valkey.url}?prefix=bell{next(_numbers)}:") as store, hearing(store) as heard:
+        await asyncio.sleep(0.2)  # several questions and answers
+        assert not heard.is_set()
+        await ring_soon(store)
+        await asyncio.wait_for(heard.wait(), PATIENCE)
+
+
+async def test_a_server_that_falls_silent_is_left() -> None:
+    class Deaf:
+        """A client whose server says nothing."""
+
+        async def __aenter__(self) -> Deaf:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        def pubsub(self) -> Deaf:
+            return self
+
+        async def subscribe(self, _: str) -> None:
+            pass
+
+        async def ping(self) -> None:
+            pass
+
+        async def get_message(self, timeout: float) -> None:
+            return None
+
+    with pytest.raises(TimeoutError):
+        async for _ in redis_bell.hear(Deaf(), "x"):
+            pass
 
 
 async def test_a_sealed_store_has_the_bell_of_the_store_that_it_wraps(valkey: Server) -> None:

@@ -388,3 +388,27 @@ async def test_a_worker_says_what_is_wrong_with_its_arguments(store: MemoryCheck
         Worker([agent, agent], store=store)
     with pytest.raises(InvalidInput, match="most is the number of tries"):
         Retries(most=0)
+
+
+async def test_a_thread_that_a_limit_keeps_back_is_taken_soon_even_if_the_worker_seldom_looks(
+    store: MemoryCheckpointer,
+) -> None:
+    """Nobody tells a worker that a slot, which another worker held, is free again."""
+    office = Office(store)
+    office.go_on.clear()
+    one = Worker([office.agent()], store=store, poll=0.01, limits={"agent:clerk": 1})
+    other = Worker(
+        [office.agent()], store=store, poll=10 * PATIENCE, limits={"agent:clerk": 1}, on_event=office.events.append
+    )
+    await enqueue(store, "a", "Send.", agent="clerk")
+    first = asyncio.create_task(one.run())
+    await asyncio.wait_for(office.begun.wait(), PATIENCE)
+    second = asyncio.create_task(other.run())
+    await enqueue(store, "b", "Send.", agent="clerk")
+    await until(lambda: other.counts.limits_reached)
+    one.drain()
+    office.go_on.set()
+    await first
+    await until(lambda: "done" in office.endings())
+    other.drain()
+    await second

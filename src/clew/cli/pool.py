@@ -228,7 +228,7 @@ class _View:
         self._began = time.monotonic()
 
     def begin(self, worker: Worker, url: str | None) -> None:
-        place = worker.store.place
+        place = worker.store.place.removesuffix("#")
         if self._json:
             self._object("started", agents=worker.agents, store=place, concurrency=worker.concurrency, url=url)
             return

@@ -119,7 +119,7 @@ class Worker:
         self._damage: set[str] = set()
         """The errors about damaged heads that were logged."""
         self._next_due: datetime | None = None
-        """When the next thread that was seen in the queue is due; None if none was seen."""
+        """When a thread that was seen in the queue can be taken; None if none was seen."""
         self.counts = Counts()
         self.pulse = Pulse()
 
@@ -189,6 +189,8 @@ class Worker:
             pause = min(_LONGEST_WAIT, pause * 2**self._failures)
         elif self._next_due is not None:
             pause = min(pause, max(_SHORTEST_WAIT, (self._next_due - now()).total_seconds()))
+        if self._found:  # threads that could not be taken, because of a limit or because somebody else has them
+            pause = min(pause, _BUSY)
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._changed.wait()
@@ -214,11 +216,10 @@ class Worker:
         except Unavailable as error:
             self._failures = min(self._failures + 1, 10)
             self.pulse.is_store_ok = False
+            self._fresh_until = 0.0
             log.warning("the queue could not be read: %s", error)
             return True
         self._failures = 0
-        self.pulse.is_store_ok = True
-        self.pulse.looked_at = time.monotonic()
         return found
 
     @property
@@ -256,6 +257,8 @@ class Worker:
                     if some == enough:
                         self._found_all = False
                         break
+        if self._next_due is not None:
+            self._fresh_until = min(self._fresh_until, time.monotonic() + (self._next_due - now()).total_seconds())
         return due
 
     async def _queued(self, agent: str) -> AsyncIterator[Head]:
@@ -266,7 +269,8 @@ class Worker:
             last, count = None, 0
             async for head in self._heads(query):
                 if head.due is None or head.due > moment:
-                    self._note_due(head)
+                    if head.due is not None:
+                        self._look_by(head.due)
                     return
                 last, count = head, count + 1
                 self._note_wait(head, moment)
@@ -280,16 +284,21 @@ class Worker:
         """Yield the heads that match the query. Log it once if some cannot be read: the others are run all the same."""
         try:
             async for head in self.store.heads(query):
+                self._note_answer()
                 yield head
         except Corrupt as error:
             if str(error) not in self._damage:
                 self._damage.add(str(error))
                 log.warning("%s", error)
+        self._note_answer()
 
-    def _note_due(self, head: Head) -> None:
-        """Note that a thread is due later, so that the worker looks again then."""
-        if head.due is not None and (self._next_due is None or head.due < self._next_due):
-            self._next_due = head.due
+    def _note_answer(self) -> None:
+        self.pulse.is_store_ok = True
+        self.pulse.looked_at = time.monotonic()
+
+    def _look_by(self, moment: datetime) -> None:
+        """Note that the worker has to look again at this moment at the latest: a thread is due then."""
+        self._next_due = moment if self._next_due is None else min(self._next_due, moment)
 
     def _note_wait(self, head: Head, moment: datetime) -> None:
         if head.status == "queued" and (since := waits_since(head)) is not None:

@@ -58,7 +58,7 @@ def test_json_has_the_same_keys_for_every_thread_and_no_secret(samples: Samples)
     keys = (
         "thread_id status title agent model turns input_tokens output_tokens cost_usd created_at updated_at parent tags"
     )
-    assert {tuple(one) for one in found.values()} == {(*keys.split(), "holder")}
+    assert {tuple(one) for one in found.values()} == {(*keys.split(), "holder", "queue")}
     assert found["trip-b"]["parent"] == {"thread_id": "trip", "turn": 2}
     assert found["report"]["holder"] is None
 

@@ -199,15 +199,10 @@ class Engine:
             lambda client: client.execute_command("PUBLISH", channel, "", target_nodes=client.get_random_node())
         )
 
-    async def hear(self, channel: str) -> AsyncIterator[None]:
-        """Yield once when the server was told that this process listens to a channel, and then after each message in it.
-        Raises an error of the driver when the connection, which is its own, breaks. In a cluster, listens to the server
-        that the URL names."""
-        async with self._driver.Redis(**self._server()) as client, client.pubsub() as heard:
-            await heard.subscribe(channel)
-            while True:
-                if await heard.get_message(timeout=None) is not None:
-                    yield
+    def new_client(self) -> Any:
+        """Return a client of the driver for a connection that is used for something else than calls. In a cluster, it
+        talks to the server that the URL names."""
+        return self._driver.Redis(**self._server())
 
     async def _scan(self, node: Any, cursor: int, pattern: bytes, client: Any) -> tuple[int, list[bytes]]:
         command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED)

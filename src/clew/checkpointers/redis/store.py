@@ -29,7 +29,7 @@ from clew.checkpointers.checks import (
 )
 from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_key
 from clew.checkpointers.out_of_memory import explains_lack_of_memory
-from clew.checkpointers.redis import scripts
+from clew.checkpointers.redis import bell, scripts
 from clew.checkpointers.redis.address import Options, check_options, parse_url
 from clew.checkpointers.redis.engine import Call, Engine, Line
 from clew.checkpointers.redis.keys import KEY, Layout, created_place, queue_place, updated_place
@@ -301,7 +301,7 @@ class RedisCheckpointer(Checkpointer, Bell):
             await self._engine.publish(self._channel)
 
     def hear(self) -> AsyncIterator[None]:
-        return self._engine.hear(self._channel)
+        return bell.hear(self._engine.new_client(), self._channel)
 
     async def close(self) -> None:
         if self._guard.close():
