@@ -208,7 +208,7 @@ class Worker:
             free = self._concurrency - len(self._tasks)
             if free > 0:
                 due = [head for head in self._found if self._may_take(head)]
-                if self._is_stale or not (due or self._found_all):
+                if time.monotonic() >= self._fresh_until or not (due or self._found_all):
                     due = await self._look(free)
                 for head in self._shares.choose(due, free):
                     self._begin(head)
@@ -221,12 +221,6 @@ class Worker:
             return True
         self._failures = 0
         return found
-
-    @property
-    def _is_stale(self) -> bool:
-        """Whether the result of the last look into the queue is too old, or a thread has become due since."""
-        has_come_due = self._next_due is not None and now() >= self._next_due
-        return has_come_due or time.monotonic() >= self._fresh_until
 
     def _look_again(self) -> None:
         """Let the worker look into the queue at once, because there may be something new."""
