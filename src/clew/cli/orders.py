@@ -11,6 +11,8 @@ import msgspec
 from blake3 import blake3
 
 from clew import Thread
+from clew.agent.exchanges import exchange_of
+from clew.agent.prompts import prompts_waiting
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput
 from clew.threads.inbox import new_posts
@@ -88,13 +90,15 @@ def _lines(source: str) -> list[bytes]:
 
 
 async def is_there(store: Checkpointer, order: Order) -> bool:
-    """Return whether this prompt was enqueued before. A prompt that was posted, but whose thread did not get into the
-    queue because the process ended in between, was not."""
+    """Return whether this prompt was enqueued before: it is on record in its thread, or in the inbox of a thread that a
+    worker runs or will run."""
     head = await store.head(order.thread_id)
-    if head is None or all(post.prompt_id != order.prompt_id for post in await new_posts(store, head, None)):
+    if head is None:
         return False
-    if head.due is not None:
-        return True
     state = await Thread.load(store, order.thread_id)
-    unread = await new_posts(store, head, state.inbox_read)
-    return all(post.prompt_id != order.prompt_id for post in unread)
+    if any(prompt.id == order.prompt_id for prompt in prompts_waiting(state)):
+        return True
+    if exchange_of(state, order.prompt_id) is not None:
+        return True
+    posts = await new_posts(store, head, state.inbox_read)
+    return head.due is not None and any(post.prompt_id == order.prompt_id for post in posts)

@@ -131,6 +131,27 @@ def test_a_file_is_enqueued_once_however_often_it_is_given(url: str, tmp_path: P
     assert (again.stdout, again.stderr) == ("", "0 prompts enqueued; 5 lines of it were there already\n")
 
 
+def test_it_says_so_if_an_agent_runs_the_thread_or_the_prompt_was_answered_before(url: str) -> None:
+    said = ("enqueue", "t", "Go.", "--agent", "clerk", "--prompt-id", "p")
+
+    @tool
+    async def send() -> str:
+        run = await asyncio.to_thread(clew, "enqueue", "t", "And this.", store=url)
+        assert "An agent runs it, and takes this in. To follow it: clew tail t" in run.stderr
+        return "sent"
+
+    async def work() -> None:
+        async with open_checkpointer(url) as store:
+            agent = Agent(ScriptedModel([call("send"), "Done."]), name="clerk", tools=[send])
+            await Worker(agent, store=store, poll=0.05).run(until_empty=True)
+
+    assert clew(*said, store=url).stderr == "queued: due now\n"
+    asyncio.run(work())
+    again = clew(*said, store=url)
+    assert (again.returncode, again.stderr) == (0, "This prompt was asked and answered before. Nothing was queued.\n")
+    assert heads(url)["t"].status == "done"
+
+
 @pytest.mark.parametrize("line", ['{"prompt": 3}', "{", '{"id": "a"}', '{"prompt": "x", "model": "y"}', "\xff", "[]"])
 def test_a_malformed_line_is_named_and_nothing_is_enqueued(url: str, line: str) -> None:
     run = clew("enqueue", "--from", "-", "--agent", "clerk", store=url, given=f'{{"prompt": "Go."}}\n{line}\n')

@@ -109,12 +109,14 @@ def enqueue(
         print_json(head_object(head))
         return
     say(one_line(head.thread_id))
-    if head.due is None:
+    if place := worker_places.place_words(head):
+        hint(f"queued: {place}")
+    elif leases.is_live(head.lease):
         hint(
             f"An agent runs it, and takes this in. To follow it: {advice.tail(head.thread_id, store=shown_store(store))}"
         )
     else:
-        hint(f"queued: {worker_places.place_words(head)}")
+        hint("This prompt was asked and answered before. Nothing was queued.")
 
 
 def _split(words: list[str], *, is_about_thread: bool) -> tuple[str | None, str | None]:
