@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,11 +17,13 @@ from clew._runtime.aio import cancel_and_wait, settle
 from clew.agent import Agent, Run, RunResult
 from clew.agent.run import DRAINED
 from clew.errors import ClewError, ThreadNotFound, UsageError
-from clew.integrations.temporal.agents import placed, words_of
+from clew.integrations.temporal.agents import placed, store_of, words_of
+from clew.integrations.temporal.letters import discard, fetch
 from clew.integrations.temporal.payloads import RUN_ACTIVITY, ThreadStop, Work
-from clew.integrations.temporal.retries import as_failure
+from clew.integrations.temporal.retries import as_failure, is_final
 from clew.providers import ProviderAgent
 from clew.providers.session import GO_ON
+from clew.threads import Thread
 
 __all__ = ["AgentActivities", "FolderOf"]
 
@@ -56,13 +58,19 @@ class AgentActivities:
                 result = await self._run(agent, work)
             except ClewError as error:
                 log.warning("thread %r: %s", work.thread_id, error)
+                if is_final(error):
+                    await self._forget(work)
                 raise as_failure(error) from None
             except asyncio.CancelledError:
                 if activity.is_worker_shutdown():
                     raise _handed_back(work) from None
+                details = activity.cancellation_details()
+                if details is not None and details.cancel_requested:
+                    await settle(self._forget(work))
                 raise
             if result.reason == DRAINED:
                 raise _handed_back(work)
+            await self._forget(work)
             return ThreadStop(
                 thread_id=work.thread_id,
                 status=result.status,
@@ -91,17 +99,38 @@ class AgentActivities:
         if kind == "prompt":
             prompt = work.prompt if work.prompt is not None else await _words(agent, work)
             return await _until_stopped(agent.run(prompt, thread_id=work.thread_id, prompt_id=letter))
-        if isinstance(agent, ProviderAgent) and kind == "resume":
+        if kind == "answer":
+            says = [work.answer] if work.answer is not None else await fetch(store_of(agent), work.thread_id, letter)
+            if says is not None:
+                return await _until_stopped(agent.resume(thread_id=work.thread_id, answer=says[0]))
+        if isinstance(agent, ProviderAgent):
             return await _until_stopped(agent.run(GO_ON, thread_id=work.thread_id, prompt_id=letter))
-        return await _until_stopped(agent.resume(thread_id=work.thread_id, answer=work.answer))
+        return await _until_stopped(agent.resume(thread_id=work.thread_id))
+
+    async def _forget(self, work: Work) -> None:
+        """Delete the letter, whose end is certain now. A letter that stays does no harm, so errors are only logged."""
+        agent = self._agents.get(work.agent)
+        if agent is None or work.prompt is not None or work.answer is not None or work.letter.kind == "resume":
+            return
+        try:
+            await discard(store_of(agent), work.thread_id, work.letter.id)
+        except ClewError as error:
+            log.info("thread %r: its letter %r could not be deleted: %s", work.thread_id, work.letter.id, error)
 
 
 async def _words(agent: Agent, work: Work) -> str:
-    """Return the words of the prompt that the letter of this work points at. They are in the thread's inbox or, if an
-    earlier run has taken them in, on record on the thread. Raises `UsageError` if they are nowhere."""
-    words: str | None = None
-    with suppress(ThreadNotFound):
-        words = await words_of(agent.checkpointer, work.thread_id, work.letter.id)
+    """Return the words of the prompt that the letter of this work points at.
+
+    If the letter is gone, an earlier attempt has worked on it to its end and could not report that. The words are then
+    on record on the thread, and the run returns the recorded answer. Raises `UsageError` if they are nowhere.
+    """
+    store = store_of(agent)
+    if (says := await fetch(store, work.thread_id, work.letter.id)) is not None:
+        return str(says[0])
+    try:
+        words = words_of(await Thread.load(store, work.thread_id), work.letter.id)
+    except ThreadNotFound:
+        words = None
     if words is None:
         raise UsageError(
             f"thread {work.thread_id!r}: the prompt {work.letter.id!r} is not in the store of the agent {work.agent!r}. "

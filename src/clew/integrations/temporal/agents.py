@@ -16,11 +16,14 @@ from clew.agent.trajectory import exchange_result
 from clew.checkpointers import Checkpointer
 from clew.log import Checkpoint, Present
 from clew.providers import Place, ProviderAgent
-from clew.threads.inbox import new_posts
-from clew.threads.reader import load
 from clew.threads.redact import Redact
 
-__all__ = ["has_own_folder", "placed", "recorded_result", "redact_of", "words_of"]
+__all__ = ["has_own_folder", "placed", "recorded_result", "redact_of", "store_of", "words_of"]
+
+
+def store_of(agent: Agent) -> Checkpointer:
+    """Return the agent's store, opened on first use."""
+    return agent._store.open()
 
 
 def redact_of(agent: Agent) -> Redact | None:
@@ -45,15 +48,11 @@ def placed(agent: Agent, folder: Path) -> Agent:
     return made
 
 
-async def words_of(store: Checkpointer, thread_id: str, prompt_id: str) -> str | None:
-    """Return the words of a prompt that is on record on a thread or in its inbox, or None if it is in neither. Raises
-    `ThreadNotFound` if there is no such thread."""
-    loaded = await load(store, thread_id)
-    posted = await new_posts(store, loaded.head, loaded.state.inbox_read)
-    known = {prompt.id: prompt.text for prompt in prompts_waiting(loaded.state)}
-    known |= {post.prompt_id: post.prompt for post in posted if post.prompt is not None}
-    found = exchange_of(loaded.state, prompt_id)
-    return known.get(prompt_id) if found is None else found.prompt
+def words_of(state: Checkpoint, prompt_id: str) -> str | None:
+    """Return the words of a prompt that is on record on a thread in this state, or None if it is not."""
+    waiting = next((prompt.text for prompt in prompts_waiting(state) if prompt.id == prompt_id), None)
+    found = exchange_of(state, prompt_id)
+    return waiting if waiting is not None else None if found is None else found.prompt
 
 
 def recorded_result(agent: Agent, thread_id: str, state: Checkpoint, prompt_id: str) -> RunResult | None:

@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -18,18 +17,16 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.agent import Agent, Question, RunResult
 from clew.agent.prompts import check_prompt
 from clew.agent.questions import answers_to, open_questions
-from clew.checkpointers import Checkpointer
 from clew.checkpointers.checks import check_thread_id
-from clew.errors import InvalidInput, ThreadBusy, ThreadNotFound
-from clew.integrations.temporal.agents import recorded_result, redact_of, words_of
+from clew.errors import InvalidInput, ThreadNotFound
+from clew.integrations.temporal.agents import recorded_result, redact_of, store_of
+from clew.integrations.temporal.letters import deposit
 from clew.integrations.temporal.payloads import TASK_QUEUE, Letter, Limits, ThreadStart, ThreadState
 from clew.integrations.temporal.plugin import ClewPlugin
 from clew.integrations.temporal.retries import error_of
 from clew.integrations.temporal.workflow import AgentThread
-from clew.log import ThreadStarted
 from clew.threads import Thread
 from clew.threads.leases import is_live, shown_status
-from clew.threads.maintenance import put_aside_by
 from clew.threads.views.entries import Line, read_lines
 
 __all__ = ["ThreadHandle", "ThreadStatus", "thread"]
@@ -146,9 +143,8 @@ class ThreadHandle:
         return letter.id
 
     async def _letter(self, prompt: str | None, answer: Any, prompt_id: str | None) -> Letter:
-        """Post what is to be sent to the thread's inbox, and return the letter that points at it. An agent that is at work
-        on the thread takes it in at the end of its turn."""
-        store = self._agent.checkpointer
+        """Put what is to be sent into the store, and return the letter that points at it."""
+        store = store_of(self._agent)
         if prompt is None and answer is None:
             if prompt_id is not None:
                 raise InvalidInput("prompt_id= was given without the prompt that it is for. Give both.")
@@ -156,22 +152,14 @@ class ThreadHandle:
         if prompt is None:
             answers_to(self.thread_id, await Thread.load(store, self.thread_id), answer)
             letter = Letter(f"answer-{secrets.token_hex(8)}", "answer")
-            await Thread.post(store, self.thread_id, answer=answer, prompt_id=letter.id, redact=redact_of(self._agent))
+            await deposit(store, self.thread_id, letter.id, answer)
             return letter
         if answer is not None:
             raise InvalidInput("give a prompt or an answer, and not both")
         check_prompt(prompt, prompt_id)
         letter = Letter(prompt_id or f"prompt-{secrets.token_hex(8)}")
-        if await store.head(self.thread_id) is None:
-            await self._make_thread(store)
-        await Thread.post(store, self.thread_id, prompt, prompt_id=letter.id, redact=redact_of(self._agent))
+        await deposit(store, self.thread_id, letter.id, prompt, redact_of(self._agent))
         return letter
-
-    async def _make_thread(self, store: Checkpointer) -> None:
-        """Make the thread, so that it has an inbox. If somebody else has made it meanwhile, leave it alone."""
-        started = ThreadStarted(self._agent.name)
-        with suppress(ThreadBusy):
-            await put_aside_by(store, self.thread_id, lambda head, state: () if head.frames else (started,), wait=0.0)
 
     async def result(self, letter_id: str, *, timeout: float | None = None) -> RunResult:
         """Wait until the work on a prompt or an answer has stopped, and return the result, in any process. The id is
@@ -183,7 +171,7 @@ class ThreadHandle:
         looks, seen = 0, -1
         async with asyncio.timeout(timeout):
             while True:
-                head = await self._agent.checkpointer.head(self.thread_id)
+                head = await store_of(self._agent).head(self.thread_id)
                 is_new = head is not None and head.frames != seen and not is_live(head.lease)
                 if head is not None and is_new:
                     seen = head.frames
@@ -213,21 +201,13 @@ class ThreadHandle:
             prompt_id=letter_id,
             session_id=self.thread_id,
             status="interrupted",
-            reason=await self._why_not_begun(letter_id),
+            reason="nothing of it is on record: it was interrupted before it was begun, or never sent. Ask again.",
         )
-
-    async def _why_not_begun(self, letter_id: str) -> str:
-        with suppress(ThreadNotFound):
-            if await words_of(self._agent.checkpointer, self.thread_id, letter_id) is not None:
-                return (
-                    "it was interrupted before it was begun. It is in the thread's inbox, and asked with the next run."
-                )
-        return "nothing of it is on record: it was never sent. Ask again."
 
     async def _recorded(self, prompt_id: str) -> RunResult | None:
         """Return what came of this prompt as far as it is on record, or None."""
         try:
-            state = await Thread.load(self._agent.checkpointer, self.thread_id)
+            state = await Thread.load(store_of(self._agent), self.thread_id)
         except ThreadNotFound:
             return None
         return recorded_result(self._agent, self.thread_id, state, prompt_id)
@@ -253,7 +233,7 @@ class ThreadHandle:
 
     async def status(self) -> ThreadStatus:
         """Return how the thread stands, from the store and from Temporal."""
-        store = self._agent.checkpointer
+        store = store_of(self._agent)
         head, state, problem = await store.head(self.thread_id), await self._state(), await self._problem()
         pending = None if state is None else tuple(state.pending)
         if head is None:
@@ -282,7 +262,7 @@ class ThreadHandle:
         its frame. Begins with frame `after`; to go on later, give the number of the last frame that was seen, plus one.
         With `follow=False` ends at the end of the log; otherwise goes on until the caller stops, and waits for a thread
         that does not exist yet. A thread that is deleted and made anew is read from its start."""
-        store, log_id = self._agent.checkpointer, ""
+        store, log_id = store_of(self._agent), ""
         since = time.monotonic()
         while True:
             head = await store.head(self.thread_id)
