@@ -63,6 +63,10 @@ class Machine:
         """Open files that keep the PID namespaces of dead workers, so that no later one gets the same number."""
 
     @property
+    def is_up(self) -> bool:
+        return self._process >= 0
+
+    @property
     def life(self) -> str:
         return f"{self._name}.{self._lives}"
 
@@ -103,7 +107,7 @@ class Machine:
         signal.pidfd_send_signal(self._process, number)
 
     def end(self) -> None:
-        if self._process >= 0:
+        if self.is_up:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._process, signal.SIGKILL)
             self.has_ended(PATIENCE)
@@ -156,6 +160,14 @@ class Machines:
         machine = random.choice([machine for number, machine in enumerate(self.each) if number not in spared])
         self.kills.append(machine.kill())
         machine.start()
+
+    def leave_only(self, *places: int) -> None:
+        """Kill all workers, and start others on the machines with these numbers alone."""
+        for machine in self.each:
+            if machine.is_up:
+                self.kills.append(machine.kill())
+        for place in places:
+            self.each[place].start()
 
     def replace_dead(self) -> None:
         """Start another worker where one has killed itself."""
