@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,7 @@ from clew.threads.reader import decoded_frames
 from clew.workspace import Workspace
 from tests.crash.lab.agent import NOTES, counted, results_of
 from tests.crash.lab.ledger import Deed
-from tests.crash.lab.machines import Kill
+from tests.crash.lab.machines import Machines
 
 __all__ = ["Found", "check_threads"]
 
@@ -43,17 +43,20 @@ class Found(msgspec.Struct):
 
 
 async def check_threads(
-    store: Checkpointer, texts: dict[str, Counter[str]], deeds: Iterable[Deed], kills: Sequence[Kill], folder: Path
+    store: Checkpointer, texts: dict[str, Counter[str]], deeds: Iterable[Deed], machines: Machines, folder: Path
 ) -> Found:
     """Check all threads. `texts` says how often each text had to be asked of each thread, and `folder` is one in which
-    files can be restored."""
+    files can be restored.
+
+    What a process did that was frozen may be later than the record of another one that took its thread over: nobody can
+    know where in its code a process wakes up."""
     found = Found()
     by_thread: defaultdict[str, list[Deed]] = defaultdict(list)
     for deed in deeds:
         by_thread[deed.thread_id].append(deed)
-    killed = {kill.life: kill.at for kill in kills}
+    killed = {kill.life: kill.at for kill in machines.kills}
     for thread_id, expected in texts.items():
-        await _Checked(store, thread_id, by_thread[thread_id], killed, found).check(expected, folder)
+        await _Checked(store, thread_id, by_thread[thread_id], killed, machines.frozen, found).check(expected, folder)
     return found
 
 
@@ -61,12 +64,19 @@ class _Checked:
     """One thread under examination."""
 
     def __init__(
-        self, store: Checkpointer, thread_id: str, deeds: list[Deed], killed: dict[str, int], found: Found
+        self,
+        store: Checkpointer,
+        thread_id: str,
+        deeds: list[Deed],
+        killed: dict[str, int],
+        frozen: Collection[str],
+        found: Found,
     ) -> None:
         self._store = store
         self._thread_id = thread_id
         self._deeds = deeds
         self._killed = killed
+        self._frozen = frozen
         self._found = found
         self._messages: Sequence[Message] = ()
         self._recorded: list[int] = []
@@ -74,6 +84,10 @@ class _Checked:
         self._outcomes: dict[tuple[int, int], int] = {}
         """When the outcome of each call was recorded, by message and index."""
         self._steps: dict[tuple[int, int, str], int] = {}
+
+    def _after(self, recorded: int, deeds: Iterable[Deed]) -> list[str]:
+        """Return the processes that did something again that was on record."""
+        return [deed.life for deed in deeds if deed.at > recorded and deed.life not in self._frozen]
 
     def _wrong(self, text: str) -> None:
         self._found.wrong.append(f"{self._thread_id}: {text}")
@@ -140,7 +154,7 @@ class _Checked:
             self._found.asked_again += len(asked) - 1
             if not asked:
                 self._wrong(f"response {number} was never asked for")
-            if late := [deed.life for deed in asked if deed.at > recorded]:
+            if late := self._after(recorded, asked):
                 self._wrong(f"response {number} was on record, and {late} asked for it again")
         for number, asked in requests.items():
             self._wrong(f"response {number} was asked for {len(asked)} times, and none is on record")
@@ -171,7 +185,7 @@ class _Checked:
             recorded = self._steps.get((place, index, leg)) if leg else self._outcomes[place, index]
             if recorded is None:
                 self._wrong(f"the step {number}{leg} has no outcome")
-            elif late := [deed.life for deed in done if deed.at > recorded]:
+            elif late := self._after(recorded, done):
                 self._wrong(f"{made.name} {number}{leg} had an outcome, and took effect again in {late}")
 
     def _check_notes(self) -> int:

@@ -60,7 +60,7 @@ class Lab:
                     await asyncio.to_thread(machine.drain)
             assert await work.unread() == []
             deeds = Ledger(Path(self.job.ledger)).deeds()
-            return await check_threads(store, work.texts, deeds, machines.kills, self._folder / "end")
+            return await check_threads(store, work.texts, deeds, machines, self._folder / "end")
 
 
 def killing(kills: int, *, apart: bool = True) -> Disturbance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import select
@@ -138,6 +139,8 @@ class Machines:
         self._stack = ExitStack()
         self.each: list[Machine] = []
         self.kills: list[Kill] = []
+        self.frozen: set[str] = set()
+        """The lives of workers that were frozen and went on later."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -160,6 +163,15 @@ class Machines:
         machine = random.choice([machine for number, machine in enumerate(self.each) if number not in spared])
         self.kills.append(machine.kill())
         machine.start()
+
+    async def freeze(self, places: Collection[int], seconds: float) -> None:
+        """Stop the workers of the machines with these numbers for so long, and let them go on."""
+        for place in places:
+            self.frozen.add(self.each[place].life)
+            self.each[place].signal(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        for place in places:
+            self.each[place].signal(signal.SIGCONT)
 
     def leave_only(self, *places: int) -> None:
         """Kill all workers, and start others on the machines with these numbers alone."""
