@@ -14,7 +14,7 @@ FUZZ := $(FUZZ_SLOW) fuzz-blob fuzz-envelope fuzz-anthropic fuzz-openai-chat fuz
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test test-all crash attack fuzz $(FUZZ) lint format bench docs site screenshots audit release-check clean
+.PHONY: help setup hooks demo fleet test test-all crash attack fuzz $(FUZZ) lint format bench docs site screenshots audit release-check clean
 
 # $(call install,ARGUMENTS): pip install these into .venv. An environment made by uv has no pip of its own.
 define install
@@ -61,6 +61,9 @@ hooks: $(VENV)/.release ## Check every commit with ruff and mypy, before it is m
 
 demo: $(VENV)/.ready ## See an agent killed with SIGKILL inside a tool, and resumed, offline
 	@$(BIN)/python -m clew demo
+
+fleet: $(VENV)/.temporal ## See a fleet: store, Temporal, workers, inspector. Kill what you like and watch
+	@$(BIN)/python -m tools.fleet
 
 ##@ Before every commit
 

@@ -15,6 +15,7 @@ from bench.appending import appending
 from bench.command import command
 from bench.counting import counting
 from bench.crowd import crowd
+from bench.fleet import fleet
 from bench.folders import folders
 from bench.http import http
 from bench.large import large
@@ -44,6 +45,7 @@ MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "postgres": postgres,
     "redis": redis,
     "http": http,
+    "fleet": fleet,
     "providers": providers,
     "temporal": temporal,
     "peers": beside_peers,

@@ -30,14 +30,15 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 _OTHERS: tuple[Status, ...] = ("interrupted", "waiting", "failed")
 
 
-async def write_threads(store: Checkpointer, count: int, *, seed: int = 1) -> None:
-    """Write this many new threads, one second apart, each with one turn of about 3 KB of JSON.
+async def write_threads(store: Checkpointer, count: int, *, seed: int = 1, first: int = 0) -> None:
+    """Write this many new threads, one second apart, each with one turn of about 3 KB of JSON. Begin with the thread
+    number `first`, if the store has those before it.
 
     Each has a title and two tags, `customer` and `team`. Every thousandth has the tag `RARE`, and the one after it has
     `WORD` in its title. Nine of ten threads are done, and the others have another status.
     """
     random, pool = Random(seed), Corpus(seed).conversation(min(count, _POOL))
-    for part in batches(range(count), _AT_ONCE):
+    for part in batches(range(first, count), _AT_ONCE):
         await asyncio.gather(*(_write(store, number, pool[number % len(pool)], random) for number in part))
 
 

@@ -44,6 +44,8 @@ class Scale(msgspec.Struct, frozen=True):
     many_threads: int = 10_000
     """Threads of a store of which one page is listed; and turns of a thread of which one is read."""
     long_turns: int = 100_000
+    queued: int = 200
+    """Threads in the queue of a pool of workers."""
 
 
 FULL = Scale()
@@ -62,6 +64,7 @@ QUICK = Scale(
     provider_events_turns=20,
     many_threads=2000,
     long_turns=1000,
+    queued=20,
 )
 
 

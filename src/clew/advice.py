@@ -38,6 +38,7 @@ __all__ = [
     "budget_words",
     "collect",
     "discover",
+    "enqueue_again",
     "files",
     "for_shell",
     "fork",
@@ -194,6 +195,13 @@ def send(thread_id: str, prompt: str, *, store: str = "") -> str:
     """Return the shell command that posts a prompt to a thread, also while another process works on it. `store` is the
     URL of the thread's store; empty means the default store."""
     return _clew("send", thread_id, prompt, store=store)
+
+
+@_kind
+def enqueue_again(thread_id: str, *, store: str = "") -> str:
+    """Return the shell command that puts a thread into the queue of the workers again, with nothing new to say. `store`
+    is the URL of the thread's store; empty means the default store."""
+    return _clew("enqueue", thread_id, options=["--again"], store=store)
 
 
 @_kind

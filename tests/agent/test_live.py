@@ -126,7 +126,20 @@ async def test_what_comes_faster_than_it_is_sent_is_dropped_and_leaves_a_gap() -
     assert first.at > 900_000
 
 
-async def test_while_nobody_follows_nothing_is_sent_for_a_while() -> None:
+@pytest.mark.parametrize("words", [["😀" * 65_536], ["x", ""] * 300], ids=["large", "many"])
+async def test_what_an_agent_sends_at_once_is_never_too_much_for_the_service(words: list[str]) -> None:
+    with serving(tokens=[a_token(SECRET)]) as running:
+        async with HTTPCheckpointer(running.url, token=SECRET) as store:
+            channel = Channel()
+            await sent(
+                channel, *[part for word in words for part in (TextDelta(word), ThinkingDelta("hm"[: len(word)]))]
+            )
+            assert await store.publish("t", channel.calls[0]) == 0
+
+
+async def test_while_nobody_follows_nothing_is_sent_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_BETWEEN", 0)
+
     async def nobody() -> int:
         return 0
 

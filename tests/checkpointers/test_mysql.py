@@ -15,6 +15,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
+from asyncmy import connect
 from asyncmy.structs import iB
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -291,6 +292,21 @@ async def test_a_store_of_before_the_queue_gets_one_while_older_processes_write_
     assert await server.execute(f"SELECT version FROM {prefix}meta") == [(2,)]
     for store in stores:
         await store.close()
+
+
+async def test_an_upgrade_that_has_to_wait_for_another_program_says_so(server: MariaDBServer) -> None:
+    prefix = server.new_prefix()
+    async with MySQLCheckpointer(server.url(), prefix=prefix) as store:
+        await append(store, "thread", b"frame")
+    await _age(server, prefix)
+    backup = await connect(user="root", unix_socket=str(server.socket), database="clew", autocommit=True)
+    async with backup.cursor() as cursor, MySQLCheckpointer(server.url(), prefix=prefix, timeout=30) as store:
+        await cursor.execute(f"LOCK TABLES {prefix}heads READ")
+        with pytest.raises(Unavailable, match="such as that of a backup"):
+            await store.head("thread")
+        await cursor.execute("UNLOCK TABLES")
+        assert await store.head("thread") is not None
+    backup.close()
 
 
 async def test_an_older_process_that_writes_a_queued_thread_takes_it_out_of_the_queue(server: MariaDBServer) -> None:

@@ -136,7 +136,7 @@ async def test_the_frames_of_a_store_of_version_3_are_packed_when_its_logs_grow(
         await fill(path, made)
     assert rows(path) == (200, [])
     with database(path) as db:
-        db.execute("DROP TABLE packs")
+        db.execute("DROP TABLE packs; DROP INDEX heads_by_due; ALTER TABLE heads DROP COLUMN due")
         db.execute("PRAGMA user_version = 3")
     async with SQLiteCheckpointer(path) as store:
         assert await store.read("t") == made

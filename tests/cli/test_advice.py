@@ -35,6 +35,7 @@ from clew.providers.base import Place
 from clew.providers.registry import find_provider
 from clew.server.inspector.templates import thread_url
 from clew.testing import ScriptedModel, call
+from clew.workers import Retries, Worker, enqueue
 from tests.cli import command_line
 from tests.cli.command_line import Samples, path_with_clew
 from tests.cli.native_sessions import Machine as NativeMachine
@@ -460,6 +461,20 @@ def a_thread_that_another_process_holds_is_followed_or_taken(bench: Bench, patch
     assert (followed.returncode, "Rested." in followed.stdout) == (0, True)
 
 
+@follows("enqueue_again")
+def a_thread_that_workers_set_aside_is_queued_again(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with open_checkpointer(bench.url) as store:
+            await enqueue(store, "t", "Rest.", agent="clerk")
+            agent = Agent(ScriptedModel([RuntimeError("no")]), name="clerk")
+            await Worker(agent, store=store, retries=Retries(most=1)).run(until_empty=True)
+
+    asyncio.run(work())
+    command = bench.told("enqueue_again", bench.do("why", "t", *bench.at).stdout)
+    assert bench.follow(command).returncode == 0
+    assert bench.state("t").status == "queued"
+
+
 @follows("take_over")
 def a_program_takes_a_thread_over_as_the_error_says(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     async def take() -> None:
@@ -476,6 +491,41 @@ def a_program_takes_a_thread_over_as_the_error_says(bench: Bench, patch: pytest.
     with suppress(LeaseLost):
         asyncio.run(take())
     assert bench.state("t").messages[-1] == user("Mine.")
+
+
+@follows("send")
+def a_thread_that_another_process_holds_is_told_something(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    run_nap(bench, "--max-turns", "1")
+
+    async def hold() -> str:
+        async with open_checkpointer(bench.url) as store, Thread.open(store, "t"):
+            busy = await asyncio.to_thread(bench.do, "resume", "t", *bench.at)
+            assert busy.returncode == 4
+            send = bench.told("send", busy.stderr)
+            told = await asyncio.to_thread(bench.follow, send)
+            assert (told.returncode, "runs it" in told.stderr) == (0, True)
+        return send
+
+    send = asyncio.run(hold())
+    bench.follow(send)
+    shown = bench.do("why", "t", *bench.at).stdout
+    assert shown.count(f"not taken in yet: {advice.PROMPT}") == 2
+
+
+@follows("post_in_program")
+def a_program_posts_to_a_thread_as_the_error_says(bench: Bench, patch: pytest.MonkeyPatch) -> None:
+    async def post() -> list[str | None]:
+        async with open_checkpointer(bench.url) as store, Thread.open(store, "t") as thread:
+            await thread.append(MessageAdded(user("Hello.")))
+            with pytest.raises(ThreadBusy) as error:
+                async with Thread.open(store, "t"):
+                    pass
+            (given,) = re.findall(r"To tell it something: (.+?)\. Wait", str(error.value))
+            assert given == advice.post_in_program("t")
+            await eval(given, {"Thread": Thread, "checkpointer": store})
+            return [each.prompt for each in await thread.posts()]
+
+    assert asyncio.run(post()) == [advice.PROMPT]
 
 
 @follows("list_threads")

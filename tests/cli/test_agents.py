@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clew.cli.agents import check_server, find_tools, importing_from, open_server
+from clew.cli.agents import check_server, find_tools, open_server
+from clew.cli.imports import importing_from
 from clew.errors import InvalidInput
 from clew.tools import DEFAULT_TOOLS, run_command
 

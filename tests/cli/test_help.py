@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from clew.messages import assistant, user
 from clew.providers.base import Conversation, Place
 from clew.providers.registry import find_provider
 from clew.testing import ModelServer
+from tests.cli import shop_agents
 from tests.cli.command_line import Samples, clew, environment, hear_signals, path_with_clew
 from tests.limits import PATIENCE
 from tests.sampling import sampled
@@ -35,6 +37,7 @@ BEFORE = {
     "move": "clew rm trip --yes && clew run 'Plan a trip to Rome.' --thread trip",
     "import": "clew export trip trip.clew",
     "rekey": "CLEW_KEY=old clew rekey --allow-plain",
+    "work": f"mkdir shop && cp {shlex.quote(shop_agents.__file__)} shop/agents.py",
 }
 """What an example needs that is done first."""
 KEYS = {"old": "0" * 64, "new": "1" * 64, "key": "1" * 64}
@@ -203,7 +206,7 @@ async def _write_threads(url: str, *ids: str) -> None:
 
 
 def test_a_shell_is_offered_commands_options_and_nothing_from_a_store_that_is_not_there(samples: Samples) -> None:
-    assert completed("bash", "clew s", samples) == ["show", "search", "stats", "sessions", "serve"]
+    assert completed("bash", "clew s", samples) == ["send", "show", "search", "stats", "sessions", "serve"]
     assert completed("bash", "clew show --ent", samples) == ["--entries"]
     nowhere = samples.clew(
         env={

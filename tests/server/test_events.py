@@ -276,7 +276,7 @@ def test_publishing_needs_the_right_to_append(service: Running) -> None:
         ({"deltas": [{"turn": 1, "at": 0, "text": "x"}] * 100}, 400),
         ({"deltas": [{"turn": 1, "at": 0, "text": "x", "kind": "html"}]}, 400),
         ({"deltas": [{"turn": 2**60, "at": 0, "text": "x"}]}, 400),
-        ({"deltas": [], "padding": "x" * 300_000}, 413),
+        ({"deltas": [], "padding": "x" * 600_000}, 413),
         ([], 400),
     ],
 )

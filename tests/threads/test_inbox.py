@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clew import Thread, open_checkpointer
 from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
-from clew.errors import Conflict, InvalidInput, ThreadNotFound, Unavailable
+from clew.errors import Conflict, Corrupt, InvalidInput, ThreadNotFound, Unavailable
 from clew.log import EMPTY, MessageAdded, Posted, StateSet, StatusChanged, fold
 from clew.messages import assistant, user
 from clew.threads.heads import INBOX, inbox_id, is_inbox
@@ -222,6 +225,39 @@ async def test_unread_posts_arrive_with_a_copy_and_are_read_there_once(store: Ch
     assert await read(store) == ["Four."]
 
 
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("key", [None, OLD])
+async def test_unread_posts_arrive_with_an_import(plain: bool, key: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "t.clew"
+    async with open_checkpointer(f"sqlite:///{tmp_path}/a.db", key=key) as here:
+        await begin(here)
+        for prompt in ("Two.", "Three. " * 20_000):
+            await Thread.post(here, "t", prompt)
+        await read(here, most=1)
+        await Thread.export(here, "t", file, plain=plain)
+    async with open_checkpointer(f"sqlite:///{tmp_path}/b.db", key=key) as there:
+        for _ in range(2):
+            await Thread.import_(there, file)
+        await Thread.import_(there, file, thread_id="u")
+        assert await read(there) == ["Three. " * 20_000]
+        assert await read(there, "u") == ["Three. " * 20_000]
+        assert await read(there) == []
+
+
+async def test_a_file_whose_posts_were_changed_is_refused_and_nothing_is_imported(tmp_path: Path) -> None:
+    store, file = MemoryCheckpointer(), io.BytesIO()
+    await begin(store)
+    await Thread.post(store, "t", "Two.")
+    await Thread.export(store, "t", file)
+    whole = file.getvalue()
+    place = whole.index(b"inbox/00000000") + 512 + 40
+    for changed in (whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :], whole[: place - 552] + bytes(1024)):
+        other = MemoryCheckpointer()
+        with pytest.raises(Corrupt):
+            await Thread.import_(other, io.BytesIO(changed))
+        assert [head async for head in other.heads()] == []
+
+
 async def test_a_copy_of_all_threads_brings_their_posts_and_lists_no_inbox(store: Checkpointer) -> None:
     await begin(store)
     await Thread.post(store, "t", "Two.")
@@ -385,3 +421,28 @@ async def test_a_conflict_with_another_post_is_tried_again() -> None:
 
 async def test_a_post_does_not_change_the_state_of_the_inbox() -> None:
     assert fold([Posted("Two.", "p2", True)]) == EMPTY
+
+
+@given(st.lists(st.sampled_from(["post", "read", "rewind", "copy", "purge"]), max_size=12))
+def test_whatever_is_done_with_a_thread_each_post_is_read_once(steps: list[str]) -> None:
+    async def work() -> None:
+        store, sent, taken = MemoryCheckpointer(), list[str](), list[str]()
+        await begin(store)
+        for number, step in enumerate(steps):
+            if step == "post":
+                sent.append(f"Post {number}.")
+                await Thread.post(store, "t", sent[-1])
+            elif step == "read":
+                taken += await read(store, most=2)
+            elif step == "rewind":
+                async with Thread.open(store, "t") as thread:
+                    await thread.rewind(0)
+            elif step == "copy":
+                other = MemoryCheckpointer()
+                await Thread.copy(store, other, "t")
+                store = other
+            else:
+                await Thread.purge_rewound(store, "t")
+        assert taken + await read(store) == sent
+
+    asyncio.run(work())

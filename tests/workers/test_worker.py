@@ -20,7 +20,7 @@ from clew.testing import Response, ScriptedModel, call
 from clew.threads.heads import is_inbox
 from clew.tools import AnyTool, ToolContext, tool
 from clew.workers import Retries, Worker, enqueue
-from clew.workers.worker import Ended, Taken, WorkerEvent
+from clew.workers.events import Ended, Taken, WorkerEvent
 from tests.clock import Clock
 from tests.limits import PATIENCE
 

@@ -16,7 +16,7 @@ from clew.agent.journal import Ends, Journal
 from clew.agent.live import published
 from clew.agent.loop import Loop
 from clew.agent.outcomes import answer_in, find_answer, result_of, run_recorded
-from clew.agent.prompts import asked
+from clew.agent.prompts import asked, prompts_waiting
 from clew.agent.questions import answers_to
 from clew.agent.run import Drain, Emit, RunResult
 from clew.agent.settings import Settings
@@ -134,7 +134,7 @@ async def run_job(
         began()
         journal.count_since(opening)
         before = thread.checkpoint
-        if job.prompt is None and not before.messages and not await thread.posts():
+        if job.prompt is None and not (before.messages or prompts_waiting(before) or await thread.posts()):
             raise UsageError(f"thread {job.thread_id!r} has no prompt to go on from. Give one: agent.run(prompt, …)")
         if job.answer is not None:
             await journal.record(*answers_to(job.thread_id, before, job.answer))

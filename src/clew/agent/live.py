@@ -13,7 +13,7 @@ from typing import Literal
 from clew._runtime.aio import cancel_and_wait
 from clew.agent.events import Event, Retrying, TextDelta, ThinkingDelta, TurnStarted
 from clew.agent.run import Emit
-from clew.checkpointers.live import LONGEST_DELTA, Delta, LiveChannel, NoLiveEvents
+from clew.checkpointers.live import LONGEST_DELTA, MOST_DELTAS, Delta, LiveChannel, NoLiveEvents
 
 __all__ = ["published"]
 
@@ -105,7 +105,7 @@ class _Publisher:
         while True:
             await self._filled.wait()
             self._filled.clear()
-            deltas = _joined(self._waiting)
+            deltas = _joined(self._waiting)[-MOST_DELTAS:]
             self._drop()
             if not deltas:
                 continue

@@ -15,6 +15,8 @@ __all__ = ["Changed", "Delta", "Dropped", "LiveChannel", "LiveEvent", "NoLiveEve
 
 LONGEST_DELTA = 2**14
 """The most characters of one delta."""
+MOST_DELTAS = 64
+"""The most deltas in one message to the service."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 

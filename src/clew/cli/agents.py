@@ -6,10 +6,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
@@ -19,6 +17,7 @@ import msgspec
 from clew import Agent
 from clew.agent.settings import PriceUnknown
 from clew.agent.way_forward import program_tools
+from clew.cli.imports import find_object, importing_from
 from clew.errors import InvalidInput, UsageError
 from clew.tools import as_tool, edit_file, list_files, mcp_tools, read_file, run_command, write_file
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from clew.log import Checkpoint
     from clew.tools import AnyTool, MCPTools
 
-__all__ = ["ToolsMissing", "check_server", "find_tools", "importing_from", "make_agent", "open_server", "own_tools"]
+__all__ = ["ToolsMissing", "check_server", "find_tools", "make_agent", "open_server", "own_tools"]
 
 
 _OTHER_BUDGETS = "Limit tokens or time in its place: --budget 100ktokens or --budget 10min; --budget none is no limit."
@@ -189,14 +188,6 @@ def own_tools(permissions: str) -> list[AnyTool]:
     return own[: _OWN[permissions or "edit"]]
 
 
-def importing_from(folder: str) -> None:
-    """Put this folder in front of `sys.path`, so that modules named with --tool are found in it. Does nothing if it is
-    there already, or if `folder` is empty. The current folder is not added, so that the same code runs wherever the
-    command is given."""
-    if folder and folder not in sys.path:
-        sys.path.insert(0, folder)
-
-
 def find_tools(where: str, folder: str = "") -> list[Any]:
     """Import the object that `where` names, written `module:function`, and return it as a list with one element. The
     object may be a function, a tool or an agent. If it is a list or a tuple of these, return its elements instead.
@@ -204,23 +195,7 @@ def find_tools(where: str, folder: str = "") -> list[Any]:
     Raises `InvalidInput` with the reason if the object cannot be imported. For a missing module the reason names
     `folder`, by default the current folder, as the place where it was not found.
     """
-    module, colon, name = where.partition(":")
-    if not colon or not module or not name or module.endswith(".py"):
-        raise InvalidInput(f"--tool {where!r}: write module:function, for example shop.orders:send_invoice.")
-    try:
-        found: Any = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and not module.startswith(error.name):
-            why = f"{module} needs the module {error.name!r}, which is not installed. Install it first."
-        else:
-            why = f"there is no module {error.name!r}, neither in {folder or os.getcwd()} nor among the installed packages."
-        raise InvalidInput(f"--tool {where}: {why}") from None
-    except Exception as error:  # whatever the user's module raises
-        raise InvalidInput(f"--tool {where}: {module} cannot be imported: {type(error).__name__}: {error}") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise InvalidInput(f"--tool {where}: {module} has no {name!r}.")
-        found = getattr(found, part)
+    found = find_object(where, f"--tool {where}", "module:function, for example shop.orders:send_invoice", folder)
     return list(found) if isinstance(found, list | tuple) else [found]
 
 

@@ -123,6 +123,8 @@ COMMANDS: dict[str, Entry] = {
     "run": Entry("Work", "run:run", "Give an agent a task, and watch it work."),
     "resume": Entry("Work", "resume:resume", "Go on with a thread where it stopped, or tell it more."),
     "send": Entry("Work", "send:send", "Say something to a thread, even while an agent runs it."),
+    "enqueue": Entry("Work", "enqueue:enqueue", "Put a thread into the queue of the workers."),
+    "work": Entry("Work", "work:work", "Take queued threads from a store, and run them."),
     "ls": Entry("Look", "ls:ls", "List the threads of a store, the newest first."),
     "show": Entry("Look", "show:show", "Show a thread: what was said, done, and went wrong."),
     "tail": Entry("Look", "tail:tail", "Follow a thread while another process works on it."),

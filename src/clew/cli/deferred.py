@@ -51,6 +51,9 @@ __all__ = [
     "timeline_stream",
     "timelines",
     "way_forward",
+    "worker_places",
+    "worker_retries",
+    "workers",
     "workspace_compare",
     "workspace_reader",
     "workspaces",
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
     from clew import log as log
     from clew import messages as messages
     from clew import providers as providers
+    from clew import workers as workers
     from clew import workspace as workspaces
     from clew.agent import exchanges as exchanges
     from clew.agent import handles as handles
@@ -99,6 +103,8 @@ if TYPE_CHECKING:
     from clew.threads.views import timeline as timelines
     from clew.threads.views import timeline_stream as timeline_stream
     from clew.threads.views import totals as thread_totals
+    from clew.workers import places as worker_places
+    from clew.workers import retries as worker_retries
     from clew.workspace import compare as workspace_compare
     from clew.workspace import reader as workspace_reader
 else:
@@ -151,6 +157,9 @@ else:
     timelines = _Deferred("clew.threads.views.timeline")
     timeline_stream = _Deferred("clew.threads.views.timeline_stream")
     way_forward = _Deferred("clew.agent.way_forward")
+    worker_places = _Deferred("clew.workers.places")
+    worker_retries = _Deferred("clew.workers.retries")
+    workers = _Deferred("clew.workers")
     workspace_compare = _Deferred("clew.workspace.compare")
     workspace_reader = _Deferred("clew.workspace.reader")
     workspaces = _Deferred("clew.workspace")

@@ -653,6 +653,13 @@ class PostgresCheckpointer(Checkpointer):
         of libpq (PostgreSQL's client library) may be added to the URL. `namespace` selects a separate part of the
         store."""
 
+    def hear(self) -> Iterator[None]:
+        """Yield once when the connection stands, because something may have been missed before, and then after each
+        ring. Raises any error when the connection breaks. Ends by itself if the bell cannot be heard from here."""
+
+    def ring(self) -> None:
+        """Tell all who listen now. May raise any error, or tell nobody."""
+
 class RedisCheckpointer(Checkpointer):
     """Keeps threads in a Redis or Valkey server, or in a cluster of them.
 
@@ -696,6 +703,13 @@ class RedisCheckpointer(Checkpointer):
         """Open the store at a URL of the form `redis://host:6379/0?prefix=clew:&ttl=86400`. Use `rediss://` for TLS and
         `?cluster=true` for a cluster. All keys start with `prefix`, and a thread without appends is deleted after `ttl`
         seconds. `namespace` selects a separate part of the store."""
+
+    def hear(self) -> Iterator[None]:
+        """Yield once when the connection stands, because something may have been missed before, and then after each
+        ring. Raises any error when the connection breaks. Ends by itself if the bell cannot be heard from here."""
+
+    def ring(self) -> None:
+        """Tell all who listen now. May raise any error, or tell nobody."""
 
 class Run(Generic[T]):
     """A run of an agent. Await it for its result, or iterate it for its events. It runs once.
@@ -979,7 +993,8 @@ class Thread:
         overwrite: bool = False,
         progress: Progress | None = None,
     ) -> Exported:
-        """Write one thread to a `.clew` file: its whole log and every blob it refers to. The file is a tar archive.
+        """Write one thread to a `.clew` file: its whole log, its inbox, and every blob they refer to. The file is a tar
+        archive.
 
         Frames are written as they are in the store: an encrypted thread stays encrypted, needs its key for an import, and
         needs no key for the export. With `plain=True` it is decrypted, and anyone who has the file can read it.
@@ -1073,7 +1088,8 @@ class Thread:
 
         Everything is checked before anything becomes visible: the file's members, sizes and digests, the chain of frames,
         the state that their entries add up to, and the head. A damaged or hostile file raises `Corrupt` or `InvalidInput`
-        that names the member. To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise
+        that names the member. What was posted to the thread's inbox and not taken in is in the inbox of the imported thread.
+        To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise
         `WrongKey` is raised. If the id is another, or the checkpointer encrypts with another key, the thread is encrypted
         again. A checkpointer without a key accepts only plain files.
 

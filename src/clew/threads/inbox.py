@@ -43,6 +43,7 @@ __all__ = [
     "inbox_of",
     "new_posts",
     "post",
+    "posts_in",
     "posts_made",
     "remove",
 ]
@@ -125,10 +126,12 @@ def posts_made() -> int:
 async def new_posts(source: Source, thread: Head, read: InboxRead | None) -> tuple[Post, ...]:
     """Return the posts in the inbox of a thread that are not on record in the thread, oldest first. `thread` is the
     thread's head, and `read` says how far its inbox was read. Reads only a head if there are none."""
-    return await _posts_in(source, inbox_id(thread.thread_id, thread.log_id), read)
+    return await posts_in(source, inbox_id(thread.thread_id, thread.log_id), read)
 
 
-async def _posts_in(source: Source, name: str, read: InboxRead | None) -> tuple[Post, ...]:
+async def posts_in(source: Source, name: str, read: InboxRead | None) -> tuple[Post, ...]:
+    """Return the posts in the inbox with this id that come after those that `read` counts, oldest first. Returns none if
+    there is no such inbox."""
     head = await source.head(name)
     if head is None:
         return ()
@@ -237,7 +240,7 @@ async def carry_posts(source: Source, name: str, target: Checkpointer, thread_id
     if thread is None or is_hidden(thread):
         return 0
     state, _ = await outline_at(target, thread)
-    posts = await _posts_in(source, name, state.inbox_read)
+    posts = await posts_in(source, name, state.inbox_read)
     for each in posts:
         await _put(target, thread, Posted(each.prompt, each.prompt_id, each.answer), may_be_known=True)
     return len(posts)

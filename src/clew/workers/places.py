@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from clew._runtime.clock import now
+from clew._runtime.text import elapsed, plural
+from clew.checkpointers import Head
 from clew.checkpointers.heads import micros
 from clew.errors import InvalidInput
 from clew.log import Queued
 
-__all__ = ["HIGHEST", "STEP", "first_place", "place"]
+__all__ = ["HIGHEST", "STEP", "first_place", "place", "place_words", "waits_since"]
 
 HIGHEST = 9
 """The highest priority; the lowest is the negative number."""
@@ -43,3 +45,24 @@ def place(
     moment = now()
     due = before.due if keeps_place else micros(moment + timedelta(seconds=delay))
     return Queued(before.log, due, before.queued_at, priority=before.priority, tries=tries, reason=reason, turns=turns)
+
+
+def waits_since(head: Head) -> datetime | None:
+    """Return since when a thread could have been taken; a moment to come if it is to be taken later. A priority, which
+    moves a thread to the front, does not count. None if it is not in the queue."""
+    if head.due is None or head.queue is None:
+        return None
+    return max(head.due, head.queue.queued_at)
+
+
+def place_words(head: Head) -> str:
+    """Return in words where a thread is in the queue: when it is due, its priority, and how often it was tried. Empty if
+    it is not in the queue, or if a worker runs it."""
+    since = waits_since(head)
+    if head.status != "queued" or since is None or head.queue is None:
+        return ""
+    waited = (now() - since).total_seconds()
+    parts = [f"due in {elapsed(-waited)}" if waited < 0 else f"due for {elapsed(waited)}" if waited >= 1 else "due now"]
+    parts += [f"priority {head.queue.priority}"] if head.queue.priority else []
+    parts += [f"tried {plural(head.queue.tries, 'time')}"] if head.queue.tries else []
+    return ", ".join(parts)

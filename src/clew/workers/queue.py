@@ -10,7 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from clew._runtime.clock import now
 from clew.agent.arguments import check_mapping, check_name
+from clew.agent.exchanges import exchange_of
+from clew.agent.prompts import Asked, WaitingPrompt, asked, prompts_waiting, waiting_prompts
+from clew.agent.questions import answers_to
 from clew.checkpointers import Checkpointer, Head, QueuePlace
+from clew.checkpointers.bells import ring_soon
 from clew.errors import Conflict, InvalidInput, Retry, ThreadBusy, ThreadNotFound
 from clew.log import Checkpoint, Described, Logged, ThreadStarted
 from clew.log.fold import TITLE_LENGTH
@@ -25,7 +29,7 @@ from clew.threads.redact import Redact, redactor
 from clew.workers.places import first_place
 from clew.workers.retries import Retries, next_try
 
-__all__ = ["enqueue", "put_back", "settle_inbox"]
+__all__ = ["enqueue", "put_back", "ring_if_queued", "settle_inbox"]
 
 _TRIES = 20
 
@@ -48,13 +52,16 @@ async def enqueue(
         await enqueue(store, "user-42", "Send the invoices of May.", agent="clerk")
 
     A thread that does not exist is made, for the agent named `agent`. The `prompt`, and the `answer` to questions that the
-    thread waits for, are posted to the thread's inbox first, as `Thread.post` does: so a thread that somebody runs at this
-    moment takes them in at the end of its turn, and is queued only if it does not. With a `prompt_id` the prompt is asked
-    once, however often it is enqueued.
+    thread waits for, are on record when this returns. If somebody runs the thread at this moment, they are posted to its
+    inbox, as `Thread.post` does: the run takes them in at the end of its turn, and the thread is queued only if it does
+    not. With a `prompt_id` the prompt is asked once, however often it is enqueued; so after `Unavailable`, enqueue again.
 
     Threads are taken in the order in which they were queued; each step of `priority`, from -9 to 9, moves a thread one
     hour to the front. With a `delay`, in seconds, no worker takes the thread before. `tags` are added to the thread's own;
     workers can be told to take only threads with certain tags. `redact` removes text that must not be on record.
+
+    Raises `ThreadNotFound` if the thread does not exist and no prompt is given, and `InvalidInput` if the thread belongs to
+    another agent.
     """
     if is_reserved(thread_id):
         raise InvalidInput(f"the thread id {thread_id!r} begins like the ids that Clew makes itself. Choose another.")
@@ -65,68 +72,87 @@ async def enqueue(
     if prompt is not None:
         check_prompt(prompt, prompt_id)
     first_place("", priority=priority, delay=delay)
-    asks = prompt is not None or answer is not None
-    head = await checkpointer.head(thread_id)
-    if head is None or is_hidden(head):
-        if not asks:
+    given = None if prompt is None else asked(prompt, redact, prompt_id=prompt_id)
+
+    def decide(head: Head, state: Checkpoint) -> Sequence[Logged]:
+        check_is_for(head, agent)
+        if not head.frames and given is None:
             raise ThreadNotFound(
                 thread_id, more="To begin a new one, give it a prompt: enqueue(store, thread_id, prompt)"
             )
-        head = await _make(checkpointer, thread_id, agent or "", prompt, tags, redact)
-    elif agent is not None and head.agent not in ("", agent):
-        raise InvalidInput(f"thread {thread_id!r} is one of the agent {head.agent!r}, and not of {agent!r}")
-    if asks:
-        await Thread.post(checkpointer, thread_id, prompt, prompt_id=prompt_id, answer=answer, redact=redact)
-    return await _mark(checkpointer, thread_id, agent, priority, delay, tags, asks=asks)
+        said = _said(thread_id, state, given, answer, redact)
+        place = first_place(head.log_id, priority=priority, delay=delay, turns=state.turns)
+        queued = queued_in(state, head.log_id)
+        keeps_place = queued is not None and state.status == "queued" and queued.due <= place.due
+        is_answered = given is not None and not said and _is_answered(state, given)
+        named = [*_named(state, agent), *_described(state, given, tags)]
+        return [*named, *said, *([] if keeps_place or is_answered else [place])]
+
+    try:
+        marked = await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+    except ThreadBusy:
+        return await _post(checkpointer, thread_id, agent, prompt, given, answer, priority, redact)
+    await ring_if_queued(checkpointer, marked)
+    return marked
 
 
-async def _make(
-    checkpointer: Checkpointer,
-    thread_id: str,
-    agent: str,
-    prompt: str | None,
-    tags: Mapping[str, str] | None,
-    redact: Redact | None,
-) -> Head:
-    """Make a new thread that is not in the queue yet. If another process makes it meanwhile, leave that one alone."""
-    title = " ".join((prompt or "").split())[:TITLE_LENGTH]
-    entries: Sequence[Logged] = [ThreadStarted(agent), Described(title or None, dict(tags) if tags else None)]
-    change = redactor(redact)
-    entries = entries if change is None else change(entries)
-    return await put_aside_by(checkpointer, thread_id, lambda head, state: () if head.frames else entries)
+async def ring_if_queued(checkpointer: Checkpointer, head: Head) -> None:
+    """Tell the workers that wait, on stores that can, to look into the queue, if this thread is in it. If it is due only
+    later, they look again then."""
+    if head.status == "queued":
+        await ring_soon(checkpointer)
 
 
-async def _mark(
+async def _post(
     checkpointer: Checkpointer,
     thread_id: str,
     agent: str | None,
+    prompt: str | None,
+    given: Asked | None,
+    answer: object,
     priority: int,
-    delay: float,
-    tags: Mapping[str, str] | None,
-    *,
-    asks: bool,
+    redact: Redact | None,
 ) -> Head:
-    """Put a thread that exists into the queue, and return its head. If somebody may be running it, note instead at its
-    inbox that a worker has to look whether its posts were taken in; `asks` says whether there are posts."""
+    """Post what is enqueued for a thread that somebody may be running, and return the thread's head."""
+    head = await checkpointer.head(thread_id)
+    if head is None:
+        raise ThreadNotFound(thread_id)
+    check_is_for(head, agent)
+    if prompt is not None or answer is not None:
+        prompt_id = given.id if given is not None and given.is_exact else None
+        await Thread.post(checkpointer, thread_id, prompt, prompt_id=prompt_id, answer=answer, redact=redact)
+        await _note_posts(checkpointer, head, agent or head.agent, priority)
+    return head
 
-    def decide(head: Head, state: Checkpoint) -> Sequence[Logged]:
-        queued = queued_in(state, head.log_id)
-        place = first_place(head.log_id, priority=priority, delay=delay, turns=state.turns)
-        described = [Described(tags={**state.tags, **tags})] if tags and not tags.items() <= state.tags.items() else []
-        named = _named(state, agent)
-        if queued is not None and state.status == "queued" and queued.due <= place.due:
-            return [*named, *described]
-        return [*named, *described, place]
 
-    try:
-        return await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
-    except ThreadBusy:
-        head = await checkpointer.head(thread_id)
-        if head is None:
-            raise ThreadNotFound(thread_id) from None
-        if asks:
-            await _note_posts(checkpointer, head, agent or head.agent, priority)
-        return head
+def check_is_for(head: Head, agent: str | None) -> None:
+    """Raise `InvalidInput` if the thread belongs to another agent than the one with this name."""
+    if agent is not None and head.agent not in ("", agent):
+        raise InvalidInput(f"thread {head.thread_id!r} is one of the agent {head.agent!r}, and not of {agent!r}")
+
+
+def _said(
+    thread_id: str, state: Checkpoint, given: Asked | None, answer: object, redact: Redact | None
+) -> list[Logged]:
+    """Return the entries that record an answer, and a prompt as one that waits to be asked. A prompt whose id is on
+    record is left out; raises `InvalidInput` if it is there with other words."""
+    entries: list[Logged] = [] if answer is None else [*answers_to(thread_id, state, answer)]
+    change = redactor(redact)
+    entries = entries if change is None else [*change(entries)]
+    if given is None:
+        return entries
+    waiting = prompts_waiting(state)
+    known = given.among(waiting) if given.is_exact else None
+    found = exchange_of(state, given.id)
+    if known is None and found is None:
+        return [*entries, *waiting_prompts([*waiting, WaitingPrompt(given.words, given.id)])]
+    given.check_words(thread_id, known.text if known is not None else found.prompt if found is not None else "")
+    return entries
+
+
+def _is_answered(state: Checkpoint, given: Asked) -> bool:
+    found = exchange_of(state, given.id)
+    return found is not None and found.status == "done"
 
 
 def _named(state: Checkpoint, agent: str | None) -> list[Logged]:
@@ -134,6 +160,13 @@ def _named(state: Checkpoint, agent: str | None) -> list[Logged]:
     if not agent or state.agent == agent:
         return []
     return [ThreadStarted(agent, state.model, state.system_prompt, state.tools, state.limits, state.parent)]
+
+
+def _described(state: Checkpoint, given: Asked | None, tags: Mapping[str, str] | None) -> list[Logged]:
+    """Return the entry that gives a thread its tags and, if it has none, a title: the beginning of its prompt."""
+    title = None if state.title or given is None else " ".join(given.words.split())[:TITLE_LENGTH]
+    more = None if tags is None or tags.items() <= state.tags.items() else {**state.tags, **tags}
+    return [] if title is None and more is None else [Described(title, more)]
 
 
 async def _note_posts(checkpointer: Checkpointer, thread: Head, agent: str, priority: int) -> None:
@@ -170,7 +203,7 @@ async def settle_inbox(checkpointer: Checkpointer, inbox: Head) -> bool:
                 return () if is_queued else [*_named(state, inbox.agent), place]
 
             try:
-                await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+                await ring_if_queued(checkpointer, await put_aside_by(checkpointer, thread_id, decide, wait=0.0))
             except ThreadBusy:
                 return False
     try:
@@ -195,4 +228,8 @@ async def put_back(
         return () if queued is None else [next_try(retries, queued, state.turns, reason, retry)]
 
     head = await checkpointer.head(thread_id)
-    return None if head is None or head.due is None else await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+    if head is None or head.due is None:
+        return None
+    again = await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+    await ring_if_queued(checkpointer, again)
+    return again

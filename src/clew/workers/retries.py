@@ -12,8 +12,10 @@ from clew.errors import ClewError, InvalidInput, Retry
 from clew.log import Logged, Queued, StatusChanged
 from clew.workers.places import place
 
-__all__ = ["Retries", "ending_of", "next_try", "retry_of"]
+__all__ = ["SET_ASIDE", "Retries", "ending_of", "next_try", "retry_of"]
 
+SET_ASIDE = "set aside after "
+"""How the reason begins with which a thread was taken out of the queue after too many tries."""
 _CANCELLED = "cancelled"
 _UNKNOWN = Retry("later")
 """How an error counts that is not one of Clew's, such as one that a tool of the user raised on purpose to stop the run."""
@@ -64,7 +66,7 @@ def next_try(retries: Retries, queued: Queued, turns: int, reason: str, retry: R
     if retry.when == "never":
         return StatusChanged("failed", reason)
     if tries >= retries.most:
-        return StatusChanged("failed", f"set aside after {tries} tries without a new turn; the last one: {reason}")
+        return StatusChanged("failed", f"{SET_ASIDE}{tries} tries without a new turn; the last one: {reason}")
     delay = 0.0 if retry.when == "now" else retries.pause(tries, retry.seconds)
     return place(queued, tries=tries, delay=delay, reason=reason, turns=turns)
 

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -19,17 +20,20 @@ from clew.agent.arguments import check_count, check_label, check_timeout
 from clew.agent.children import hosted
 from clew.agent.exchanges import reason_of
 from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.errors import InvalidInput, LeaseLost, Retry, ThreadBusy, Unavailable, UsageError
+from clew.checkpointers.bells import listen, ring_soon
+from clew.errors import ClewError, Corrupt, InvalidInput, LeaseLost, Retry, ThreadBusy, Unavailable, UsageError
 from clew.log import Logged, Queued, StatusChanged
 from clew.threads import Thread
 from clew.threads.heads import is_inbox, queued_in
 from clew.threads.leases import is_over, lease_time, note_seen
+from clew.workers.events import Counts, Ended, Pulse, Taken, WorkerEvent
+from clew.workers.places import waits_since
 from clew.workers.queue import put_back, settle_inbox
 from clew.workers.retries import Retries, ending_of, retry_of
 from clew.workers.shares import Limits, Shares, applying, check_limits
 from clew.workers.slots import NoSlot, slots
 
-__all__ = ["Ended", "Taken", "Worker", "WorkerEvent"]
+__all__ = ["Worker"]
 
 log = logging.getLogger("clew.workers")
 
@@ -40,41 +44,9 @@ _SWEEP = 2.0
 """Seconds between two looks at the threads that run anywhere, for those whose worker has died."""
 _BUSY = 2.0
 """Seconds for which a worker leaves a thread alone that somebody else runs."""
+_SHORTEST_WAIT = 0.05
 _LONGEST_WAIT = 30.0
 """The longest pause between two tries to reach a store, in seconds."""
-
-
-class Taken(msgspec.Struct, frozen=True):
-    """A worker has begun to run a thread."""
-
-    thread_id: str
-    agent: str
-    tries: int
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """A run of a worker has ended. `status` is that of the thread: `queued` if it is tried again, `failed` if it failed or
-    was set aside, and `busy` if somebody else had it or has taken it over."""
-
-    thread_id: str
-    agent: str
-    status: Literal["done", "waiting", "interrupted", "failed", "queued", "busy"]
-    reason: str = ""
-    seconds: float = 0.0
-    turns: int = 0
-
-
-WorkerEvent = Taken | Ended
-
-
-class Counts(msgspec.Struct):
-    """What a worker has done since it was made."""
-
-    taken: int = 0
-    recovered: int = 0
-    """How many threads it took from workers that had died."""
-    ended: dict[str, int] = {}
-    """How many runs ended, by the status of the thread."""
 
 
 class Worker:
@@ -107,8 +79,9 @@ class Worker:
         threads that have all of them. `limits` say how many threads may run at a time, in all workers together that are
         given the same limit: `{"agent:clerk": 4, "tag:gpu": 1, "tag:customer=acme": 2, "tenant": 20}`. `retries` says
         how often a thread is tried. After `timeout` seconds a run is interrupted. `label` names the worker in leases.
-        `poll` is how many seconds pass at most before it looks into the queue again. `on_event` is called with what
-        happens."""
+        `poll` is how many seconds pass at most before it looks into the queue again; PostgreSQL, Redis and Valkey tell it
+        at once that there is something to take, and so does every store in the same process. `on_event` is called with
+        what happens."""
         given = [agents] if isinstance(agents, Agent) else list(agents)
         self._agents = _by_name(given)
         check_count("concurrency", concurrency)
@@ -135,13 +108,37 @@ class Worker:
         """Limits that were reached, and until when no thread is taken to which they apply."""
         self._draining = False
         self._changed = asyncio.Event()
+        self._found: list[Head] = []
+        """Threads that were due at the last look into the queue, and are not begun here."""
+        self._found_all = False
+        """Whether that look went to the end of what was due."""
+        self._fresh_until = 0.0
+        """Until when the result of that look is used, by `time.monotonic`."""
         self._swept = 0.0
         self._failures = 0
+        self._damage: set[str] = set()
+        """The errors about damaged heads that were logged."""
+        self._next_due: datetime | None = None
+        """When the next thread that was seen in the queue is due; None if none was seen."""
         self.counts = Counts()
+        self.pulse = Pulse()
 
     @property
     def store(self) -> Checkpointer:
         return self._given_store or next(iter(self._agents.values())).checkpointer
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The names of the agents that this worker can run."""
+        return tuple(self._agents)
+
+    @property
+    def concurrency(self) -> int:
+        return self._concurrency
+
+    @property
+    def poll(self) -> float:
+        return self._poll
 
     @property
     def running(self) -> int:
@@ -158,9 +155,13 @@ class Worker:
 
         If this is cancelled, the runs are stopped at their next barrier and their threads go back into the queue.
         """
+        bell = asyncio.get_running_loop().create_task(listen(self.store, self._look_again))
         try:
             while not self._draining:
                 self._changed.clear()
+                self.pulse.round_at = time.monotonic()
+                if until_empty and not self._tasks:
+                    self._fresh_until = 0.0
                 is_empty = not await self._fill()
                 if until_empty and is_empty and not self._tasks:
                     return
@@ -170,6 +171,8 @@ class Worker:
         except BaseException:
             await cancel_and_wait(self._tasks.values())
             raise
+        finally:
+            await cancel_and_wait([bell])
 
     def drain(self) -> None:
         """Take no more threads, end those that run after their open turn, and then let `run` return. Their threads go back
@@ -184,13 +187,16 @@ class Worker:
         pause = self._poll * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
         if self._failures:
             pause = min(_LONGEST_WAIT, pause * 2**self._failures)
+        elif self._next_due is not None:
+            pause = min(pause, max(_SHORTEST_WAIT, (self._next_due - now()).total_seconds()))
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._changed.wait()
 
     async def _finish(self) -> None:
         while self._tasks:
-            await asyncio.wait(self._tasks.values())
+            self.pulse.round_at = time.monotonic()
+            await asyncio.wait(self._tasks.values(), timeout=_LONGEST_WAIT)
 
     async def _fill(self) -> bool:
         """Begin as many runs as there is room for. Return whether there is anything to do: a thread that is due, or one
@@ -199,37 +205,52 @@ class Worker:
             found = await self._sweep()
             free = self._concurrency - len(self._tasks)
             if free > 0:
-                due, are_others = await self._due(free)
+                due = [head for head in self._found if self._may_take(head)]
+                if time.monotonic() >= self._fresh_until or not (due or self._found_all):
+                    due = await self._look(free)
                 for head in self._shares.choose(due, free):
                     self._begin(head)
-                found = found or bool(due) or are_others
+                found = found or bool(self._found)
         except Unavailable as error:
             self._failures = min(self._failures + 1, 10)
+            self.pulse.is_store_ok = False
             log.warning("the queue could not be read: %s", error)
             return True
         self._failures = 0
+        self.pulse.is_store_ok = True
+        self.pulse.looked_at = time.monotonic()
         return found
 
-    async def _due(self, free: int) -> tuple[list[Head], bool]:
-        """Return threads that are due and may be taken, by agent and then in the order in which they are due: some more of
-        each agent than there is room for, so that the choice can be fair. Also return whether others are due that may not
-        be taken now, because of a limit or because somebody else has them."""
-        found: list[Head] = []
-        are_others = False
+    def _look_again(self) -> None:
+        """Let the worker look into the queue at once, because there may be something new."""
+        self._fresh_until = 0.0
+        self._changed.set()
+
+    async def _look(self, free: int) -> list[Head]:
+        """Look into the queue. Return threads that are due and may be taken, by agent and then in the order in which they
+        are due: some more of each agent than there is room for, so that the choice can be fair.
+
+        What is found is also used for the next runs, so that a worker with many short runs does not look as often. Before
+        a thread is run, it is looked at once more.
+        """
+        self._fresh_until = time.monotonic() + self._poll
+        self._found, self._found_all, self._next_due = [], True, None
+        self.pulse.oldest_due = 0.0
+        due: list[Head] = []
         for name in self._agents:
-            enough = max(_PAGE, 4 * free)
-            some = 0
+            enough, some = max(_PAGE, 4 * free), 0
             async for head in self._queued(name):
                 if is_inbox(head):
                     await self._look_after(head)
-                elif self._may_take(head):
-                    found.append(head)
+                    continue
+                self._found.append(head)
+                if self._may_take(head):
+                    due.append(head)
                     some += 1
                     if some == enough:
+                        self._found_all = False
                         break
-                else:
-                    are_others = True
-        return found, are_others
+        return due
 
     async def _queued(self, agent: str) -> AsyncIterator[Head]:
         """Yield the heads of an agent that are due, earliest first, of at most `_MOST_PAGES` pages."""
@@ -237,14 +258,45 @@ class Worker:
         moment = now()
         for _ in range(_MOST_PAGES):
             last, count = None, 0
-            async for head in self.store.heads(query):
+            async for head in self._heads(query):
                 if head.due is None or head.due > moment:
+                    self._note_due(head)
                     return
                 last, count = head, count + 1
+                self._note_wait(head, moment)
                 yield head
             if last is None or count < _PAGE:
                 return
             query = query.after(last)
+        self._found_all = False
+
+    async def _heads(self, query: HeadQuery) -> AsyncIterator[Head]:
+        """Yield the heads that match the query. Log it once if some cannot be read: the others are run all the same."""
+        try:
+            async for head in self.store.heads(query):
+                yield head
+        except Corrupt as error:
+            if str(error) not in self._damage:
+                self._damage.add(str(error))
+                log.warning("%s", error)
+
+    def _note_due(self, head: Head) -> None:
+        """Note that a thread is due later, so that the worker looks again then."""
+        if head.due is not None and (self._next_due is None or head.due < self._next_due):
+            self._next_due = head.due
+
+    def _note_wait(self, head: Head, moment: datetime) -> None:
+        if head.status == "queued" and (since := waits_since(head)) is not None:
+            self.pulse.oldest_due = max(self.pulse.oldest_due, (moment - since).total_seconds())
+
+    async def _look_from_afar(self) -> None:
+        """Find out for how long threads have been waiting, while there is no room to run any."""
+        moment, self.pulse.oldest_due = now(), 0.0
+        for name in self._agents:
+            async for head in self._heads(HeadQuery(agent=name, order="due", tags=self._tags, limit=_PAGE)):
+                if head.due is None or head.due > moment:
+                    break
+                self._note_wait(head, moment)
 
     def _may_take(self, head: Head) -> bool:
         moment = time.monotonic()
@@ -258,7 +310,7 @@ class Worker:
         if self._left_alone.get(inbox.thread_id, 0.0) > time.monotonic():
             return
         if await settle_inbox(self.store, inbox):
-            self._changed.set()
+            self._look_again()
         else:
             self._leave_alone(inbox.thread_id, _BUSY)
 
@@ -276,13 +328,15 @@ class Worker:
         found = False
         for name in self._agents:
             asked = time.monotonic()
-            async for head in self.store.heads(HeadQuery(agent=name, order="due", status="running", tags=self._tags)):
+            async for head in self._heads(HeadQuery(agent=name, order="due", status="running", tags=self._tags)):
                 if head.lease is None or is_inbox(head):
                     continue
                 found = True
                 is_gone = is_over(head.lease) or note_seen(head, asked) >= lease_time(head)
                 if is_gone and head.thread_id not in self._tasks:
                     await self._recover(head)
+        if len(self._tasks) >= self._concurrency:
+            await self._look_from_afar()
         return found
 
     async def _recover(self, head: Head) -> None:
@@ -294,7 +348,7 @@ class Worker:
         if again is not None:
             self.counts.recovered += 1
             log.warning("thread %r: %s; it is %s", head.thread_id, reason, again.status)
-            self._changed.set()
+            self._look_again()
 
     def _forget(self) -> None:
         """Forget which threads were busy, and which limits reached, some time ago."""
@@ -306,6 +360,7 @@ class Worker:
         self._left_alone[thread_id] = time.monotonic() + seconds
 
     def _begin(self, head: Head) -> None:
+        self._found = [other for other in self._found if other.thread_id != head.thread_id]
         task = asyncio.get_running_loop().create_task(self._work(head))
         self._tasks[head.thread_id] = task
         self._shares.begin(head)
@@ -321,16 +376,22 @@ class Worker:
         began = time.monotonic()
         try:
             async with slots(self.store, applying(self._limits, head), self._label):
-                ended = await self._run(head)
+                current = await self.store.head(head.thread_id)
+                if current is None or current.status != "queued" or current.due is None or current.due > now():
+                    return  # another worker has run it since it was found
+                ended = await self._run(current)
         except NoSlot as full:
-            self._full[full.name] = time.monotonic() + self._poll
+            self._full[full.name] = time.monotonic() + min(self._poll, _BUSY)
+            self.counts.limits_reached += 1
             return
-        except Unavailable as error:  # of a slot
+        except Unavailable as error:  # of a slot, or of the last look at the thread
             self._leave_alone(head.thread_id, _BUSY)
             log.warning("thread %r: %s", head.thread_id, error)
             return
         self.counts.ended[ended.status] = self.counts.ended.get(ended.status, 0) + 1
         self._tell(msgspec.structs.replace(ended, seconds=round(time.monotonic() - began, 3)))
+        if ended.status == "queued":
+            await ring_soon(self.store)
 
     async def _run(self, head: Head) -> Ended:
         tries = head.queue.tries if head.queue is not None else 0
@@ -357,14 +418,15 @@ class Worker:
     async def _failed(self, head: Head, ending: _Ending, error: Exception) -> Ended:
         """Return what became of a thread whose run failed. If nothing is on record of that, because the run failed before
         it had begun, record it now."""
-        log.warning("thread %r: %s", head.thread_id, reason_of(error))
+        level = logging.WARNING if self._on_event is None else logging.INFO  # who gets the events hears of it there
+        log.log(level, "thread %r: %s", head.thread_id, reason_of(error))
         if ending.told is None and isinstance(error, Unavailable):
             self._leave_alone(head.thread_id, _BUSY)
             return Ended(head.thread_id, head.agent, "queued", str(error))
         if ending.told is None:
             try:
                 await put_back(self.store, head.thread_id, self._retries, reason_of(error), retry_of(error))
-            except (ThreadBusy, Unavailable) as second:
+            except ClewError as second:  # busy, not to be reached, damaged, or refused
                 self._leave_alone(head.thread_id, _BUSY)
                 log.warning("thread %r: %s", head.thread_id, second)
         status, reason = ending.told or ("failed", reason_of(error))

@@ -18,13 +18,18 @@ from clew import Agent, Thread, open_checkpointer
 from clew.agent import live
 from clew.checkpointers import Checkpointer, Delta, MemoryCheckpointer
 from clew.checkpointers.http.store import HTTPCheckpointer
+from clew.checkpointers.live import Changed, LiveChannel, LiveEvent
+from clew.cli import live as cli_live
 from clew.cli.commands.tail import Follower, PrintView
+from clew.cli.live import Watch
 from clew.cli.output.conversation import Pen
+from clew.errors import Unavailable
 from clew.log import MessageAdded
 from clew.messages import assistant, user
 from clew.models.base import ModelEvent, ModelRequest, TextDelta
 from clew.server.routes import events
 from clew.testing import ScriptedModel, say
+from clew.testing.contract.builders import a_head
 from tests.cli.command_line import hear_signals
 from tests.limits import PATIENCE
 from tests.server.serving import serving
@@ -220,6 +225,44 @@ async def test_with_a_key_the_thread_is_followed_without_words_in_the_clear(monk
             await work
             text = await screen.rest()
     assert text.count("one two three") == 1
+
+
+class Breaking(LiveChannel):
+    """A channel whose first connection breaks when it is told to, and whose second says nothing."""
+
+    def __init__(self) -> None:
+        self.breaks = asyncio.Event()
+        self.asked: list[tuple[int, str]] = []
+
+    async def publish(self, thread_id: str, deltas: Sequence[Delta]) -> int:
+        return 0
+
+    async def follow(self, thread_id: str, *, after: int = -1, log_id: str = "") -> AsyncIterator[LiveEvent]:
+        self.asked.append((after, log_id))
+        if len(self.asked) > 1:
+            await asyncio.Event().wait()
+        yield Changed()
+        await self.breaks.wait()
+        raise Unavailable("cut")
+
+
+async def test_when_the_connection_breaks_the_thread_is_looked_at_and_followed_from_where_it_was_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cli_live, "_TOLD", 100 * PATIENCE)
+    channel = Breaking()
+    watch = Watch(channel, a_head("t", 3, log_id="x"))
+    async with asyncio.timeout(PATIENCE):
+        while not channel.asked:
+            await watch.next(a_head("t", 3, log_id="x"), moved=True)
+        later = asyncio.create_task(watch.next(a_head("t", 7, log_id="x"), moved=True))
+        await asyncio.sleep(0)
+        channel.breaks.set()
+        assert await later is None
+        while len(channel.asked) < 2:
+            assert await watch.next(a_head("t", 7, log_id="x"), moved=False) is None
+        await watch.close()
+    assert channel.asked == [(2, "x"), (6, "x")]
 
 
 # What is printed

@@ -12,7 +12,7 @@ import msgspec
 
 from clew.checkpointers import Head, open_checkpointer
 from clew.workers import Retries, Worker
-from clew.workers.worker import Ended
+from clew.workers.events import Ended
 from tests.crash.lab.agent import lab_agent
 from tests.crash.lab.ledger import Ledger
 from tests.crash.lab.payers import payers

@@ -22,6 +22,7 @@ from clew.server.inspector.visits import HEADERS, _store_for_commands
 from clew.server.request import Request
 from clew.server.settings import Settings
 from clew.testing import ScriptedModel, call
+from clew.workers import enqueue
 from tests.limits import PATIENCE
 from tests.server.inspector.looking import HOSTILE, PIXEL, fill, in_store, thread
 from tests.server.serving import serving
@@ -445,3 +446,19 @@ def test_the_resume_command_names_the_store_even_if_it_is_the_default(monkeypatc
     monkeypatch.delenv("CLEW_STORE", raising=False)
     asked = SimpleNamespace(headers={b"host": b"127.0.0.1:7411"}, is_secure=False)
     assert _store_for_commands(Settings(store=default_url()), cast(Request, asked)) == "http://127.0.0.1:7411"
+
+
+def test_a_queued_thread_is_shown_with_its_place_and_counted(tmp_path: Path) -> None:
+    async def queue(store: Checkpointer) -> None:
+        await enqueue(store, "later", "Go.", agent="clerk", delay=590, priority=2)
+        await enqueue(store, "now", "Go.", agent="<b>clerk</b>", tags={"<i>": "<i>"})
+
+    made = f"sqlite:///{tmp_path}/queue.db"
+    in_store(made, queue)
+    with serving(made) as running, httpx.Client(base_url=running.url) as client:
+        assert "due in 9m" in client.get("/?status=queued").text
+        page = client.get(thread("later")).text
+        assert re.search(r'data-test="fact-queue"[^>]*>\s*due in 9m \d+s, priority 2', page)
+        overview = client.get("/overview").text
+        assert re.search(r'data-test="total-queue".*?<dd>2</dd>.*?1 due, the oldest for \d+s', overview, re.DOTALL)
+        assert "<b>clerk" not in client.get("/").text

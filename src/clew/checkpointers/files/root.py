@@ -77,16 +77,19 @@ class Root:
             )
         files.make_private_folder(self.path)
         try:
-            found = self._marker.read_bytes()
+            self._format = self._read_marker()
         except FileNotFoundError:
             self._mark()
-            return
-        name, _, version = found.decode("ascii", "replace").strip().partition(" ")
+
+    def _read_marker(self) -> int:
+        """Return the format that the store's marker file says. Raises `Corrupt` if it says none, and `NewerFormat` if a
+        later version of Clew made the store."""
+        name, _, version = self._marker.read_bytes().decode("ascii", "replace").strip().partition(" ")
         if name != MARKER or not version.isdigit():
             raise Corrupt(f"{self._marker} should say '{MARKER}' and a version, and does not. Restore it from a copy.")
         if int(version) > FORMAT:
             raise NewerFormat(f"the file store {self.path}", int(version), FORMAT)
-        self._format = int(version)
+        return int(version)
 
     def _mark(self) -> None:
         """Make an empty folder a store by writing its marker file. Raises `InvalidInput` if the folder has other
@@ -112,7 +115,8 @@ class Root:
         """Make the store one of at least this format, so that an older Clew refuses to open it from now on."""
         if self._format < version:
             self.check()
-            self._write_marker(version)
+            if self._read_marker() < version:
+                self._write_marker(version)
             self._format = version
 
     def check(self) -> None:

@@ -14,11 +14,12 @@ _LARGEST = 2**20
 
 
 class Event(NamedTuple):
-    """One event of a stream. An event without a name is called `message`, as browsers call it."""
+    """One event of a stream. An event without a name is called `message`, as browsers call it. `id` is None if it says
+    nothing about the id."""
 
     name: str
     data: str
-    id: str = ""
+    id: str | None = None
 
 
 def event(name: str, data: str, event_id: str | None = None) -> bytes:
@@ -72,4 +73,4 @@ class EventReader:
         fields, self._fields, self._size = self._fields, {}, 0
         if "data" not in fields:
             return None
-        return Event(fields.get("event") or "message", fields["data"], fields.get("id", ""))
+        return Event(fields.get("event") or "message", fields["data"], fields.get("id"))

@@ -20,7 +20,7 @@ from blake3 import blake3
 
 from clew.checkpointers.base import MAX_ID
 from clew.checkpointers.heads import Head
-from clew.checkpointers.live import Delta
+from clew.checkpointers.live import MOST_DELTAS, Delta
 from clew.errors import InvalidInput
 
 __all__ = [
@@ -130,7 +130,7 @@ class Blobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Deltas(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request that passes pieces of a response on to those who follow the thread."""
 
-    deltas: Annotated[list[Delta], msgspec.Meta(max_length=64)]
+    deltas: Annotated[list[Delta], msgspec.Meta(max_length=MOST_DELTAS)]
 
 
 class Listeners(msgspec.Struct, frozen=True):

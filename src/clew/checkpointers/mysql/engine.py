@@ -253,6 +253,7 @@ _AGAIN = frozenset((LOST, 1020, 1062, 1205, 1213, 1317, *_READ_ONLY))
 thread first, or the server has become a standby."""
 _CORRUPT = frozenset((126, 127, 145, 1034, 1194, 1195, 1712, 1877))
 _HINTS = {
+    1205: "Another transaction holds a lock for long, such as that of a backup. Try again when it has ended",
     LOST: "It cannot be reached, or the connection broke. Check that it runs, then try again",
     TOO_LARGE: "Set max_allowed_packet to 16M or more: a frame has up to 4 MiB, and needs up to twice that as text",
     1040: "The server has no connection left. Raise max_connections, or open fewer (connections=… in the URL)",

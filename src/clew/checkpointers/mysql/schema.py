@@ -87,7 +87,8 @@ _QUEUE = (
     "ALTER TABLE {prefix}heads ADD COLUMN due BIGINT AFTER updated",
     "ALTER TABLE {prefix}heads ADD KEY by_due (space, due, thread_key)",
 )
-"""What version 2 added. The server carries out both while others write."""
+"""What version 2 added. The server carries out both while others write. If another program keeps the table locked, such as a
+backup, they give up after 5 seconds, because all other writes wait meanwhile."""
 
 
 async def prepare(connection: Connection, prefix: str, where: str) -> None:
@@ -104,8 +105,10 @@ async def prepare(connection: Connection, prefix: str, where: str) -> None:
         await connection.run(f"INSERT IGNORE INTO {prefix}meta VALUES (1, {VERSION})".encode())  # noqa: S608 - a checked prefix
         version = await _version(connection, prefix)
     if version is not None and version < 2:
+        await connection.run(b"SET SESSION lock_wait_timeout = 5")
         for step in _QUEUE:
             await _add(connection, step.format(prefix=prefix))
+        await connection.run(b"SET SESSION lock_wait_timeout = DEFAULT")
         raised = f"UPDATE {prefix}meta SET version = {VERSION} WHERE id = 1 AND version < {VERSION}"  # noqa: S608 - a checked prefix
         await connection.run(raised.encode())
         version = VERSION

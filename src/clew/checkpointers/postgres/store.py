@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clew._runtime.batches import batches
 from clew.checkpointers.base import Checkpointer, is_abandoned
+from clew.checkpointers.bells import Bell, bell_name
 from clew.checkpointers.checks import (
     Guard,
     check_append,
@@ -24,7 +25,7 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, due_place, grace_micros, micros, thread_digest
 from clew.checkpointers.out_of_memory import explains_lack_of_memory
 from clew.checkpointers.postgres.statements import Append, Statements
-from clew.checkpointers.postgres.values import bytes_list, number, numbers_of
+from clew.checkpointers.postgres.values import Statement, bytes_list, number, numbers_of
 from clew.checkpointers.sql.deletion import delete_thread
 from clew.checkpointers.sql.heads import decode_head, tags_column, title_column, with_sum
 from clew.checkpointers.sql.listing import list_heads
@@ -46,7 +47,7 @@ alone), number of blobs to put, number of blobs to get, and number of blobs to t
 
 
 @explains_lack_of_memory()
-class PostgresCheckpointer(Checkpointer):
+class PostgresCheckpointer(Checkpointer, Bell):
     """Keeps threads in one schema of a PostgreSQL database. The schema is created on first use.
 
     An append is one round trip and one transaction. Its `synchronous_commit` is on, even if the server's default is
@@ -88,6 +89,7 @@ class PostgresCheckpointer(Checkpointer):
         self._guard = Guard(f"the PostgreSQL checkpointer of {self._where}")
         self._statements = Statements(self._address.schema)
         self._engine: Engine | None = None
+        self._channel = bell_name(self._address.schema, namespace)
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> PostgresCheckpointer:
@@ -239,6 +241,14 @@ class PostgresCheckpointer(Checkpointer):
             await engine.write(
                 self._statements.sweep, self._space, bytes_list(part), number(grace_micros(untouched_for))
             )
+
+    async def ring(self) -> None:
+        await self._use().read(Statement(f"SELECT pg_notify('{self._channel}', '')".encode(), ()))
+
+    def hear(self) -> AsyncIterator[None]:
+        from clew.checkpointers.postgres.bell import hear  # with the driver, which an extra brings
+
+        return hear(self._address, self._channel)
 
     async def close(self) -> None:
         if self._guard.close() and self._engine is not None:

@@ -189,6 +189,26 @@ class Engine:
                 if cursor == 0:
                     break
 
+    async def publish(self, channel: str) -> None:
+        """Send an empty message to those who listen to a channel now. In a cluster, the servers pass it on to each other."""
+        if not self._options.cluster:
+            await self.commands([("PUBLISH", channel, "")])
+            return
+
+        await self._attempt(
+            lambda client: client.execute_command("PUBLISH", channel, "", target_nodes=client.get_random_node())
+        )
+
+    async def hear(self, channel: str) -> AsyncIterator[None]:
+        """Yield once when the server was told that this process listens to a channel, and then after each message in it.
+        Raises an error of the driver when the connection, which is its own, breaks. In a cluster, listens to the server
+        that the URL names."""
+        async with self._driver.Redis(**self._server()) as client, client.pubsub() as heard:
+            await heard.subscribe(channel)
+            while True:
+                if await heard.get_message(timeout=None) is not None:
+                    yield
+
     async def _scan(self, node: Any, cursor: int, pattern: bytes, client: Any) -> tuple[int, list[bytes]]:
         command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED)
         if node is None:
@@ -321,11 +341,18 @@ class Engine:
         await self._give_notice(client)
 
     def _make(self) -> Redis | RedisCluster:
+        given = self._server()
+        if self._options.cluster:
+            return self._driver.RedisCluster(**given, max_connections=2 * CONNECTIONS)
+        return self._driver.Redis(**given, db=self._address.db)
+
+    def _server(self) -> dict[str, Any]:
+        """Return how to connect to the server that the URL names, as arguments for the driver's clients."""
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
         address = self._address
-        given: dict[str, Any] = {
+        return {
             "host": address.host,
             "port": address.port,
             "username": address.username,
@@ -336,9 +363,6 @@ class Engine:
             "retry": Retry(NoBackoff(), 0),
             **({} if address.tls is None else {"ssl": True, **address.tls}),
         }
-        if self._options.cluster:
-            return self._driver.RedisCluster(**given, max_connections=2 * CONNECTIONS)
-        return self._driver.Redis(**given, db=address.db)
 
     async def _check_format(self, client: Any) -> None:
         """Write the format version into a new or older store. Raises `NewerFormat` if a newer Clew made the store, and

@@ -12,6 +12,7 @@ import msgspec
 from clew._runtime.aio import settle
 from clew._runtime.batches import batches
 from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.bells import Bell, bell_name
 from clew.checkpointers.checks import (
     NO_THREAD,
     Guard,
@@ -55,7 +56,7 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 @explains_lack_of_memory()
-class RedisCheckpointer(Checkpointer):
+class RedisCheckpointer(Checkpointer, Bell):
     """Keeps threads in a Redis or Valkey server, or in a cluster of them.
 
     The URL is `redis://[user:password@]host[:6379][/db]`, or `rediss://` for TLS. These options may be in the URL or given
@@ -115,6 +116,7 @@ class RedisCheckpointer(Checkpointer):
         self._layout = Layout(options.prefix, namespace)
         self._guard = Guard(f"the Redis checkpointer of {address}")
         self._engine = Engine(address, options, self._layout, self._guard)
+        self._channel = f"{options.prefix}{bell_name(str(address.db), namespace)}"
         self._recovery = Recovery(self._engine, self._layout, str(address))
 
     @classmethod
@@ -293,6 +295,13 @@ class RedisCheckpointer(Checkpointer):
             shards = self._layout.by_shard(digests).values()
             calls = [self._about_blobs(scripts.DELETE_BLOBS, shard) for shard in shards]
             await self._engine.run_all([call._replace(args=[before, *call.args]) for call in calls])
+
+    async def ring(self) -> None:
+        with self._engine.use():
+            await self._engine.publish(self._channel)
+
+    def hear(self) -> AsyncIterator[None]:
+        return self._engine.hear(self._channel)
 
     async def close(self) -> None:
         if self._guard.close():

@@ -13,7 +13,7 @@ import clew
 from clew import advice
 from clew._runtime.text import ago, dollars, one_line, short_number
 from clew.cli import quantities
-from clew.cli.deferred import asyncio, checkpointers, msgspec, thread_heads
+from clew.cli.deferred import asyncio, checkpointers, msgspec, thread_heads, worker_places
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import console, hint, print_json
@@ -51,7 +51,7 @@ def ls(
         typer.Option(
             "--status",
             metavar="STATUS",
-            help="Only running, waiting, interrupted, failed or done. Repeatable.",
+            help="Only running, waiting, interrupted, failed, done or queued. Repeatable.",
         ),
     ] = None,
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only threads of this agent.")] = None,
@@ -77,8 +77,9 @@ def ls(
 ) -> None:
     """List the threads of a store, the newest first.
 
-    Shows their status, title, tokens and cost, and the process that works on each. A thread whose process died while it
-    was running is shown as interrupted. Reads no logs, so it is fast with many threads.
+    Shows their status, title, tokens and cost, and the process that works on each, or its place in the queue of the
+    workers. A thread whose process died while it was running is shown as interrupted. Reads no logs, so it is fast with
+    many threads.
 
     \b
     Examples:
@@ -90,7 +91,7 @@ def ls(
         prefix=prefix,
         status=tuple(one.value for one in status) if status else None,
         agent=agent,
-        tags=_tags(tag or []),
+        tags=quantities.tags(tag or [], "--tag"),
         updated_after=quantities.since(since),
         title=text,
     )
@@ -100,16 +101,6 @@ def ls(
     shown = functools.partial(_print, url=store)
     work = _watch_json if watch and json else _watch if watch else _print_json if json else shown
     on_store(store, lambda opened: work(opened, query, most, children))
-
-
-def _tags(given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not name or not equals:
-            raise InvalidInput(f"--tag {one!r} is not a tag. Write --tag name=value.")
-        found[name] = value
-    return found
 
 
 class _Listed(NamedTuple):
@@ -244,7 +235,7 @@ def _rows(heads: Sequence[Head], *, signs: bool = True) -> list[list[Cell]]:
             Cell(short_number(head.input_tokens + head.output_tokens)),
             Cell(dollars(head.cost_usd)),
             Cell(ago(head.updated_at)),
-            Cell(one_line(holder(head))),
+            Cell(one_line(holder(head)) or worker_places.place_words(head)),
         ]
         for head in heads
     ]

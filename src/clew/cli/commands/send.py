@@ -47,8 +47,8 @@ def send(
     \b
     Examples:
       clew send report "Also look at June."
-      clew send trip --answer yes
-      git diff | clew send review - --prompt-id commit-41
+      clew send visa --answer "The blue one."
+      echo "And the bridge." | clew send trip - --prompt-id bridge
     """
     from clew.cli.work import read_answer
 

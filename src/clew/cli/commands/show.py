@@ -23,6 +23,7 @@ from clew.cli.deferred import (
     thread_sketch,
     timeline_stream,
     timelines,
+    worker_places,
 )
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
@@ -212,6 +213,7 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
         dollars(head.cost_usd),
         f"{plural(files.files, 'file')}, {size(files.size)}" if files else "",
         agent_workspace.unkept(timeline.checkpoint) if leases.shown_status(head) != "running" else "",
+        worker_places.place_words(head),
         f"{ago(head.updated_at)} ago",
     ]
     pen.line(f"{one_line(head.thread_id)}  {one_line(timeline.checkpoint.title)}", "bold")

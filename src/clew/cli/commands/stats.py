@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import clew
-from clew._runtime.text import dollars, one_line, plural, short_number, size
+from clew._runtime.text import ago, dollars, one_line, plural, short_number, size
 from clew.cli import quantities
 from clew.cli.deferred import checkpointers, msgspec, thread_totals
 from clew.cli.failures import report_errors
@@ -65,6 +65,7 @@ def _print_json(totals: Totals, stored: int | None) -> None:
             "by_status": listed("status", totals.by_status),
             "by_agent": listed("agent", totals.by_agent),
             "by_day": listed("day", totals.by_day),
+            "queue": {"length": totals.queued, "oldest_due": totals.oldest_due},
             "stored_bytes": stored,
         }
     )
@@ -75,6 +76,9 @@ def _print(totals: Totals, stored: int | None) -> None:
     whole = totals.all
     facts = [plural(whole.threads, "thread"), plural(whole.turns, "turn"), f"{_tokens(whole)} tokens", _money(whole)]
     say(" · ".join(facts) + room)
+    if totals.queued:
+        oldest = "none is due" if totals.oldest_due is None else f"the oldest has been due for {ago(totals.oldest_due)}"
+        say(f"{totals.queued} in the queue of the workers; {oldest}")
     if not whole.threads:
         hint("There are no threads to count.")
         return

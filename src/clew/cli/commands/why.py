@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from clew import advice
 from clew._runtime.text import ago, clock, elapsed, one_line
 from clew.cli.consent import setup_text
-from clew.cli.deferred import msgspec, render, way_forward
+from clew.cli.deferred import msgspec, render, way_forward, worker_places, worker_retries
 from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, print_json
 from clew.cli.output.conversation import Pen, call_text, json_text
-from clew.cli.output.heads import status_cell
+from clew.cli.output.heads import head_object, status_cell
 from clew.cli.stores import find_thread, on_store, shown_store
 
 if TYPE_CHECKING:
@@ -29,9 +29,10 @@ _LONGEST = 400
 def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
     """Say what a thread waits for, and what to do about it.
 
-    It may wait for an answer, for a model, or for a process that holds it. Also names tool calls whose outcome is
-    unknown, what went wrong last, and, whole, the setup with which a resume would make its agent. The last line is the
-    command that goes on from there, or the Python call if only a program has the thread's tools. Nothing is changed.
+    It may wait for an answer, for a model, for a worker, or for a process that holds it. Also names tool calls whose
+    outcome is unknown, what went wrong last, and, whole, the setup with which a resume would make its agent. The last
+    line is the command that goes on from there, or the Python call if only a program has the thread's tools. Nothing is
+    changed.
 
     \b
     Examples:
@@ -50,6 +51,8 @@ def _print(standing: Standing, store: str) -> None:
     pen = Pen(console())
     pen.line(f"{one_line(standing.head.thread_id)}  {one_line(standing.title)}", "bold")
     _print_status(pen, standing)
+    if place := worker_places.place_words(standing.head):
+        _print_place(pen, standing, place)
     if standing.holder is not None:
         pen.line(_held(standing.holder))
     _print_calls(pen, standing)
@@ -65,13 +68,15 @@ def _print(standing: Standing, store: str) -> None:
     if standing.files:
         pen.line(f"{standing.files.capitalize()}: calls after that may have changed others.", "dim")
     _print_questions(pen, standing, store)
-    if standing.is_empty:
+    if standing.is_empty and not standing.posts:
         pen.line("There is no prompt to go on with: nothing was asked, or all was rewound.")
     pen.gap()
     if setup := setup_text(standing.setup):
         pen.text(f"Setup of a resume:\n{setup}", "dim", indent=0)
     if standing.status != "running" and standing.way.tools:
         pen.line(f"Its tools are in the program that made it: {', '.join(map(one_line, standing.way.tools))}", "dim")
+    if again := _again(standing, store):
+        pen.command("Let workers try it again", f": {again}")
     pen.command("Go on", f": {_next(standing, store)}" if standing.status == "running" else standing.way.words(store))
 
 
@@ -84,6 +89,25 @@ def _print_status(pen: Pen, standing: Standing) -> None:
         pen.line(f"{sign}{': ' if text else ''}{text}{when}", style)
     else:
         pen.line(sign, style)
+
+
+def _print_place(pen: Pen, standing: Standing, place: str) -> None:
+    """Print where a queued thread is in the queue, and what it waits for."""
+    head = standing.head
+    when = "" if head.queue is None else f", queued {_when(head.queue.queued_at)}"
+    pen.line(f"In the queue: {place}{when}.")
+    agent = f"the agent {one_line(head.agent)}" if head.agent else "an agent without a name"
+    if place.startswith("due in"):
+        pen.line(f"No worker takes it before. Then one that runs {agent} does.", "dim")
+    else:
+        pen.line(f"It waits for a worker that runs {agent} and has room.", "dim")
+
+
+def _again(standing: Standing, store: str) -> str:
+    """Return the command that puts a thread into the queue again that workers have set aside; empty for others."""
+    if standing.status != "failed" or not standing.reason.startswith(worker_retries.SET_ASIDE):
+        return ""
+    return advice.enqueue_again(standing.head.thread_id, store=store)
 
 
 def _print_calls(pen: Pen, standing: Standing) -> None:
@@ -146,6 +170,7 @@ def _print_json(standing: Standing, store: str) -> None:
             "status": standing.status,
             "reason": standing.reason,
             "turns": standing.head.turns,
+            "queue": head_object(standing.head)["queue"],
             "holder": None if holder is None else _holder_object(holder),
             "questions": [
                 {"id": asked.id, **render.plain_object(asked), "answer": standing.way.answering(asked, store)}
@@ -159,6 +184,7 @@ def _print_json(standing: Standing, store: str) -> None:
             "files": standing.files,
             "last": None if last is None else {"kind": last.kind, "text": last.text, "at": last.at},
             "next": _next(standing, store),
+            "again": _again(standing, store) or None,
             "program_tools": standing.way.tools,
             "program_budget": standing.way.program_budget,
             "setup": msgspec.to_builtins(standing.setup),

@@ -72,6 +72,14 @@ def head_object(head: Head) -> dict[str, Any]:
             "label": lease.owner.label,
             "expires_at": lease.expires_at,
         },
+        "queue": None
+        if head.due is None or head.queue is None
+        else {
+            "due": head.due,
+            "queued_at": head.queue.queued_at,
+            "priority": head.queue.priority,
+            "tries": head.queue.tries,
+        },
         **({"sealed": False} if thread_heads.is_unsealed(head) else {}),
     }
 

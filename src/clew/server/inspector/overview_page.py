@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from clew._runtime.text import dollars, elapsed, plural, short_number, size
+from clew._runtime.clock import now
+from clew._runtime.text import ago, dollars, elapsed, plural, short_number, size
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import ClewError, Corrupt
 from clew.server.inspector.templates import Markup, render
@@ -19,6 +20,7 @@ from clew.server.inspector.text import STATUS_WORDS, count
 from clew.server.inspector.visits import Viewer
 from clew.threads import Thread
 from clew.threads.views.timeline import TimelineReader, TimelineTurn, Window, reader_of
+from clew.workers.places import waits_since
 
 __all__ = ["Overview", "look_over", "overview_page"]
 
@@ -156,6 +158,10 @@ def _totals(overview: Overview) -> list[tuple[str, str, str]]:
         ),
         ("Spend", dollars(sum(known)), f"unknown for {plural(unknown, 'thread')}" if unknown else ""),
     ]
+    if queued := [since for head in heads if head.status == "queued" and (since := waits_since(head)) is not None]:
+        due = [since for since in queued if since <= now()]
+        oldest = f"{count(len(due))} due, the oldest for {ago(min(due))}" if due else "none is due"
+        rows.append(("Queue", count(len(queued)), oldest))
     if overview.storage is not None:
         rows.append(("Storage", size(overview.storage), "the whole store, on this machine's disk"))
     return rows

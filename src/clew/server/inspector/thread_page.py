@@ -23,6 +23,7 @@ from clew.server.inspector.visits import Viewer
 from clew.threads.inbox import Post
 from clew.threads.leases import is_crashed, is_live
 from clew.threads.views.timeline import Timeline, TimelineReader
+from clew.workers.places import place_words
 
 __all__ = [
     "WINDOW",
@@ -50,6 +51,8 @@ class _Facts(NamedTuple):
     head: Head
     crashed: bool
     reason: str
+    place: str
+    """Where the thread is in the queue of the workers; empty if it is not there."""
     holder: str
     lost_calls: str
     files: str
@@ -195,7 +198,8 @@ def _facts(head: Head, timeline: Timeline) -> _Facts:
     return _Facts(
         head,
         crashed,
-        reason=cut(state.reason, _LONGEST_FACT) if state.status in ("failed", "interrupted") else "",
+        reason=cut(state.reason, _LONGEST_FACT) if state.status in ("failed", "interrupted", "queued") else "",
+        place=place_words(head),
         holder=str(head.lease.owner) if head.lease is not None and is_live(head.lease) else "",
         lost_calls=f", {plural(state.unaccounted, 'lost call')}" if state.unaccounted else "",
         files=unkept(state) if crashed or state.status != "running" else "",

@@ -17,6 +17,7 @@ from clew.server.inspector.templates import Markup, part, render
 from clew.server.inspector.visits import Viewer
 from clew.threads import Thread
 from clew.threads.leases import is_live
+from clew.workers.places import place_words
 
 __all__ = ["Listing", "list_threads", "read_tags", "rows", "threads_page"]
 
@@ -96,6 +97,8 @@ class _Row(NamedTuple):
     head: Head
     crashed: bool
     holder: Owner | None
+    place: str
+    """Where the thread is in the queue of the workers; empty if it is not there."""
     tags: list[tuple[str, str]]
     forks: int
     """How many threads on the same page are forks of this one, or threads of its sub-agents."""
@@ -141,6 +144,7 @@ def _row(head: Head, forks: int) -> _Row:
         head,
         crashed=head.status == "interrupted" and head.lease is not None and live is None,
         holder=live.owner if live else None,
+        place=place_words(head),
         tags=sorted(head.tags.items())[:4],
         forks=forks,
         forks_url=f"/?{urlencode({'parent': head.thread_id})}",

@@ -16,7 +16,7 @@ DELTAS = "/deltas"
 """How the path for deltas ends."""
 NO_BUFFERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 """Headers that make proxies pass each event on at once, and keep no copy."""
-_MOST_DELTAS = 2**18
+_LARGEST = 2**19
 """The largest request body, in bytes, that has deltas."""
 _LAST_EVENT = b"last-event-id"
 
@@ -48,7 +48,7 @@ async def deltas(request: Request) -> Response:
     """Pass pieces of a response that a model is writing on to those who follow the thread now. Nothing is stored. The
     answer says how many follow."""
     key = request.channel
-    body = await decoded(request, Deltas, _MOST_DELTAS)
+    body = await decoded(request, Deltas, _LARGEST)
     return encoded(request, Listeners(request.channels.publish(key, body.deltas)))
 
 

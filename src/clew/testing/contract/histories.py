@@ -131,11 +131,20 @@ class Visitor:
 
     def _next_head(self, thread_id: str, head: Head | None, frames: int) -> Head:
         moment = now()
+        due = moment if self._dice.random() < 0.5 else None
         if head is None:
             return a_head(
-                thread_id, frames, log_id=self._text(), title=self._text(), created_at=moment, updated_at=moment
+                thread_id,
+                frames,
+                log_id=self._text(),
+                title=self._text(),
+                created_at=moment,
+                updated_at=moment,
+                due=due,
             )
-        return msgspec.structs.replace(head, frames=head.frames + frames, title=self._text(), updated_at=moment)
+        return msgspec.structs.replace(
+            head, frames=head.frames + frames, title=self._text(), updated_at=moment, due=due
+        )
 
     async def _read(self, thread_id: str) -> None:
         start = self._dice.choice((0, 0, 1, 5))
@@ -152,6 +161,8 @@ class Visitor:
         prefix = self._dice.choice(("", thread_id, thread_id[:-1]))
         limit = self._dice.choice((None, None, 2))
         await heads(self._store, HeadQuery(prefix=prefix, limit=limit))
+        if self._dice.random() < 0.5:
+            await heads(self._store, HeadQuery(prefix=prefix, limit=limit, order="due"))
 
     async def _delete(self, thread_id: str) -> None:
         await self._store.delete(thread_id)

@@ -1,4 +1,4 @@
-"""Read and write the `.clew` file format: a tar of `clew.json`, `frames/…` and `blobs/…`, in this order.
+"""Read and write the `.clew` file format: a tar of `clew.json`, `frames/…`, `blobs/…` and `inbox/…`, in this order.
 
 The reader accepts only regular files with the expected names and sizes, each with one plain header block. It refuses
 other members, links, long names, sparse files and all other features of tar, so that a hostile file cannot use them.
@@ -22,11 +22,13 @@ from clew.checkpointers.base import MAX_FRAME
 from clew.errors import Corrupt, InvalidInput, NewerFormat
 from clew.log import FIRST, sealed_with
 from clew.log.keys import Keyring
+from clew.threads.heads import inbox_id, new_head
 from clew.threads.reader import link
 
-__all__ = ["FORMAT", "Archive", "Manifest", "TarWriter", "frame_name"]
+__all__ = ["FORMAT", "Archive", "InboxPart", "Manifest", "TarWriter", "format_of", "frame_name"]
 
-FORMAT = 1
+FORMAT = 2
+"""The newest format of `.clew` files. Only files with an inbox have it; the others have format 1."""
 MAX_MANIFEST = 2**20
 MAX_BLOB = 2**30
 _BLOCK = tarfile.BLOCKSIZE
@@ -36,7 +38,16 @@ _CHECKED = re.compile(rb'\{"check":"([0-9a-f]{64})",')
 _BLOB = re.compile(r"blobs/[0-9a-f]{64}")
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class InboxPart(msgspec.Struct, frozen=True, kw_only=True):
+    """The inbox of the thread in a `.clew` file: the random id of the inbox's log, the number of its frames, and the
+    digest of the last one."""
+
+    log_id: str
+    frames: int
+    digest: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of `clew.json`, the first member of a `.clew` file: the thread's id and head, the numbers of frames
     and blobs in the file, the id of their encryption key, and when the file was made."""
 
@@ -48,6 +59,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the key that the log's last frame is encrypted with, or null if it is not encrypted."""
     created: datetime
     head: Head
+    inbox: InboxPart | None = None
+    """None if nothing was posted to the thread."""
 
     def encoded(self) -> bytes:
         """Return the manifest as JSON that begins with a blake3 digest of the rest, so that a changed byte is noticed."""
@@ -55,12 +68,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return b'{"check":"%s",%s' % (blake3(rest).hexdigest().encode(), rest)
 
 
+def format_of(inbox: InboxPart | None) -> int:
+    """Return the format of a `.clew` file with this inbox. Only files with an inbox need the newest one."""
+    return FORMAT if inbox is not None else 1
+
+
 class _Version(msgspec.Struct):
     format: int
 
 
-def frame_name(number: int) -> str:
-    return f"frames/{number:08d}"
+def frame_name(number: int, folder: str = "frames") -> str:
+    return f"{folder}/{number:08d}"
 
 
 class TarWriter:
@@ -115,14 +133,18 @@ class Archive:
         self._name = name
         self._frames: list[tuple[int, int]] = []
         self._blobs: dict[str, tuple[int, int]] = {}
+        self._posts: list[tuple[int, int]] = []
         file.seek(0, io.SEEK_END)
         self._end = file.tell()
         file.seek(0)
         self.manifest = self._read_manifest()
         if self.manifest.key is None:  # a plain file is imported as it is, and sealed in a store with a key
             self.keys = None
+        self.inbox = inbox_id(self.manifest.thread_id, self.manifest.head.log_id)
+        """The id of the thread's inbox."""
         self._scan_frames()
         self._scan_blobs()
+        self._scan_inbox()
         self._check_end()
 
     def stored(self, number: int, digests: Collection[str]) -> int:
@@ -131,13 +153,24 @@ class Archive:
         return sum(_BLOCK + size + -size % _BLOCK for size in sizes)
 
     async def head(self, thread_id: str) -> Head | None:
-        return self.manifest.head
+        part = self.manifest.inbox
+        if thread_id != self.inbox:
+            return self.manifest.head
+        if part is None:
+            return None
+        return msgspec.structs.replace(
+            new_head(thread_id, "done", self.manifest.created),
+            log_id=part.log_id,
+            frames=part.frames,
+            digest=part.digest,
+        )
 
     async def refs(self, thread_id: str) -> set[str]:
         return self.direct
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
-        return await asyncio.to_thread(lambda: [self._load(*place) for place in self._frames[start:stop]])
+        places = self._posts if thread_id == self.inbox else self._frames
+        return await asyncio.to_thread(lambda: [self._load(*place) for place in places[start:stop]])
 
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         for digest in digests:
@@ -172,7 +205,11 @@ class Archive:
                 raise
             raise self._corrupt(_MANIFEST, f"does not decode ({type(error).__name__})") from error
         head = manifest.head
-        if manifest.format != FORMAT or head.thread_id != manifest.thread_id or head.frames != manifest.frames:
+        if (
+            manifest.format != format_of(manifest.inbox)
+            or head.thread_id != manifest.thread_id
+            or head.frames != manifest.frames
+        ):
             raise self._corrupt(_MANIFEST, "has fields that contradict each other")
         if head.lease is not None or head.seal or head.status == "running" or not -1 <= head.snapshot < head.frames:
             raise self._corrupt(_MANIFEST, "has a head that an export never writes")
@@ -222,6 +259,19 @@ class Archive:
             if hasher.hexdigest() != digest:
                 raise self._corrupt(member.name, "fails its check")
             self._skip_padding(member)
+
+    def _scan_inbox(self) -> None:
+        """Check the frames of the thread's inbox, if the file has one, like those of the thread."""
+        part, previous = self.manifest.inbox, FIRST
+        for number in range(0 if part is None else part.frames):
+            name = frame_name(number, "inbox")
+            member = self._expect(name)
+            if member.size > MAX_FRAME:
+                raise self._corrupt(name, f"has {member.size} bytes; the limit is {MAX_FRAME}")
+            self._posts.append((self._file.tell(), member.size))
+            previous = link(self._take(member), previous, f"{self._name}, member {name}")
+        if part is not None and (not self._posts or previous.hex() != part.digest):
+            raise self._corrupt(_MANIFEST, "names another frame as the last of the inbox")
 
     def _check_end(self) -> None:
         member = self._next()

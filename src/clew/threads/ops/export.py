@@ -36,11 +36,12 @@ from clew.log.trees import named_trees, rename_trees
 from clew.log.weights import ENTRY, FLOOR, weigh
 from clew.messages import Assistant
 from clew.threads.frames import decoded
-from clew.threads.heads import is_part, title_in_head, without_lease
-from clew.threads.ops.archive import FORMAT, Archive, Manifest, TarWriter, frame_name
+from clew.threads.heads import inbox_id, is_part, title_in_head, without_lease
+from clew.threads.inbox import carry_posts, posts_in
+from clew.threads.ops.archive import Archive, InboxPart, Manifest, TarWriter, format_of, frame_name
 from clew.threads.ops.copy import transfer
 from clew.threads.ops.gc import below
-from clew.threads.reader import Progress, frames
+from clew.threads.reader import Progress, decoded_frames, frames
 from clew.threads.trees import TreeMover
 
 __all__ = ["Exported", "export", "import_"]
@@ -74,7 +75,8 @@ async def export(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write one thread to a `.clew` file: its whole log and every blob it refers to. The file is a tar archive.
+    """Write one thread to a `.clew` file: its whole log, its inbox, and every blob they refer to. The file is a tar
+    archive.
 
     Frames are written as they are in the store: an encrypted thread stays encrypted, needs its key for an import, and
     needs no key for the export. With `plain=True` it is decrypted, and anyone who has the file can read it.
@@ -108,7 +110,8 @@ async def import_(
 
     Everything is checked before anything becomes visible: the file's members, sizes and digests, the chain of frames,
     the state that their entries add up to, and the head. A damaged or hostile file raises `Corrupt` or `InvalidInput`
-    that names the member. To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise
+    that names the member. What was posted to the thread's inbox and not taken in is in the inbox of the imported thread.
+    To read an encrypted file, the checkpointer's keyring must have the file's key; otherwise
     `WrongKey` is raised. If the id is another, or the checkpointer encrypts with another key, the thread is encrypted
     again. A checkpointer without a key accepts only plain files.
 
@@ -127,13 +130,18 @@ async def import_(
         archive.direct = await _check(archive, name, None if trust else _Scales(archive, name, anew))
         source = archive.manifest.thread_id
         new_id = source if thread_id is None else thread_id
-        return (await transfer(archive, checkpointer, source, new_id, progress, extend=False)).head
+        await posts_in(
+            archive, archive.inbox, None
+        )  # raises an error if one cannot be read, before anything is written
+        done = await transfer(archive, checkpointer, source, new_id, progress, extend=False)
+        await carry_posts(archive, archive.inbox, checkpointer, new_id)
+        return done.head
 
 
 async def _write(
     checkpointer: Checkpointer, head: Head, out: IO[bytes], plain: bool, folder: Path | None, progress: Progress | None
 ) -> Exported:
-    """Write the members of the `.clew` file to `out`: `clew.json`, then the frames, then the blobs. Returns the numbers
+    """Write the members of the `.clew` file to `out`: `clew.json`, the frames, the blobs, and the inbox. Returns the numbers
     of frames and blobs, the file's size, and the id of the key that is needed to read it.
 
     With `plain`, everything is decrypted. The decrypted frames and blobs go to temporary files in `folder` first,
@@ -142,10 +150,14 @@ async def _write(
     """
     created = datetime.now(UTC)
     tar = TarWriter(out, created)
+    inbox = await checkpointer.head(inbox_id(head.thread_id, head.log_id))
+    part = None if inbox is None else InboxPart(log_id=inbox.log_id, frames=inbox.frames, digest=inbox.digest)
     if not plain:
-        digests = sorted(await below(checkpointer, await checkpointer.refs(head.thread_id)))
+        refs = await checkpointer.refs(head.thread_id)
+        refs |= set() if inbox is None else await checkpointer.refs(inbox.thread_id)
+        digests = sorted(await below(checkpointer, refs))
         last = await checkpointer.read(head.thread_id, start=head.frames - 1, stop=head.frames)
-        manifest = _manifest(head, len(digests), sealed_with(last[0]) if last else None, created)
+        manifest = _manifest(head, len(digests), sealed_with(last[0]) if last else None, created, part)
         await asyncio.to_thread(tar.add, "clew.json", manifest.encoded())
         async for number, data in frames(checkpointer, head):
             await asyncio.to_thread(tar.add, frame_name(number), data)
@@ -156,9 +168,17 @@ async def _write(
                 raise MissingBlob([digest], thread_id=head.thread_id)
             await asyncio.to_thread(tar.add, f"blobs/{digest}", found[digest])
             _tell(progress, head.frames + count, head.frames + len(digests))
+        if inbox is not None:
+            async for number, data in frames(checkpointer, inbox):
+                await asyncio.to_thread(tar.add, frame_name(number, "inbox"), data)
     else:
-        with tempfile.TemporaryFile(dir=folder) as frame_file, tempfile.TemporaryFile(dir=folder) as blob_file:
+        with (
+            tempfile.TemporaryFile(dir=folder) as frame_file,
+            tempfile.TemporaryFile(dir=folder) as blob_file,
+            tempfile.TemporaryFile(dir=folder) as inbox_file,
+        ):
             frame_tar, blob_tar = TarWriter(frame_file, created), TarWriter(blob_file, created)
+            inbox_tar = TarWriter(inbox_file, created)
             previous, written = FIRST, set[str]()
 
             async def put(blobs: dict[str, bytes]) -> None:
@@ -176,17 +196,33 @@ async def _write(
                 await put(opened.blobs)
                 _tell(progress, number + 1, head.frames)
             head = msgspec.structs.replace(head, digest=previous.hex())
-            manifest = _manifest(head, len(written), None, created)
+            if inbox is not None and part is not None:
+                previous = FIRST
+                async for number, frame in decoded_frames(checkpointer, inbox):
+                    opened = encode_frame([encode_entries(frame.entries)], previous=previous, now=frame.time)
+                    previous = opened.digest
+                    await asyncio.to_thread(inbox_tar.add, frame_name(number, "inbox"), opened.data)
+                    await put(opened.blobs)
+                part = msgspec.structs.replace(part, digest=previous.hex())
+            manifest = _manifest(head, len(written), None, created, part)
             await asyncio.to_thread(tar.add, "clew.json", manifest.encoded())
             await asyncio.to_thread(tar.add_members, frame_file)
             await asyncio.to_thread(tar.add_members, blob_file)
+            await asyncio.to_thread(tar.add_members, inbox_file)
     await asyncio.to_thread(tar.end)
     return Exported(head.thread_id, head.frames, manifest.blobs, tar.size, manifest.key)
 
 
-def _manifest(head: Head, blobs: int, key: str | None, created: datetime) -> Manifest:
+def _manifest(head: Head, blobs: int, key: str | None, created: datetime, inbox: InboxPart | None) -> Manifest:
     return Manifest(
-        format=FORMAT, thread_id=head.thread_id, frames=head.frames, blobs=blobs, key=key, created=created, head=head
+        format=format_of(inbox),
+        thread_id=head.thread_id,
+        frames=head.frames,
+        blobs=blobs,
+        key=key,
+        created=created,
+        head=head,
+        inbox=inbox,
     )
 
 

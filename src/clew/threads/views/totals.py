@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
-from datetime import date, tzinfo
+from datetime import date, datetime, tzinfo
 from pathlib import Path
 
 import msgspec
 
+from clew._runtime.clock import now
 from clew.checkpointers import Checkpointer, Head
 
 __all__ = ["Total", "Totals", "add_up", "stored_bytes"]
@@ -47,6 +48,10 @@ class Totals(msgspec.Struct, kw_only=True):
     by_status: dict[str, Total] = {}
     by_agent: dict[str, Total] = {}
     by_day: dict[date, Total] = {}
+    queued: int = 0
+    """How many threads are in the queue of the workers and not running."""
+    oldest_due: datetime | None = None
+    """Since when the thread that has waited longest for a worker could have been taken; None if none is due."""
 
 
 async def add_up(heads: AsyncIterable[Head], zone: tzinfo | None = None) -> Totals:
@@ -55,7 +60,7 @@ async def add_up(heads: AsyncIterable[Head], zone: tzinfo | None = None) -> Tota
 
     A thread counts for the day of its last change in the time zone `zone`, by default this machine's.
     """
-    totals = Totals()
+    totals, moment = Totals(), now()
     async for head in heads:
         day = head.updated_at.astimezone(zone).date()
         for total in (
@@ -65,6 +70,11 @@ async def add_up(heads: AsyncIterable[Head], zone: tzinfo | None = None) -> Tota
             totals.by_day.setdefault(day, Total()),
         ):
             total.add(head)
+        if head.status == "queued" and head.due is not None and head.queue is not None:
+            totals.queued += 1
+            since = max(head.due, head.queue.queued_at)
+            if since <= moment and (totals.oldest_due is None or since < totals.oldest_due):
+                totals.oldest_due = since
     return totals
 
 
