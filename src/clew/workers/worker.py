@@ -117,7 +117,7 @@ class Worker:
         self._swept = 0.0
         self._failures = 0
         self._damage: set[str] = set()
-        """The errors about damaged heads that were logged."""
+        """The errors about damaged threads and heads that were logged."""
         self._next_due: datetime | None = None
         """When the next thread that was seen in the queue is due; None if none was seen."""
         self.counts = Counts()
@@ -276,9 +276,12 @@ class Worker:
             async for head in self.store.heads(query):
                 yield head
         except Corrupt as error:
-            if str(error) not in self._damage:
-                self._damage.add(str(error))
-                log.warning("%s", error)
+            self._warn_once(error)
+
+    def _warn_once(self, error: ClewError) -> None:
+        if str(error) not in self._damage:
+            self._damage.add(str(error))
+            log.warning("%s", error)
 
     def _note_due(self, head: Head) -> None:
         """Note that a thread is due later, so that the worker looks again then."""
@@ -309,7 +312,15 @@ class Worker:
     async def _look_after(self, inbox: Head) -> None:
         if self._left_alone.get(inbox.thread_id, 0.0) > time.monotonic():
             return
-        if await settle_inbox(self.store, inbox):
+        try:
+            is_settled = await settle_inbox(self.store, inbox)
+        except Unavailable:
+            raise
+        except ClewError as error:  # damaged, or of a newer version: the worker goes on with others
+            self._warn_once(error)
+            self._leave_alone(inbox.thread_id, _LONGEST_WAIT)
+            return
+        if is_settled:
             self._look_again()
         else:
             self._leave_alone(inbox.thread_id, _BUSY)
@@ -340,10 +351,18 @@ class Worker:
         return found
 
     async def _recover(self, head: Head) -> None:
+        if self._left_alone.get(head.thread_id, 0.0) > time.monotonic():
+            return
         reason = f"{head.lease.owner if head.lease else 'its worker'} ended without a word"
         try:
             again = await put_back(self.store, head.thread_id, self._retries, reason, Retry("now"))
         except ThreadBusy:
+            return
+        except Unavailable:
+            raise
+        except ClewError as error:  # damaged, or of a newer version: the worker goes on with others
+            self._warn_once(error)
+            self._leave_alone(head.thread_id, _LONGEST_WAIT)
             return
         if again is not None:
             self.counts.recovered += 1
@@ -384,7 +403,7 @@ class Worker:
             self._full[full.name] = time.monotonic() + min(self._poll, _BUSY)
             self.counts.limits_reached += 1
             return
-        except Unavailable as error:  # of a slot, or of the last look at the thread
+        except ClewError as error:  # of a slot, or of the last look at the thread
             self._leave_alone(head.thread_id, _BUSY)
             log.warning("thread %r: %s", head.thread_id, error)
             return
