@@ -78,7 +78,7 @@ def killing(kills: int, *, apart: bool = True) -> Disturbance:
     return disturb
 
 
-def tell(found: Found, bound: float) -> None:
+def tell(found: Found, bound: float, *, patience: float = PATIENCE) -> None:
     """Count and print what happened, and fail if a promise was broken. `bound` is the time within which threads of killed
     workers go on; no clock decides."""
     late = [seconds for seconds in found.recoveries if seconds > bound]
@@ -91,4 +91,4 @@ def tell(found: Found, bound: float) -> None:
     count(f"threads recovered after more than {bound:.0f} s", len(late))
     count("calls told as in doubt", found.in_doubt)
     assert found.wrong == []
-    assert slowest < PATIENCE
+    assert slowest < patience
