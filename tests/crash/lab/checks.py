@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -56,7 +56,7 @@ async def check_threads(
         by_thread[deed.thread_id].append(deed)
     killed = {kill.life: kill.at for kill in machines.kills}
     for thread_id, expected in texts.items():
-        await _Checked(store, thread_id, by_thread[thread_id], killed, machines.frozen, found).check(expected, folder)
+        await _Checked(store, thread_id, by_thread[thread_id], killed, machines, found).check(expected, folder)
     return found
 
 
@@ -69,14 +69,14 @@ class _Checked:
         thread_id: str,
         deeds: list[Deed],
         killed: dict[str, int],
-        frozen: Collection[str],
+        machines: Machines,
         found: Found,
     ) -> None:
         self._store = store
         self._thread_id = thread_id
         self._deeds = deeds
         self._killed = killed
-        self._frozen = frozen
+        self._machines = machines
         self._found = found
         self._messages: Sequence[Message] = ()
         self._recorded: list[int] = []
@@ -85,9 +85,13 @@ class _Checked:
         """When the outcome of each call was recorded, by message and index."""
         self._steps: dict[tuple[int, int, str], int] = {}
 
+    def _may_lose(self, holder: str) -> bool:
+        """Return whether a worker that was not killed yet may lose a thread: it was frozen, or the store was away."""
+        return holder in self._machines.frozen or self._machines.is_store_away
+
     def _after(self, recorded: int, deeds: Iterable[Deed]) -> list[str]:
         """Return the processes that did something again that was on record."""
-        return [deed.life for deed in deeds if deed.at > recorded and deed.life not in self._frozen]
+        return [deed.life for deed in deeds if deed.at > recorded and deed.life not in self._machines.frozen]
 
     def _wrong(self, text: str) -> None:
         self._found.wrong.append(f"{self._thread_id}: {text}")
@@ -129,8 +133,13 @@ class _Checked:
                 match entry:
                     case LeaseTaken():
                         label = _LABEL.search(entry.owner)
-                        holder = label[1] if label else ""
+                        taker = label[1] if label else ""
+                        if holder not in ("", taker) and not self._may_lose(holder):
+                            self._wrong(f"{taker} took it from {holder}, which was alive")
+                        holder = taker
                     case Queued():
+                        if "ended without a word" in entry.reason and holder and not self._may_lose(holder):
+                            self._wrong(f"it was taken from {holder}, which was alive")
                         holder = ""
                     case StatusChanged() if entry.status != "running":
                         holder = ""

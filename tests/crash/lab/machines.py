@@ -139,6 +139,8 @@ class Machines:
         self._stack = ExitStack()
         self.each: list[Machine] = []
         self.kills: list[Kill] = []
+        self.is_store_away = False
+        """Whether the store is away at times, so that a worker that lives may not be able to renew or give back leases."""
         self.frozen: set[str] = set()
         """The lives of workers that were frozen and went on later."""
 

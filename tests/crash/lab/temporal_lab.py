@@ -85,6 +85,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 def _away(stop: Callable[[], None], start: Callable[[], None]) -> Disturbance:
     async def disturb(machines: Machines, work: Work) -> None:
+        machines.is_store_away = True
         for _ in range(TIMES):
             await asyncio.sleep(2)
             await asyncio.to_thread(stop)
