@@ -90,5 +90,5 @@ def tell(found: Found, bound: float, *, patience: float = PATIENCE) -> None:
     count("threads recovered", len(found.recoveries))
     count(f"threads recovered after more than {bound:.0f} s", len(late))
     count("calls told as in doubt", found.in_doubt)
-    assert found.wrong == []
+    assert not found.wrong, "\n".join(found.wrong)
     assert slowest < patience

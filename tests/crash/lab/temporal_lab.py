@@ -44,7 +44,7 @@ async def killed_once(lab: Lab, site: Site, temporal: ServerProcess) -> None:
     """One worker is killed, and those on other machines are not."""
 
     async def disturb(machines: Machines, work: Work) -> None:
-        await work.wait_for_turns(2, machines.said)
+        await asyncio.sleep(6)
         machines.kill_one()
 
     tell(await lab.run(disturb, THREADS), 35.0)

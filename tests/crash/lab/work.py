@@ -78,7 +78,9 @@ class Work:
             heads = [head for thread_id in self.texts if (head := await self.store.head(thread_id)) is not None]
             for head in heads:
                 before.setdefault(head.thread_id, head.turns)
-            if all(head.status == "done" or head.turns >= before[head.thread_id] + more for head in heads):
+            if len(heads) == len(self.texts) and all(
+                head.status == "done" or head.turns >= before[head.thread_id] + more for head in heads
+            ):
                 return
             assert time.monotonic() < deadline, said()
             await asyncio.sleep(0.1)
