@@ -108,15 +108,14 @@ class _Checked:
         self._found.turns += len(self._recorded)
         self._check_requests()
         self._check_calls()
-        notes = self._check_notes()
-        if notes and state.workspace is not None:
+        notes, is_told = self._check_notes()
+        there: list[str] = []
+        if state.workspace is not None:
             place = folder / self._thread_id
             await Workspace(place, self._store).restore(state.workspace)
-            there = (place / NOTES).read_text().split()
-            if there != [str(number) for number in range(notes)]:
-                self._wrong(f"the notes on record are {there}, and the model was told of {notes}")
-        elif notes:
-            self._wrong("no files are on record")
+            there = (place / NOTES).read_text().split() if (place / NOTES).exists() else []
+        if there != [str(number) for number in range(len(there))] or not (is_told or len(there) == notes):
+            self._wrong(f"the notes on record are {there}, and the model was told of {notes}")
         for deed in self._deeds:
             if deed.kind == "wrong":
                 self._wrong(f"{deed.life} found: {deed.key}")
@@ -197,9 +196,9 @@ class _Checked:
             elif late := self._after(recorded, done):
                 self._wrong(f"{made.name} {number}{leg} had an outcome, and took effect again in {late}")
 
-    def _check_notes(self) -> int:
-        """Return how many notes there have to be. Each result that says that notes are missing has to come after a
-        message that tells the model that files may be missing."""
+    def _check_notes(self) -> tuple[int, bool]:
+        """Return how many notes the last result said that there are, and whether the model was told after that that some
+        may be missing. Each result that says so has to come after a message that tells it."""
         results = results_of(tuple(self._messages))
         notes, is_told = 0, False
         for message in self._messages:
@@ -215,7 +214,7 @@ class _Checked:
                     )
                 self._found.notes_made_again += max(0, _number(made) - there)
                 notes, is_told = there, False
-        return notes
+        return notes, is_told
 
 
 def _number(made: ToolCall) -> int:
