@@ -11,6 +11,8 @@ import pytest
 
 from tests.crash.history_sites import Site, postgres, redis, s3
 from tests.crash.lab.lab import KILLS, Lab, killing, tell
+from tests.crash.lab.machines import Machines
+from tests.crash.lab.work import Work
 from tests.crash.processes import FULL
 from tests.sampling import sampled
 
@@ -29,4 +31,16 @@ async def test_workers_on_machines_of_their_own_that_are_killed_every_second_fin
 async def test_workers_on_one_machine_that_are_killed_every_second_are_replaced_at_once(tmp_path: Path) -> None:
     with postgres(tmp_path) as site:
         found = await Lab(site.url, tmp_path, apart=False).run(killing(KILLS // 2 if FULL else KILLS, apart=False))
+    tell(found, 5.0)
+
+
+async def test_files_go_along_from_one_machine_to_another_and_back(tmp_path: Path) -> None:
+    async def disturb(machines: Machines, work: Work) -> None:
+        for place in (0, 1, 0, 2, 1, 0, 3) if FULL else (0, 1, 0):
+            machines.leave_only(place)
+            await work.wait_for_turns(3, machines.said)
+        machines.leave_only(0, 1, 2, 3)
+
+    with postgres(tmp_path) as site:
+        found = await Lab(site.url, tmp_path, apart=False).run(disturb, 8, 28 if FULL else 12, delay=0.1)
     tell(found, 5.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -16,9 +17,11 @@ from clew.checkpointers import Checkpointer, open_checkpointer
 from clew.workers import enqueue
 from tests.crash.history_sites import postgres
 from tests.crash.lab.agent import results_of
+from tests.crash.lab.lab import MACHINES, Lab, tell
 from tests.crash.lab.ledger import Ledger
 from tests.crash.lab.machines import Machines
 from tests.crash.lab.payers import PAYERS
+from tests.crash.lab.work import Work
 from tests.crash.lab.worker import Job
 from tests.crash.processes import FULL
 from tests.limits import PATIENCE
@@ -26,6 +29,8 @@ from tests.tally import count
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.anyio, pytest.mark.xdist_group("lab")]
 
+FROZEN = 34.0
+"""Seconds for which a worker is frozen: a lease, and time for others to see that it has ended."""
 EACH = 25 if FULL else 1
 """How many threads wait before they pay, and how many after it, of each agent."""
 
@@ -66,6 +71,18 @@ async def test_a_worker_frozen_inside_a_once_tool_past_its_lease_appends_nothing
                 else:
                     assert paid == (0 if "before" in thread_id else 1), thread_id
                     assert "not known whether pay took effect" in told, thread_id
+
+
+async def test_workers_frozen_past_their_lease_at_any_moment_give_way_to_others(tmp_path: Path) -> None:
+    async def disturb(machines: Machines, work: Work) -> None:
+        for _ in range(5 if FULL else 1):
+            await asyncio.sleep(random.uniform(1, 3))
+            await machines.freeze(random.sample(range(MACHINES), 2), FROZEN)
+            for _ in range(MACHINES):
+                await work.post()
+
+    with postgres(tmp_path) as site:
+        tell(await Lab(site.url, tmp_path).run(disturb, delay=0.6), 35.0)
 
 
 def in_tool(ledger: Ledger) -> set[str]:

@@ -33,6 +33,7 @@ def outages(site: Site) -> Disturbance:
     with its data. A worker is killed meanwhile."""
 
     async def disturb(machines: Machines, work: Work) -> None:
+        machines.is_store_away = True
         for _ in range(OUTAGES):
             await asyncio.sleep(2)
             server = site.server

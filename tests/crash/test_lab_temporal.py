@@ -18,14 +18,14 @@ from tests.tally import count
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.xdist_group("lab on temporal")]
 
-SCENARIOS = ("killed", "restarted", "without-store", "half-told")
+SCENARIOS = ("killed", "killed-once", "restarted", "without-store", "half-told")
 STORES = ("postgres", "http")
 
 
 @pytest.mark.parametrize(("scenario", "store"), sampled(product(SCENARIOS, STORES), 2))
 def test_workers_of_temporal_finish_all_and_repeat_nothing(scenario: str, store: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.crash.lab.temporal_lab", scenario, store, str(tmp_path)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=6 * PATIENCE, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=8 * PATIENCE, check=False)
     *said, tally = ended.stdout.splitlines()
     print(*said, sep="\n")
     for what, number in msgspec.json.decode(tally, type=dict[str, int]).items():

@@ -11,8 +11,8 @@ import pytest
 
 from clew import Thread
 from clew.agent import Agent
-from clew.checkpointers import Checkpointer, HeadQuery, MemoryCheckpointer
-from clew.errors import InvalidInput, ModelRefused, ModelUnavailable, Unavailable, UsageError
+from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer
+from clew.errors import Corrupt, InvalidInput, ModelRefused, ModelUnavailable, Unavailable, UsageError
 from clew.log import MessageAdded
 from clew.messages import plain_text, user
 from clew.models import ModelRequest
@@ -221,6 +221,69 @@ async def test_the_thread_of_a_worker_that_died_is_taken_by_another(store: Memor
     worker = office.worker()
     await worker.run(until_empty=True)
     assert (await status_of(store), worker.counts.recovered, office.sent) == ("done", 1, ["t", "t"])
+
+
+class Damaged(MemoryCheckpointer):
+    """A store whose thread `bad`, and the inbox of that thread, cannot be read, once it is damaged."""
+
+    is_damaged = is_unreadable = False
+
+    async def head(self, thread_id: str) -> Head | None:
+        if self.is_unreadable and thread_id == "bad":
+            raise Corrupt(f"thread {thread_id!r}: its head is damaged")
+        return await super().head(thread_id)
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        head = await self.head(thread_id)
+        assert head is not None
+        if self.is_damaged and (thread_id == "bad" or (head.parent is not None and head.parent[0] == "bad")):
+            raise Corrupt(f"thread {thread_id!r}: damaged")
+        return await super().read(thread_id, start=start, stop=stop)
+
+
+async def test_a_damaged_thread_of_a_worker_that_died_does_not_end_other_workers() -> None:
+    async with Damaged() as store:
+        office = Office(store)
+        for thread_id in ("bad", "good"):
+            await enqueue(store, thread_id, "Send.", agent="clerk")
+            await _die(store, thread_id)
+        store.is_damaged = True
+        worker = office.worker()
+        await worker._sweep()
+        assert worker.counts.recovered == 1
+        assert (await status_of(store, "bad"), await status_of(store, "good")) == ("running", "queued")
+
+
+async def test_a_thread_whose_head_is_found_damaged_as_it_is_taken_is_left_alone() -> None:
+    async with Damaged() as store:
+        office = Office(store)
+        for thread_id in ("bad", "good"):
+            await enqueue(store, thread_id, "Send.", agent="clerk")
+        store.is_unreadable = True
+        worker = office.worker()
+        await worker._fill()
+        await asyncio.gather(*worker._tasks.values())
+        assert (await status_of(store, "good"), worker._may_take(await _listed(store, "bad"))) == ("done", False)
+
+
+async def _listed(store: Checkpointer, thread_id: str) -> Head:
+    return [head async for head in store.heads(HeadQuery(prefix=thread_id))][0]  # noqa: RUF015 - of an async generator
+
+
+async def test_a_damaged_inbox_does_not_keep_a_worker_from_other_threads() -> None:
+    async with Damaged() as store:
+        office = Office(store)
+        await enqueue(store, "bad", "Send.", agent="clerk")
+        async with Thread.open(store, "bad", label="worker 1"):
+            await enqueue(store, "bad", "Send more.", agent="clerk")
+        await Thread.open(store, "bad").__aenter__()
+        await enqueue(store, "good", "Send.", agent="clerk")
+        store.is_damaged = True
+        worker = office.worker()
+        for _ in range(3):
+            await worker._fill()
+        await asyncio.gather(*worker._tasks.values())
+        assert await status_of(store, "good") == "done"
 
 
 async def test_a_thread_that_kills_its_workers_is_set_aside(store: MemoryCheckpointer) -> None:

@@ -117,7 +117,7 @@ class Worker:
         self._swept = 0.0
         self._failures = 0
         self._damage: set[str] = set()
-        """The errors about damaged heads that were logged."""
+        """The errors about damaged threads and heads that were logged."""
         self._next_due: datetime | None = None
         """When a thread that was seen in the queue can be taken; None if none was seen."""
         self.counts = Counts()
@@ -281,10 +281,13 @@ class Worker:
                 self._note_answer()
                 yield head
         except Corrupt as error:
-            if str(error) not in self._damage:
-                self._damage.add(str(error))
-                log.warning("%s", error)
+            self._warn_once(error)
         self._note_answer()
+
+    def _warn_once(self, error: ClewError) -> None:
+        if str(error) not in self._damage:
+            self._damage.add(str(error))
+            log.warning("%s", error)
 
     def _note_answer(self) -> None:
         self.pulse.is_store_ok = True
@@ -318,7 +321,15 @@ class Worker:
     async def _look_after(self, inbox: Head) -> None:
         if self._left_alone.get(inbox.thread_id, 0.0) > time.monotonic():
             return
-        if await settle_inbox(self.store, inbox):
+        try:
+            is_settled = await settle_inbox(self.store, inbox)
+        except Unavailable:
+            raise
+        except ClewError as error:  # damaged, or of a newer version: the worker goes on with others
+            self._warn_once(error)
+            self._leave_alone(inbox.thread_id, _LONGEST_WAIT)
+            return
+        if is_settled:
             self._look_again()
         else:
             self._leave_alone(inbox.thread_id, _BUSY)
@@ -349,10 +360,18 @@ class Worker:
         return found
 
     async def _recover(self, head: Head) -> None:
+        if self._left_alone.get(head.thread_id, 0.0) > time.monotonic():
+            return
         reason = f"{head.lease.owner if head.lease else 'its worker'} ended without a word"
         try:
             again = await put_back(self.store, head.thread_id, self._retries, reason, Retry("now"))
         except ThreadBusy:
+            return
+        except Unavailable:
+            raise
+        except ClewError as error:  # damaged, or of a newer version: the worker goes on with others
+            self._warn_once(error)
+            self._leave_alone(head.thread_id, _LONGEST_WAIT)
             return
         if again is not None:
             self.counts.recovered += 1
@@ -393,7 +412,7 @@ class Worker:
             self._full[full.name] = time.monotonic() + min(self._poll, _BUSY)
             self.counts.limits_reached += 1
             return
-        except Unavailable as error:  # of a slot, or of the last look at the thread
+        except ClewError as error:  # of a slot, or of the last look at the thread
             self._leave_alone(head.thread_id, _BUSY)
             log.warning("thread %r: %s", head.thread_id, error)
             return

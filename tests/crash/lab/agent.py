@@ -75,6 +75,7 @@ def lab_agent(
     @tool(effect="once")
     async def charge(number: int, ctx: ToolContext) -> str:
         await rest()
+        await ctx.fence()
         ledger.add("charged", ctx.thread_id, number, ctx.idempotency_key)
         await rest()
         return f"charged {number}"
@@ -82,6 +83,7 @@ def lab_agent(
     @tool(effect="once", reconcile=was_paid)
     async def pay(number: int, ctx: ToolContext) -> str:
         await rest()
+        await ctx.fence()
         ledger.add("paid", ctx.thread_id, number, ctx.idempotency_key)
         await rest()
         return f"paid {number}"

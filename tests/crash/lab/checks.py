@@ -18,7 +18,7 @@ from clew.threads.reader import decoded_frames
 from clew.workspace import Workspace
 from tests.crash.lab.agent import NOTES, counted, results_of
 from tests.crash.lab.ledger import Deed
-from tests.crash.lab.machines import Kill
+from tests.crash.lab.machines import Machines
 
 __all__ = ["Found", "check_threads"]
 
@@ -43,17 +43,20 @@ class Found(msgspec.Struct):
 
 
 async def check_threads(
-    store: Checkpointer, texts: dict[str, Counter[str]], deeds: Iterable[Deed], kills: Sequence[Kill], folder: Path
+    store: Checkpointer, texts: dict[str, Counter[str]], deeds: Iterable[Deed], machines: Machines, folder: Path
 ) -> Found:
     """Check all threads. `texts` says how often each text had to be asked of each thread, and `folder` is one in which
-    files can be restored."""
+    files can be restored.
+
+    What a process did that was frozen may be later than the record of another one that took its thread over: nobody can
+    know where in its code a process wakes up."""
     found = Found()
     by_thread: defaultdict[str, list[Deed]] = defaultdict(list)
     for deed in deeds:
         by_thread[deed.thread_id].append(deed)
-    killed = {kill.life: kill.at for kill in kills}
+    killed = {kill.life: kill.at for kill in machines.kills}
     for thread_id, expected in texts.items():
-        await _Checked(store, thread_id, by_thread[thread_id], killed, found).check(expected, folder)
+        await _Checked(store, thread_id, by_thread[thread_id], killed, machines, found).check(expected, folder)
     return found
 
 
@@ -61,12 +64,19 @@ class _Checked:
     """One thread under examination."""
 
     def __init__(
-        self, store: Checkpointer, thread_id: str, deeds: list[Deed], killed: dict[str, int], found: Found
+        self,
+        store: Checkpointer,
+        thread_id: str,
+        deeds: list[Deed],
+        killed: dict[str, int],
+        machines: Machines,
+        found: Found,
     ) -> None:
         self._store = store
         self._thread_id = thread_id
         self._deeds = deeds
         self._killed = killed
+        self._machines = machines
         self._found = found
         self._messages: Sequence[Message] = ()
         self._recorded: list[int] = []
@@ -74,6 +84,14 @@ class _Checked:
         self._outcomes: dict[tuple[int, int], int] = {}
         """When the outcome of each call was recorded, by message and index."""
         self._steps: dict[tuple[int, int, str], int] = {}
+
+    def _may_lose(self, holder: str) -> bool:
+        """Return whether a worker that was not killed yet may lose a thread: it was frozen, or the store was away."""
+        return holder in self._machines.frozen or self._machines.is_store_away
+
+    def _after(self, recorded: int, deeds: Iterable[Deed]) -> list[str]:
+        """Return the processes that did something again that was on record."""
+        return [deed.life for deed in deeds if deed.at > recorded and deed.life not in self._machines.frozen]
 
     def _wrong(self, text: str) -> None:
         self._found.wrong.append(f"{self._thread_id}: {text}")
@@ -90,15 +108,14 @@ class _Checked:
         self._found.turns += len(self._recorded)
         self._check_requests()
         self._check_calls()
-        notes = self._check_notes()
-        if notes and state.workspace is not None:
+        notes, is_told = self._check_notes()
+        there: list[str] = []
+        if state.workspace is not None:
             place = folder / self._thread_id
             await Workspace(place, self._store).restore(state.workspace)
-            there = (place / NOTES).read_text().split()
-            if there != [str(number) for number in range(notes)]:
-                self._wrong(f"the notes on record are {there}, and the model was told of {notes}")
-        elif notes:
-            self._wrong("no files are on record")
+            there = (place / NOTES).read_text().split() if (place / NOTES).exists() else []
+        if there != [str(number) for number in range(len(there))] or not (is_told or len(there) == notes):
+            self._wrong(f"the notes on record are {there}, and the model was told of {notes}")
         for deed in self._deeds:
             if deed.kind == "wrong":
                 self._wrong(f"{deed.life} found: {deed.key}")
@@ -115,8 +132,13 @@ class _Checked:
                 match entry:
                     case LeaseTaken():
                         label = _LABEL.search(entry.owner)
-                        holder = label[1] if label else ""
+                        taker = label[1] if label else ""
+                        if holder not in ("", taker) and not self._may_lose(holder):
+                            self._wrong(f"{taker} took it from {holder}, which was alive")
+                        holder = taker
                     case Queued():
+                        if "ended without a word" in entry.reason and holder and not self._may_lose(holder):
+                            self._wrong(f"it was taken from {holder}, which was alive")
                         holder = ""
                     case StatusChanged() if entry.status != "running":
                         holder = ""
@@ -140,7 +162,7 @@ class _Checked:
             self._found.asked_again += len(asked) - 1
             if not asked:
                 self._wrong(f"response {number} was never asked for")
-            if late := [deed.life for deed in asked if deed.at > recorded]:
+            if late := self._after(recorded, asked):
                 self._wrong(f"response {number} was on record, and {late} asked for it again")
         for number, asked in requests.items():
             self._wrong(f"response {number} was asked for {len(asked)} times, and none is on record")
@@ -171,12 +193,12 @@ class _Checked:
             recorded = self._steps.get((place, index, leg)) if leg else self._outcomes[place, index]
             if recorded is None:
                 self._wrong(f"the step {number}{leg} has no outcome")
-            elif late := [deed.life for deed in done if deed.at > recorded]:
+            elif late := self._after(recorded, done):
                 self._wrong(f"{made.name} {number}{leg} had an outcome, and took effect again in {late}")
 
-    def _check_notes(self) -> int:
-        """Return how many notes there have to be. Each result that says that notes are missing has to come after a
-        message that tells the model that files may be missing."""
+    def _check_notes(self) -> tuple[int, bool]:
+        """Return how many notes the last result said that there are, and whether the model was told after that that some
+        may be missing. Each result that says so has to come after a message that tells it."""
         results = results_of(tuple(self._messages))
         notes, is_told = 0, False
         for message in self._messages:
@@ -192,7 +214,7 @@ class _Checked:
                     )
                 self._found.notes_made_again += max(0, _number(made) - there)
                 notes, is_told = there, False
-        return notes
+        return notes, is_told
 
 
 def _number(made: ToolCall) -> int:

@@ -60,7 +60,7 @@ class Lab:
                     await asyncio.to_thread(machine.drain)
             assert await work.unread() == []
             deeds = Ledger(Path(self.job.ledger)).deeds()
-            return await check_threads(store, work.texts, deeds, machines.kills, self._folder / "end")
+            return await check_threads(store, work.texts, deeds, machines, self._folder / "end")
 
 
 def killing(kills: int, *, apart: bool = True) -> Disturbance:
@@ -78,7 +78,7 @@ def killing(kills: int, *, apart: bool = True) -> Disturbance:
     return disturb
 
 
-def tell(found: Found, bound: float) -> None:
+def tell(found: Found, bound: float, *, patience: float = PATIENCE) -> None:
     """Count and print what happened, and fail if a promise was broken. `bound` is the time within which threads of killed
     workers go on; no clock decides."""
     late = [seconds for seconds in found.recoveries if seconds > bound]
@@ -90,5 +90,5 @@ def tell(found: Found, bound: float) -> None:
     count("threads recovered", len(found.recoveries))
     count(f"threads recovered after more than {bound:.0f} s", len(late))
     count("calls told as in doubt", found.in_doubt)
-    assert found.wrong == []
-    assert slowest < PATIENCE
+    assert not found.wrong, "\n".join(found.wrong)
+    assert slowest < patience

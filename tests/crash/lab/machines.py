@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import select
@@ -63,6 +64,10 @@ class Machine:
         """Open files that keep the PID namespaces of dead workers, so that no later one gets the same number."""
 
     @property
+    def is_up(self) -> bool:
+        return self._process >= 0
+
+    @property
     def life(self) -> str:
         return f"{self._name}.{self._lives}"
 
@@ -103,7 +108,7 @@ class Machine:
         signal.pidfd_send_signal(self._process, number)
 
     def end(self) -> None:
-        if self._process >= 0:
+        if self.is_up:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._process, signal.SIGKILL)
             self.has_ended(PATIENCE)
@@ -134,6 +139,10 @@ class Machines:
         self._stack = ExitStack()
         self.each: list[Machine] = []
         self.kills: list[Kill] = []
+        self.is_store_away = False
+        """Whether the store is away at times, so that a worker that lives may not be able to renew or give back leases."""
+        self.frozen: set[str] = set()
+        """The lives of workers that were frozen and went on later."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -156,6 +165,23 @@ class Machines:
         machine = random.choice([machine for number, machine in enumerate(self.each) if number not in spared])
         self.kills.append(machine.kill())
         machine.start()
+
+    async def freeze(self, places: Collection[int], seconds: float) -> None:
+        """Stop the workers of the machines with these numbers for so long, and let them go on."""
+        for place in places:
+            self.frozen.add(self.each[place].life)
+            self.each[place].signal(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        for place in places:
+            self.each[place].signal(signal.SIGCONT)
+
+    def leave_only(self, *places: int) -> None:
+        """Kill all workers, and start others on the machines with these numbers alone."""
+        for machine in self.each:
+            if machine.is_up:
+                self.kills.append(machine.kill())
+        for place in places:
+            self.each[place].start()
 
     def replace_dead(self) -> None:
         """Start another worker where one has killed itself."""

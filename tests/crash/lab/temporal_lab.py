@@ -21,7 +21,7 @@ from tests.crash.lab.lab import KILLS, Disturbance, Lab, killing, tell
 from tests.crash.lab.machines import Machines
 from tests.crash.lab.temporal_work import TemporalWork
 from tests.crash.lab.work import Work
-from tests.crash.processes import FULL
+from tests.crash.processes import FULL, PATIENCE
 from tests.servers.running import ServerProcess
 from tests.servers.temporal import temporal_on
 from tests.tally import count, taken
@@ -35,8 +35,19 @@ Scenario = Callable[[Lab, Site, ServerProcess], Awaitable[None]]
 
 
 async def killed(lab: Lab, site: Site, temporal: ServerProcess) -> None:
-    """Workers are killed every second: on machines of their own, or for a sample, which must not take long, on one."""
-    tell(await lab.run(killing(KILLS, apart=FULL)), 35.0)
+    """Workers are killed every second: on machines of their own, or for a sample, which must not take long, on one. Those
+    that wait for the lease of a dead one are killed too, and then others wait for it from the start."""
+    tell(await lab.run(killing(KILLS, apart=FULL)), 35.0, patience=4 * PATIENCE)
+
+
+async def killed_once(lab: Lab, site: Site, temporal: ServerProcess) -> None:
+    """One worker is killed, and those on other machines are not."""
+
+    async def disturb(machines: Machines, work: Work) -> None:
+        await asyncio.sleep(6)
+        machines.kill_one()
+
+    tell(await lab.run(disturb, THREADS), 35.0)
 
 
 async def restarted(lab: Lab, site: Site, temporal: ServerProcess) -> None:
@@ -65,6 +76,7 @@ async def half_told(lab: Lab, site: Site, temporal: ServerProcess) -> None:
 
 SCENARIOS: dict[str, Scenario] = {
     "killed": killed,
+    "killed-once": killed_once,
     "restarted": restarted,
     "without-store": without_store,
     "half-told": half_told,
@@ -73,6 +85,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 def _away(stop: Callable[[], None], start: Callable[[], None]) -> Disturbance:
     async def disturb(machines: Machines, work: Work) -> None:
+        machines.is_store_away = True
         for _ in range(TIMES):
             await asyncio.sleep(2)
             await asyncio.to_thread(stop)
@@ -92,7 +105,7 @@ async def main(scenario: str, store: str, folder: Path) -> None:
         lab = Lab(
             site.url,
             folder,
-            apart=FULL and scenario == "killed",
+            apart=FULL and scenario.startswith("killed"),
             new_work=lambda store, threads: TemporalWork(store, threads, address),
         )
         lab.job = msgspec.structs.replace(lab.job, temporal=address)

@@ -70,6 +70,21 @@ class Work:
                 await self.give(thread_id, text, name)
         self.texts[thread_id][text] += 1
 
+    async def wait_for_turns(self, more: int, said: Callable[[], str]) -> None:
+        """Wait until every thread that is not done has so many more turns than now."""
+        before: dict[str, int] = {}
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            heads = [head for thread_id in self.texts if (head := await self.store.head(thread_id)) is not None]
+            for head in heads:
+                before.setdefault(head.thread_id, head.turns)
+            if len(heads) == len(self.texts) and all(
+                head.status == "done" or head.turns >= before[head.thread_id] + more for head in heads
+            ):
+                return
+            assert time.monotonic() < deadline, said()
+            await asyncio.sleep(0.1)
+
     async def finish(self, said: Callable[[], str] = str) -> None:
         """Wait until every thread is done and all its prompts were taken in. `said` says what the workers said."""
         await self._until_done(said)
