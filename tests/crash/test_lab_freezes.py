@@ -48,17 +48,16 @@ async def test_a_worker_frozen_inside_a_once_tool_past_its_lease_appends_nothing
         async with open_checkpointer(site.url) as store:
             for thread_id, name in threads.items():
                 await enqueue(store, thread_id, "Pay.", agent=name)
-            with Machines(1, tmp_path, job) as frozen, Machines(1, tmp_path / "others", free) as others:
-                others.each[0].signal(signal.SIGSTOP)
+            with Machines(1, tmp_path, job) as frozen:
                 await until(lambda: in_tool(ledger) >= threads.keys(), frozen)
                 frozen.each[0].signal(signal.SIGSTOP)
                 count("calls frozen past their lease", len(threads))
-                others.each[0].signal(signal.SIGCONT)
-                await until(lambda: all_done(store, threads), others)
-                before = await frames(store, threads)
-                gate.touch()
-                frozen.each[0].signal(signal.SIGCONT)
-                await asyncio.to_thread(others.each[0].drain)
+                with Machines(1, tmp_path / "others", free) as others:
+                    await until(lambda: all_done(store, threads), others)
+                    before = await frames(store, threads)
+                    gate.touch()
+                    frozen.each[0].signal(signal.SIGCONT)
+                    await asyncio.to_thread(others.each[0].drain)
                 await enqueue(store, "afterwards", "Pay.", agent="plain")
                 await until(lambda: all_done(store, ["afterwards"]), frozen)
                 await asyncio.to_thread(frozen.each[0].drain)

@@ -18,7 +18,7 @@ from tests.tally import count
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.xdist_group("lab on temporal")]
 
-SCENARIOS = ("killed", "killed-once", "restarted", "without-store", "half-told")
+SCENARIOS = ("killed", "killed-once", "restarted", "without-store", "half-told", "left-over")
 STORES = ("postgres", "http")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -16,8 +17,11 @@ from pathlib import Path
 
 import msgspec
 
+from clew import Thread
 from tests.crash.history_sites import Site, http, postgres
+from tests.crash.lab.agent import prompt
 from tests.crash.lab.lab import KILLS, Disturbance, Lab, killing, tell
+from tests.crash.lab.ledger import Ledger
 from tests.crash.lab.machines import Machines
 from tests.crash.lab.temporal_work import TemporalWork
 from tests.crash.lab.work import Work
@@ -50,6 +54,28 @@ async def killed_once(lab: Lab, site: Site, temporal: ServerProcess) -> None:
     tell(await lab.run(disturb, THREADS), 35.0)
 
 
+async def left_over(lab: Lab, site: Site, temporal: ServerProcess) -> None:
+    """A worker is killed after it has answered what it was asked, and while it works on what was posted meanwhile."""
+    ledger = Ledger(Path(lab.job.ledger))
+
+    async def asked(number: int) -> str:
+        deadline = time.monotonic() + PATIENCE
+        while not (found := [deed.life for deed in ledger.deeds() if deed.number == f"{number}"]):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        return found[0]
+
+    async def disturb(machines: Machines, work: Work) -> None:
+        await asked(0)
+        text = prompt("lab-0", 3, "(posted)")
+        await Thread.post(work.store, "lab-0", text, prompt_id="posted")
+        work.texts["lab-0"][text] += 1
+        life = await asked(1)
+        machines.kill_one([place for place, machine in enumerate(machines.each) if machine.life != life])
+
+    tell(await lab.run(disturb, 1, 0, delay=2.0), 15.0)
+
+
 async def restarted(lab: Lab, site: Site, temporal: ServerProcess) -> None:
     """Temporal's server is killed, and is back ten seconds later with its data. A worker is killed meanwhile."""
     tell(await lab.run(_away(temporal.kill, temporal.start), THREADS), 45.0)
@@ -80,6 +106,7 @@ SCENARIOS: dict[str, Scenario] = {
     "restarted": restarted,
     "without-store": without_store,
     "half-told": half_told,
+    "left-over": left_over,
 }
 
 

@@ -14,6 +14,7 @@ from clew import Thread
 from clew.checkpointers import Checkpointer
 from clew.errors import ThreadNotFound, Unavailable
 from clew.threads.inbox import new_posts
+from clew.threads.leases import is_live
 from clew.workers import enqueue
 from tests.crash.lab.agent import NAME, prompt
 from tests.limits import PATIENCE
@@ -96,7 +97,9 @@ class Work:
         last, left, deadline = -1, set(self.texts), time.monotonic() + PATIENCE
         while left:
             heads = [head for thread_id in sorted(left) if (head := await self.store.head(thread_id)) is not None]
-            left -= {head.thread_id for head in heads if head.status == "done" and head.lease is None and not head.due}
+            left -= {
+                head.thread_id for head in heads if head.status == "done" and not is_live(head.lease) and not head.due
+            }
             frames = sum(head.frames for head in heads)
             if frames != last:
                 last, deadline = frames, time.monotonic() + PATIENCE

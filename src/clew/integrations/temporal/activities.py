@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from clew._runtime.aio import cancel_and_wait, settle
 from clew.agent import Agent, Run, RunResult
+from clew.agent.exchanges import last_exchange
 from clew.agent.run import DRAINED
 from clew.errors import ClewError, ThreadNotFound, UsageError
 from clew.integrations.temporal.agents import placed, store_of, words_of
@@ -98,7 +99,8 @@ class AgentActivities:
         kind, letter = work.letter.kind, work.letter.id
         if kind == "prompt":
             prompt = work.prompt if work.prompt is not None else await _words(agent, work)
-            return await _until_stopped(agent.run(prompt, thread_id=work.thread_id, prompt_id=letter))
+            result = await _until_stopped(agent.run(prompt, thread_id=work.thread_id, prompt_id=letter))
+            return await _with_posts(agent, work, result)
         if kind == "answer":
             says = [work.answer] if work.answer is not None else await fetch(store_of(agent), work.thread_id, letter)
             if says is not None:
@@ -137,6 +139,21 @@ async def _words(agent: Agent, work: Work) -> str:
             "Give the agents of the client and of the worker the same checkpointer, and ask again."
         )
     return words
+
+
+async def _with_posts(agent: Agent, work: Work, result: RunResult) -> RunResult:
+    """Go on with prompts that were posted to the thread while an earlier attempt ran, if that attempt died after it had
+    answered its own prompt and before it had answered these. Return the result with the status that the thread has then.
+    """
+    if activity.info().attempt == 1 or result.status != "done" or isinstance(agent, ProviderAgent):
+        return result
+    last = last_exchange(await Thread.load(store_of(agent), work.thread_id))
+    if last is None or not last.is_open or last.prompt_id == result.prompt_id:
+        return result
+    after = await _until_stopped(agent.resume(thread_id=work.thread_id))
+    return msgspec.structs.replace(
+        result, status=after.status, reason=after.reason, questions=after.questions, position=after.position
+    )
 
 
 async def _until_stopped(run: Run[RunResult]) -> RunResult:
