@@ -194,3 +194,9 @@ def test_a_thread_that_was_set_aside_says_how_to_queue_it_again(url: str) -> Non
     assert "set aside after 2 tries" in why.stdout
     assert "Let workers try it again: clew enqueue t --again" in why.stdout
     assert objects(clew("why", "t", "--json", store=url))[0]["again"] == "clew enqueue t --again"
+
+
+def test_show_says_what_is_to_be_asked(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/c.db"
+    assert clew("enqueue", "t", "Send the invoices.", "--agent", "clerk", store=store).returncode == 0
+    assert "To be asked: Send the invoices." in clew("show", "t", store=store).stdout

@@ -459,6 +459,7 @@ def test_a_queued_thread_is_shown_with_its_place_and_counted(tmp_path: Path) -> 
         assert "due in 9m" in client.get("/?status=queued").text
         page = client.get(thread("later")).text
         assert re.search(r'data-test="fact-queue"[^>]*>\s*due in 9m \d+s, priority 2', page)
+        assert re.search(r'data-test="to-ask">.*?Go\.', page, re.DOTALL)
         overview = client.get("/overview").text
         assert re.search(r'data-test="total-queue".*?<dd>2</dd>.*?1 due, the oldest for \d+s', overview, re.DOTALL)
         assert "<b>clerk" not in client.get("/").text

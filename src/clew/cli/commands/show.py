@@ -191,6 +191,8 @@ async def _print(shown: _Shown, full: bool) -> None:
     for what in ending:
         pen.happened(what)
     if timeline is not None:
+        for waiting in prompts.prompts_waiting(timeline.checkpoint):
+            pen.line(f"To be asked: {one_line(waiting.text)}", "yellow")
         for post in await _posts(shown):
             said = "an answer" if post.prompt is None else one_line(post.prompt)
             pen.line(f"Posted {ago(post.at)} ago, not taken in yet: {said}", "yellow")

@@ -9,6 +9,7 @@ import msgspec
 
 from clew._runtime.text import cut, plural
 from clew.agent.events import Question
+from clew.agent.prompts import prompts_waiting
 from clew.agent.questions import open_questions
 from clew.agent.settings import setup_of
 from clew.agent.trust import setup_facts
@@ -118,13 +119,14 @@ def thread_page(
         resume=_resume(viewer, way),
         setup=_setup(around),
         asked=_asked(timeline),
-        strip=_strip(around, thread_id) if around.total or around.marks else None,
+        strip=_strip(around, thread_id) if around.total or {mark.kind for mark in around.marks} - {"queued"} else None,
         frames=timeline.frames,
         at_end=stop == reader.total,
         recorded=len(reader.turns),
         position=position,
         window=_window(timeline, thread_id, can_write=viewer.can_write, opened=position),
         pending=pending_view(timeline, abandoned=abandoned),
+        to_ask=[cut(each.text, _LONGEST_FACT) for each in prompts_waiting(timeline.checkpoint)[:_MOST_POSTS]],
         posts=[(each.at, cut(each.prompt or "an answer", _LONGEST_FACT)) for each in posts[:_MOST_POSTS]],
         more_posts=max(0, len(posts) - _MOST_POSTS),
     )
