@@ -52,9 +52,11 @@ async def check_threads(
     know where in its code a process wakes up."""
     found = Found()
     by_thread: defaultdict[str, list[Deed]] = defaultdict(list)
+    killed = {kill.life: kill.at for kill in machines.kills}
     for deed in deeds:
         by_thread[deed.thread_id].append(deed)
-    killed = {kill.life: kill.at for kill in machines.kills}
+        if deed.kind == "died":  # by itself, and its machine saw that later
+            killed[deed.life] = deed.at
     for thread_id, expected in texts.items():
         await _Checked(store, thread_id, by_thread[thread_id], killed, machines, found).check(expected, folder)
     return found

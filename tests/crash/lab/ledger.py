@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 __all__ = ["Deed", "Ledger"]
 
-Kind = Literal["asked", "charged", "paid", "looked", "put", "stepped", "wrong"]
+Kind = Literal["asked", "charged", "paid", "looked", "put", "stepped", "wrong", "died"]
 
 
 class Deed(NamedTuple):

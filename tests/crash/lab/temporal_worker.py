@@ -18,15 +18,15 @@ from clew.integrations.temporal.activities import AgentActivities
 from clew.integrations.temporal.payloads import Work
 from tests.crash.lab.agent import lab_agent
 from tests.crash.lab.ledger import Ledger
-from tests.crash.lab.worker import Job
+from tests.crash.lab.worker import Job, die
 
 __all__ = ["work"]
 
 
 async def work(job: Job) -> None:
-    if job.dies:
-        _die_now_and_then(job.dies)
     ledger, files = Ledger(Path(job.ledger), job.life), Path(job.files)
+    if job.dies:
+        _die_now_and_then(ledger, job.dies)
     async with open_checkpointer(job.url) as store:
         agent = lab_agent(store, ledger, None, delay=job.delay, pause=job.pause)
         plugin = ClewPlugin(agent, workspaces=lambda thread_id: files / thread_id)
@@ -49,14 +49,14 @@ async def _connected(address: str, plugin: ClewPlugin) -> Client:
             await asyncio.sleep(0.5)
 
 
-def _die_now_and_then(chance: float) -> None:
+def _die_now_and_then(ledger: Ledger, chance: float) -> None:
     """Have this process kill itself at times between the last append of a run and the completion of its activity."""
     run = AgentActivities._run
 
     async def run_and_die(self: AgentActivities, agent: Agent, work: Work) -> RunResult:
         result = await run(self, agent, work)
         if random.random() < chance:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die(ledger)
         return result
 
     AgentActivities._run = run_and_die  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ from tests.crash.lab.agent import lab_agent
 from tests.crash.lab.ledger import Ledger
 from tests.crash.lab.payers import payers
 
-__all__ = ["Job", "work"]
+__all__ = ["Job", "die", "work"]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,15 +43,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a Temporal server whose worker this is; empty for a worker of the store alone."""
 
 
+def die(ledger: Ledger) -> None:
+    """Kill this process, and write down when."""
+    ledger.add("died", "", 0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class _Mortal(Worker):
     """A worker that may be killed right after the last append of a run."""
 
     dies = 0.0
+    ledger: Ledger
 
     async def _run(self, head: Head) -> Ended:
         ended = await super()._run(head)
         if random.random() < self.dies:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die(self.ledger)
         return ended
 
 
@@ -70,6 +77,6 @@ async def work(job: Job) -> None:
             limits=job.limits,
             retries=Retries(most=10**6, first=0.2, longest=2.0),
         )
-        worker.dies = job.dies
+        worker.dies, worker.ledger = job.dies, ledger
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.drain)
         await worker.run()
