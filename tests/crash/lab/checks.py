@@ -22,7 +22,7 @@ from tests.crash.lab.machines import Machines
 
 __all__ = ["Found", "check_threads"]
 
-_LABEL = re.compile(r"\((.+)\)$")
+_LABEL = re.compile(r"\(([^,)]*)[,)]")
 _DEEDS = {"charge": "charged", "pay": "paid", "look": "looked", "put": "put", "walk": "stepped"}
 _LOST = ("The files of the workspace were restored", "The workspace is empty")
 

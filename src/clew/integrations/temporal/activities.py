@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import msgspec
+from blake3 import blake3
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
@@ -18,7 +19,7 @@ from clew.agent import Agent, Run, RunResult
 from clew.agent.exchanges import last_exchange
 from clew.agent.run import DRAINED
 from clew.errors import ClewError, ThreadNotFound, UsageError
-from clew.integrations.temporal.agents import placed, store_of, words_of
+from clew.integrations.temporal.agents import of_attempt, placed, store_of, words_of
 from clew.integrations.temporal.letters import discard, fetch
 from clew.integrations.temporal.payloads import RUN_ACTIVITY, ThreadStop, Work
 from clew.integrations.temporal.retries import as_failure, is_final
@@ -91,6 +92,7 @@ class AgentActivities:
                 f"{', '.join(map(repr, self._agents)) or 'none'}. Give it the agent, or send the work to the queue of a "
                 "worker that has it: ClewPlugin(…, task_queues={…})."
             )
+        agent = of_attempt(agent, _label(), is_first=activity.info().attempt == 1)
         if self._folder_of is None:
             return agent
         return placed(agent, self._folder_of(work.thread_id))
@@ -118,6 +120,13 @@ class AgentActivities:
             await discard(store_of(agent), work.thread_id, work.letter.id)
         except ClewError as error:
             log.info("thread %r: its letter %r could not be deleted: %s", work.thread_id, work.letter.id, error)
+
+
+def _label() -> str:
+    """Return the name of the present activity in leases: the same for all attempts at it, and for no other activity."""
+    info = activity.info()
+    name = f"{info.workflow_id}/{info.workflow_run_id}/{info.activity_id}"
+    return f"temporal activity {blake3(name.encode()).hexdigest()[:16]}"
 
 
 async def _words(agent: Agent, work: Work) -> str:

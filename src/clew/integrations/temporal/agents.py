@@ -18,7 +18,7 @@ from clew.log import Checkpoint, Present
 from clew.providers import Place, ProviderAgent
 from clew.threads.redact import Redact
 
-__all__ = ["has_own_folder", "placed", "recorded_result", "redact_of", "store_of", "words_of"]
+__all__ = ["has_own_folder", "of_attempt", "placed", "recorded_result", "redact_of", "store_of", "words_of"]
 
 
 def store_of(agent: Agent) -> Checkpointer:
@@ -45,6 +45,21 @@ def placed(agent: Agent, folder: Path) -> Agent:
         made._provided = msgspec.structs.replace(made.settings, place=place, workspace=folder, restore_files=True)
     else:
         made._settings = msgspec.structs.replace(made._settings, workspace=folder, restore_files=True)
+    return made
+
+
+def of_attempt(agent: Agent, label: str, *, is_first: bool) -> Agent:
+    """Return a copy of an agent for one attempt at an activity. `label` is the same for all attempts at that activity,
+    and names them in leases, after the agent's own label.
+
+    Temporal makes another attempt only after it has given up the one before, for example because its heartbeats did not
+    come any more. So the copy takes a thread over from an earlier attempt at once, and does not wait until its lease has
+    ended. An attempt that was only slow is fenced by that: it cannot write any more.
+    """
+    made = copy.copy(agent)
+    made._label = f"{agent._label}, {label}" if agent._label else label
+    if not is_first and made._takeover is False:
+        made._takeover = lambda lease: lease.owner.label.endswith(label)
     return made
 
 
