@@ -33,7 +33,7 @@ def test_the_guide_lists_every_exit_code() -> None:
 def test_the_keys_of_json_are_those_that_the_guide_lists(tmp_path: Path) -> None:
     samples = Samples(tmp_path)
     (of_ls,) = (re.findall(r"`(\w+)`", keys) for command, keys in KEYS.findall(GUIDE) if command == "ls")
-    assert len(KEYS.findall(GUIDE)) == 21
+    assert len(KEYS.findall(GUIDE)) == 22
     for command, listed in KEYS.findall(GUIDE):
         keys = re.findall(r"`(\w+)`", listed.partition(";")[0].removeprefix("those of `ls`"))
         run = samples.clew(*command.split(), "--json")

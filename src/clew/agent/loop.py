@@ -299,6 +299,7 @@ class Loop:
         try:
             await self._journal.record(ModelCallStarted(self._settings.model.name))
             await self._journal.catch_up()
+            is_late = not all(look.done() for look in looking)
             posts = [post for look in looking for post in await look]
         finally:
             await cancel_and_wait(looking)
@@ -306,6 +307,8 @@ class Loop:
             self._journal.hold(ModelCallRefused())  # the call was announced, and is not made yet
             await take_in(self._journal, posts)
             return prompts_waiting(self._thread.checkpoint)
+        if is_late and self._thread.durability != "exit":
+            await self._journal.fence()  # another process may have taken the thread over while the look took its time
         self._emit(TurnStarted(state.turns + 1))
         self.files.begin()
         if self._is_full() and (compacted := await compact(self._settings, self._journal)):
