@@ -140,7 +140,7 @@ class Indices:
         """Add the field by which the queue of the workers is listed to an index of threads that an older version made,
         and raise the index's format. No document has to change: older versions queued no threads."""
         mappings = {"_meta": {"clew_format": FORMAT}, "properties": {"due": _NUMBER}}
-        await engine.call("PUT", f"/{self.threads}/_mapping", None, mappings)
+        await engine.ask("PUT", f"/{self.threads}/_mapping", None, mappings)
 
     async def _make(self, engine: Engine, name: str) -> None:
         """Create the index with this name, and before it the index template of the same name. If the index or the
