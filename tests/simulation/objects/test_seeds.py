@@ -299,7 +299,7 @@ def test_it_finds_a_listing_whose_attempts_take_longer_than_a_call_may(monkeypat
             return
 
     monkeypatch.setattr(PatientBucket, "list", listing)
-    assert "gc of" in found()
+    assert "gc of" in found(12_800)
 
 
 # The test of the bucket
