@@ -197,7 +197,7 @@ def test_it_finds_steps_that_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -
         journal._outcomes.clear()
 
     monkeypatch.setattr(CallJournal, "__init__", init)
-    assert "runs again, and its value is on record" in found()
+    assert "runs again, and its value is on record" in found(13)
 
 
 def test_it_finds_a_request_that_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
