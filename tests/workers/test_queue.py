@@ -11,13 +11,13 @@ import pytest
 from clew import Thread
 from clew.agent import Agent
 from clew.checkpointers import Head, HeadQuery, MemoryCheckpointer
-from clew.errors import InvalidInput, ThreadNotFound
+from clew.errors import InvalidInput, Retry, ThreadNotFound
 from clew.log import MessageAdded, Queued, StatusChanged
 from clew.messages import plain_text, user
 from clew.testing import ScriptedModel
 from clew.threads.heads import is_inbox
-from clew.workers import enqueue
-from clew.workers.queue import settle_inbox
+from clew.workers import Retries, enqueue
+from clew.workers.queue import put_back, settle_inbox
 from tests.clock import Clock
 
 pytestmark = pytest.mark.anyio
@@ -210,3 +210,28 @@ async def test_a_fork_of_a_queued_thread_is_not_in_the_queue(store: MemoryCheckp
     assert (copied.due, copied.status) == (None, "interrupted")
     assert await queue_of(store) == ["t"]
     assert any(isinstance(queued, Queued) for queued in [(await Thread.load(store, "t")).queued])
+
+
+async def test_a_worker_that_died_counts_as_one_try_however_many_workers_notice(store: MemoryCheckpointer) -> None:
+    await enqueue(store, "t", "Go.", agent="clerk")
+    thread = Thread.open(store, "t", label="worker 1")
+    await thread.__aenter__()
+    thread.abandon()
+    seen = await store.head("t")
+    assert seen is not None
+    first = await put_back(store, seen, Retries(most=3), "it died", Retry("now"))
+    assert first is not None
+    assert first.queue is not None
+    assert (first.status, first.queue.tries) == ("queued", 1)
+    for _ in range(3):
+        assert await put_back(store, seen, Retries(most=3), "it died", Retry("now")) is None
+    assert await store.head("t") == first
+
+
+async def test_a_run_that_failed_before_it_began_is_counted_once_too(store: MemoryCheckpointer) -> None:
+    seen = await enqueue(store, "t", "Go.", agent="clerk")
+    first = await put_back(store, seen, Retries(), "no", Retry("now"))
+    assert first is not None
+    assert first.queue is not None
+    assert first.queue.tries == 1
+    assert await put_back(store, seen, Retries(), "no", Retry("now")) is None

@@ -16,7 +16,7 @@ from clew.agent.questions import answers_to
 from clew.checkpointers import Checkpointer, Head, QueuePlace
 from clew.checkpointers.bells import ring_soon
 from clew.errors import Conflict, InvalidInput, Retry, ThreadBusy, ThreadNotFound
-from clew.log import Checkpoint, Described, Logged, ThreadStarted
+from clew.log import Checkpoint, Described, Logged, Queued, ThreadStarted
 from clew.log.fold import TITLE_LENGTH
 from clew.threads import Thread
 from clew.threads.appends import append_frames
@@ -75,7 +75,7 @@ async def enqueue(
     given = None if prompt is None else asked(prompt, redact, prompt_id=prompt_id)
 
     def decide(head: Head, state: Checkpoint) -> Sequence[Logged]:
-        check_is_for(head, agent)
+        _check_is_for(head, agent)
         if not head.frames and given is None:
             raise ThreadNotFound(
                 thread_id, more="To begin a new one, give it a prompt: enqueue(store, thread_id, prompt)"
@@ -117,7 +117,7 @@ async def _post(
     head = await checkpointer.head(thread_id)
     if head is None:
         raise ThreadNotFound(thread_id)
-    check_is_for(head, agent)
+    _check_is_for(head, agent)
     if prompt is not None or answer is not None:
         prompt_id = given.id if given is not None and given.is_exact else None
         await Thread.post(checkpointer, thread_id, prompt, prompt_id=prompt_id, answer=answer, redact=redact)
@@ -125,7 +125,7 @@ async def _post(
     return head
 
 
-def check_is_for(head: Head, agent: str | None) -> None:
+def _check_is_for(head: Head, agent: str | None) -> None:
     """Raise `InvalidInput` if the thread belongs to another agent than the one with this name."""
     if agent is not None and head.agent not in ("", agent):
         raise InvalidInput(f"thread {head.thread_id!r} is one of the agent {head.agent!r}, and not of {agent!r}")
@@ -213,23 +213,36 @@ async def settle_inbox(checkpointer: Checkpointer, inbox: Head) -> bool:
     return True
 
 
-async def put_back(
-    checkpointer: Checkpointer, thread_id: str, retries: Retries, reason: str, retry: Retry
-) -> Head | None:
+async def put_back(checkpointer: Checkpointer, seen: Head, retries: Retries, reason: str, retry: Retry) -> Head | None:
     """Put a thread back into the queue after a run that could not say itself how it ended: its process died, or it failed
     before it had begun. After too many such runs without a new turn, set the thread aside.
 
-    Returns the thread's head. Returns None, and writes nothing, if the thread is gone, has left the queue meanwhile or is
-    in it already with the status `queued` and this try counted. Raises `ThreadBusy` if somebody may be running it.
+    `seen` is the thread's head: with the status `running`, as it was when the process was found dead, or with the status
+    `queued`, as it was when the run was tried. Returns the thread's head. Returns None, and writes nothing, if the thread
+    is gone or another worker has put it back, run it or set it aside since: each try counts once, however many workers
+    notice. Raises `ThreadBusy` if somebody may be running it.
     """
+    is_put_back = False
 
     def decide(head: Head, state: Checkpoint) -> Sequence[Logged]:
-        queued = queued_in(state, head.log_id)
-        return () if queued is None else [next_try(retries, queued, state.turns, reason, retry)]
+        nonlocal is_put_back
+        queued = queued_in(state, seen.log_id) if head.log_id == seen.log_id else None
+        is_put_back = queued is not None and _is_same_try(seen, head, queued)
+        return [next_try(retries, queued, state.turns, reason, retry)] if queued is not None and is_put_back else ()
 
-    head = await checkpointer.head(thread_id)
+    head = await checkpointer.head(seen.thread_id)
     if head is None or head.due is None:
         return None
-    again = await put_aside_by(checkpointer, thread_id, decide, wait=0.0)
+    again = await put_aside_by(checkpointer, seen.thread_id, decide, wait=0.0)
+    if not is_put_back:
+        return None
     await ring_if_queued(checkpointer, again)
     return again
+
+
+def _is_same_try(seen: Head, now: Head, queued: Queued) -> bool:
+    """Return whether a thread whose head was `seen` has not been taken, put back or set aside since. `now` is its present
+    head, and `queued` its place in the queue."""
+    if seen.status == "running":
+        return now.frames == seen.frames
+    return now.status == "queued" and seen.queue is not None and queued.tries == seen.queue.tries

@@ -364,7 +364,7 @@ class Worker:
             return
         reason = f"{head.lease.owner if head.lease else 'its worker'} ended without a word"
         try:
-            again = await put_back(self.store, head.thread_id, self._retries, reason, Retry("now"))
+            again = await put_back(self.store, head, self._retries, reason, Retry("now"))
         except ThreadBusy:
             return
         except Unavailable:
@@ -453,7 +453,7 @@ class Worker:
             return Ended(head.thread_id, head.agent, "queued", str(error))
         if ending.told is None:
             try:
-                await put_back(self.store, head.thread_id, self._retries, reason_of(error), retry_of(error))
+                await put_back(self.store, head, self._retries, reason_of(error), retry_of(error))
             except ClewError as second:  # busy, not to be reached, damaged, or refused
                 self._leave_alone(head.thread_id, _BUSY)
                 log.warning("thread %r: %s", head.thread_id, second)
